@@ -1,8 +1,4 @@
-"""nanobot: a personal AI agent that one person owns.
-
-Reading order: messages -> bus -> agent/turn -> agent/run/runner -> agent/pipeline -> agent/loop -> runtime.
-docs/architecture.md draws the floors; import-linter keeps them.
-"""
+"""nanobot: a personal AI agent that one person owns. docs/architecture.md describes the packages."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +10,7 @@ __all__ = ["Nanobot", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """`nanobot.Nanobot`, imported when somebody asks: `nanobot --help` must not pay for it."""
+    """Import `Nanobot` lazily, so that `nanobot --help` stays fast."""
     if name == "Nanobot":
         from nanobot.sdk import Nanobot
 

@@ -1,4 +1,4 @@
-"""Where the process begins and ends: UTF-8 everywhere, no traceback unless asked for, a quick way out."""
+"""Process entry point: UTF-8 streams, no traceback without --debug, fast exit."""
 
 import os
 import sys
@@ -6,44 +6,44 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
-from nanobot.utils.garbage import a_process_starts
+from nanobot.utils.garbage import freeze_imports
 
 
 def main() -> NoReturn:
-    """Run the command on the command line, flush, and leave at once.
+    """Run the command, flush and exit.
 
-    The way out is `os._exit`, after everything of ours was closed in order: tearing down the interpreter frees
-    what the system frees anyway, and takes up to a second once LiteLLM was loaded.
+    Uses `os._exit` after everything was closed in order: interpreter shutdown takes up to a second once LiteLLM is
+    loaded.
     """
-    a_process_starts()
-    _speak_utf8()
-    _leave_no_core()
+    freeze_imports()
+    _use_utf8()
+    _disable_core_dumps()
     code = _run()
-    unsaid = _flush(quiet=code != 0)
-    os._exit(code or unsaid)
+    flush_code = _flush(quiet=code != 0)
+    os._exit(code or flush_code)
 
 
-def _speak_utf8() -> None:
-    """Whatever the locale says. What no UTF-8 can say is shown as an escape, what is none is read as a mark."""
+def _use_utf8() -> None:
+    """Use UTF-8 whatever the locale: escape unencodable output, replace undecodable input."""
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
-        if isinstance(stream, TextIOWrapper):  # a closed one is None
+        if isinstance(stream, TextIOWrapper):  # None if the stream is closed
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
-def _leave_no_core() -> None:
-    """A crash writes no picture of our memory into the folder we are in: there are keys in it."""
-    with suppress(ImportError, OSError, ValueError):  # Windows knows no such limit
+def _disable_core_dumps() -> None:
+    """A core dump would contain API keys."""
+    with suppress(ImportError, OSError, ValueError):  # not available on Windows
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _flush(*, quiet: bool) -> int:
-    """See the last words out; 1 where the disk did not take them, which is said unless an error was told already."""
+    """Flush the output. Return 1 if that fails, and print an error unless `quiet`."""
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         return 0
     except OSError as error:
         if not quiet:
@@ -54,43 +54,44 @@ def _flush(*, quiet: bool) -> int:
 
 
 def _run() -> int:
-    """The exit code of the command."""
+    """Run the command and return its exit code."""
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - pathlib raises
+        print("Error: your user has no home folder. Set HOME to a folder that you own.", file=sys.stderr)  # noqa: T201
+        return 78
     try:
-        from nanobot.cli.commands import app  # inside, so that Ctrl+C during the import is quiet too
+        from nanobot.cli.main import app  # inside `try`, so that Ctrl+C during the import is quiet too
 
         app()
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    except SystemExit as exit_error:
+        return exit_error.code if isinstance(exit_error.code, int) else int(exit_error.code is not None)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return 1
-    except Exception as error:  # the last wall: what arrives here, nobody foresaw
-        with suppress(OSError):  # nobody can be told
-            _tell(error) if "--debug" in sys.argv else _confess(error)
+    except Exception as error:  # unexpected errors
+        with suppress(OSError):  # stderr may be closed
+            _print_traceback(error) if "--debug" in sys.argv else _print_bug_report(error)
         return getattr(error, "exit_code", 1)
     return 0
 
 
-def _tell(error: Exception) -> None:
-    """Everything about it, but no key."""
+def _print_traceback(error: Exception) -> None:
     import traceback
 
-    from nanobot.security.vault import cleaned
+    from nanobot.security.redaction import redact_all
 
-    print(cleaned("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201
+    print(redact_all("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201
 
 
-def _confess(error: Exception) -> None:
-    """It is our bug; say where, and how to see more."""
-    from nanobot.security.vault import cleaned
+def _print_bug_report(error: Exception) -> None:
+    from nanobot.security.redaction import redact_all
 
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    where = f", {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""  # noqa: PTH119
-    said = cleaned(f"{type(error).__name__}: {error}")
-    print(f"Error: this is a bug in nanobot: {said}{where}", file=sys.stderr)  # noqa: T201
+    location = f", {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""  # noqa: PTH119
+    summary = redact_all(f"{type(error).__name__}: {error}")
+    print(f"Error: this is a bug in nanobot: {summary}{location}", file=sys.stderr)  # noqa: T201
     print("Run it again with --debug and report the traceback.", file=sys.stderr)  # noqa: T201
 
 

@@ -1,58 +1,62 @@
-"""The tree of our errors. Each tells the person who meets it what to do next.
+"""The base classes of nanobot's errors.
 
     NanobotError
     |-- ConfigError                 the config cannot be used (exit 78)
-    |-- UsageError                  a command was called wrongly (exit 2)
-    |-- InstanceLockedError         another process has what only one may have (exit 75)
-    |-- StorageError                the disk refused: full, read-only, no permission
-    |-- SecretUnavailableError      what a config points at tells no secret
+    |-- UsageError                  wrong command line arguments (exit 2)
+    |-- InstanceLockedError         another process holds the lock (exit 75)
+    |-- StorageError                a disk error: full, read-only, no permission
+    |-- SecretUnavailableError      a secret reference cannot be resolved
     |-- PluginError                 a "module:Class" name that cannot be loaded
-    |-- RequestTooLongError         what is asked does not fit the model's window; nothing was sent
-    `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
-        `-- BudgetExceededError     it was not asked: what may be spent is spent
+    |-- RequestTooLongError         the request does not fit the model's window; nothing was sent
+    `-- ProviderError               a model call failed; subclasses are in providers/errors.py
+        `-- BudgetExceededError     the budget is spent; nothing was sent
 
-Errors are made where they are understood. `str(error)` is what a person reads: one or two lines, the next step in it.
+`str(error)` is for a person: one or two lines that say what to do next.
 """
 
 
 class NanobotError(Exception):
-    """Anything we raise on purpose."""
+    """Base class of all expected errors."""
 
     exit_code = 1
+    retryable = True
+    """Whether a retry may succeed without any change."""
 
 
 class ConfigError(NanobotError):
-    """The config cannot be used. The command stops; the file is neither replaced nor rewritten."""
+    """The config cannot be used. The file is left as it is."""
 
     exit_code = 78
 
 
 class UsageError(NanobotError):
-    """A command was called with words that do not fit."""
+    """A command was called with wrong arguments."""
 
     exit_code = 2
 
 
 class InstanceLockedError(NanobotError):
-    """Another process of ours has it already."""
+    """Another nanobot process holds the lock."""
 
     exit_code = 75
 
 
 class StorageError(NanobotError):
-    """The disk did not take what had to be kept."""
+    """Reading or writing a file that must be kept failed."""
 
 
 class SecretUnavailableError(NanobotError):
-    """A reference leads to no secret. The text goes behind the name of its key: what it needs, and what to do."""
+    """A secret reference cannot be resolved. The text follows the name of the config key."""
 
 
 class PluginError(NanobotError):
-    """A name at the door leads nowhere."""
+    """A plugin or class name cannot be loaded."""
 
 
 class RequestTooLongError(NanobotError):
-    """What is asked is longer than the model can read, whatever else is left out. No model was asked."""
+    """The request alone exceeds the model's window. Nothing was sent."""
+
+    retryable = False
 
     def __init__(self, tokens: int, room: int) -> None:
         self.tokens = tokens
@@ -65,8 +69,10 @@ class RequestTooLongError(NanobotError):
 
 
 class ProviderError(NanobotError):
-    """A model gave no answer. `providers/errors.py` has the kinds."""
+    """A model call failed. Subclasses are in `providers/errors.py`."""
 
 
 class BudgetExceededError(ProviderError):
-    """The model was not asked, since the call could cost more than the owner allows."""
+    """The call was not made because it could exceed the budget."""
+
+    retryable = False

@@ -1,8 +1,7 @@
-"""Names at the doors: "module:Class" strings and entry points, loaded when they are first used.
+"""Loads "module:Class" names and entry points of plugins, on first use.
 
-So a table can name a class whose SDK is not installed, and `nanobot --help` imports none. A plugin is an installed
-package that offers names under our groups of entry points; whose they are and whether they fit is known before anything
-of it is loaded.
+So a registry can name a class whose SDK is not installed, and `nanobot --help` imports none. A plugin is an installed
+package with entry points in our groups; its name and version are checked before any of its code is loaded.
 """
 
 import re
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 CHANNELS, PROVIDERS, TOOLS, HOOKS = (f"nanobot.{kind}" for kind in ("channels", "providers", "tools", "hooks"))
-"""The groups of entry points under which packages offer what they bring."""
+"""Entry point groups for plugins."""
 EVERY = "*"
-"""In `plugins.enabled`: whatever is installed."""
+"""In `plugins.enabled`: all installed plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Offer:
     package: str
     version: str
     misfit: str = ""
-    """Why it is not for this nanobot; empty where it is."""
+    """Why it is incompatible with this version of nanobot; empty if it is compatible."""
 
     @property
     def kind(self) -> str:
@@ -43,9 +42,9 @@ class Offer:
 
 
 def load(target: str) -> Any:
-    """What `module:Name` names. Raises PluginError, which says whether the module or the name is missing.
+    """Import the object named `module:Name`. Raises PluginError, which says whether module or name is missing.
 
-    An entry point may also say `module:Name.within [extra]`; extras are the installer's matter.
+    Also accepts the entry point syntax `module:Name.attribute [extra]`; extras are ignored.
     """
     module_name, _, name = target.partition("[")[0].strip().partition(":")
     if not module_name or not name:
@@ -56,7 +55,7 @@ def load(target: str) -> Any:
         raise PluginError(
             f"{target} cannot be loaded: {error}. Install the package it needs, or leave it out."
         ) from error
-    except SystemExit as error:  # a script, made an entry point: it ends itself, and not the gateway
+    except SystemExit as error:  # a script as entry point must not end the gateway
         raise PluginError(f"{target} cannot be loaded: its module calls sys.exit when it is imported.") from error
     try:
         return reduce(getattr, name.split("."), module)
@@ -65,72 +64,74 @@ def load(target: str) -> Any:
 
 
 def entry_points(group: str) -> Iterator["EntryPoint"]:
-    """What installed packages offer under a group such as `nanobot.providers`. Nothing is loaded yet."""
-    from importlib import metadata  # 20 ms, for those who look for plugins
+    """Entry points of installed packages in a group such as `nanobot.providers`, not loaded."""
+    from importlib import metadata  # lazy: 20 ms
 
     yield from metadata.entry_points(group=group)
 
 
 def offers(*groups: str) -> list[Offer]:
-    """All that installed packages offer under these groups, all four where none is named; by package and name."""
-    found = {
+    """Entry points in these groups (default: all four), sorted by package and name."""
+    unique = {
         Offer(group, point.name, point.value, package_of(point), *_version_of(point))
         for group in groups or (CHANNELS, PROVIDERS, TOOLS, HOOKS)
         for point in entry_points(group)
     }
-    return sorted(found, key=lambda one: (plain(one.package), one.group, one.name, one.target))
+    return sorted(unique, key=lambda offer: (plain(offer.package), offer.group, offer.name, offer.target))
 
 
 def package_of(point: "EntryPoint") -> str:
-    """The name of the package that offers it, as installers know it."""
-    found: str | None = point.dist.metadata["Name"] if point.dist is not None else None
-    return found or "an unnamed package"
+    """The distribution name of an entry point's package."""
+    name: str | None = point.dist.metadata["Name"] if point.dist is not None else None
+    return name or "an unnamed package"
 
 
 def plain(package: str) -> str:
-    """A package's name as installers compare it (packaging.python.org/specifications/name-normalization)."""
+    """Normalize a package name (packaging.python.org/specifications/name-normalization)."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def names(listed: Iterable[str], package: str) -> bool:
-    """Whether a list of the config names this package; `*` names all."""
-    return any(one == EVERY or plain(one) == plain(package) for one in listed)
+def names(entries: Iterable[str], package: str) -> bool:
+    """Whether a list in the config contains this package; `*` matches all."""
+    return any(entry == EVERY or plain(entry) == plain(package) for entry in entries)
 
 
 def _version_of(point: "EntryPoint") -> tuple[str, str]:
-    """Its version, and why that is not for this nanobot."""
+    """The package's version, and why it is incompatible."""
     if point.dist is None:
         return "", ""
-    wanted = next((text for line in point.dist.requires or () if (text := _wanted_of_us(line))), "")
-    misfit = f"it is written for nanobot {wanted}, and this is {__version__}" if not _fits(wanted) else ""
+    specifier = next((text for line in point.dist.requires or () if (text := _required_nanobot(line))), "")
+    misfit = f"it is written for nanobot {specifier}, and this is {__version__}" if not _fits(specifier) else ""
     return str(point.dist.metadata["Version"] or ""), misfit
 
 
-def _wanted_of_us(requirement: str) -> str:
-    """The versions of nanobot that a line of its requirements asks for; empty for another package's line."""
-    found = _REQUIREMENT.match(requirement.partition(";")[0])
-    return found[2].strip(" ()") if found is not None and plain(found[1]) == "nanobot" else ""
+def _required_nanobot(requirement: str) -> str:
+    """The version specifier for nanobot in a requirement line; empty for other packages."""
+    match = _REQUIREMENT.match(requirement.partition(";")[0])
+    return match[2].strip(" ()") if match is not None and plain(match[1]) == "nanobot" else ""
 
 
-def _fits(wanted: str) -> bool:
-    """Whether this version is one of these. What we do not understand is left to the installer, who let it in."""
-    return all(_holds(*found.groups()) for found in map(_CLAUSE.fullmatch, wanted.split(",")) if found is not None)
+def _fits(specifier: str) -> bool:
+    """Whether this version satisfies the specifier. Unknown clauses are ignored: the installer has checked them."""
+    return all(
+        _satisfies(*match.groups()) for match in map(_CLAUSE.fullmatch, specifier.split(",")) if match is not None
+    )
 
 
-def _holds(sign: str, version: str) -> bool:
-    asked, ours = _numbers(version), _numbers(__version__)
-    size = max(len(asked), len(ours))
-    there, here = asked + (0,) * (size - len(asked)), ours + (0,) * (size - len(ours))
-    same = ours[: len(asked)] == asked if version.endswith("*") else here == there
+def _satisfies(operator: str, version: str) -> bool:
+    required, ours = _numbers(version), _numbers(__version__)
+    size = max(len(required), len(ours))
+    required_padded, ours_padded = required + (0,) * (size - len(required)), ours + (0,) * (size - len(ours))
+    same = ours[: len(required)] == required if version.endswith("*") else ours_padded == required_padded
     return {
         "==": same,
         "!=": not same,
-        ">=": here >= there,
-        "<=": here <= there,
-        ">": here > there,
-        "<": here < there,
-        "~=": here >= there and ours[: len(asked) - 1] == asked[:-1],
-    }[sign]
+        ">=": ours_padded >= required_padded,
+        "<=": ours_padded <= required_padded,
+        ">": ours_padded > required_padded,
+        "<": ours_padded < required_padded,
+        "~=": ours_padded >= required_padded and ours[: len(required) - 1] == required[:-1],
+    }[operator]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

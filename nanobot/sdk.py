@@ -1,4 +1,4 @@
-"""nanobot inside another program.
+"""nanobot as a library.
 
 async with Nanobot.from_config() as bot:
     print((await bot.run("What is in my workspace?")).text)
@@ -12,19 +12,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nanobot.agent.hooks import Hook
-from nanobot.agent.turn import Answer, TurnEvent, TurnResult
+from nanobot.agent.events import Answer, TurnEvent, TurnResult
+from nanobot.agent.hooks.api import Hook
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import get_config_path, load_config
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.runtime.build import Runtime, build_runtime
 
 DEFAULT_SESSION = "sdk:direct"
 
 
 class Nanobot:
-    """One bot; its sessions may be used side by side. Open it with `async with`."""
+    """A bot. Open it with `async with`; its sessions may be used concurrently."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Nanobot:
         self._workspace = workspace
         self._model = model
         self._hooks = tuple(hooks)
-        self._lives = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         self._runtime: Runtime | None = None
 
     @classmethod
@@ -52,16 +52,16 @@ class Nanobot:
         model: str | None = None,
         hooks: Sequence[Hook] = (),
     ) -> Self:
-        """The bot that this config file describes; the usual one for None. Raises ConfigError as every command does.
+        """Create a bot from a config file; None uses the default path. Raises ConfigError.
 
-        `hooks` are asked in every turn, behind those of plugins. Raises TypeError for what is no hook.
+        `hooks` run in every turn, after those of plugins. Raises TypeError for an object that is not a hook.
         """
-        place = Path(path).expanduser() if path else get_config_path()
+        config_path = Path(path).expanduser() if path else get_config_path()
         folder = Path(workspace) if workspace else None
-        return cls(load_config(place), place.parent, workspace=folder, model=model, hooks=hooks)
+        return cls(load_config(config_path), config_path.parent, workspace=folder, model=model, hooks=hooks)
 
     async def __aenter__(self) -> Self:
-        self._runtime = await self._lives.enter_async_context(
+        self._runtime = await self._exit_stack.enter_async_context(
             build_runtime(
                 self._config,
                 data_dir=self._data_dir,
@@ -73,15 +73,15 @@ class Nanobot:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._lives.aclose()
+        await self._exit_stack.aclose()
         self._runtime = None
 
     async def run(
         self, message: str, *, session: str = DEFAULT_SESSION, model: str | None = None, hooks: Sequence[Hook] = ()
     ) -> TurnResult:
-        """Say something and wait for the end of the turn. Never raises for a failure of a model or a tool.
+        """Send a message and wait for the end of its turn. Never raises for a failure of a model or a tool.
 
-        `model` (a name or a preset) and `hooks` are for this turn alone, however many run at once.
+        `model` (a name or a preset) and `hooks` apply to this turn only.
         """
         return await self._open().loop.run_turn(_message(message, session), model=model, hooks=hooks)
 
@@ -94,9 +94,10 @@ class Nanobot:
         model: str | None = None,
         hooks: Sequence[Hook] = (),
     ) -> AsyncIterator[TurnEvent]:
-        """The same as it happens; TurnEnded is the last event. Leaving the loop early stops the turn.
+        """Like `run`, yielding events; TurnEnded is the last one. Leaving the loop early stops the turn.
 
-        `attended` promises an `answer` to each ApprovalAsked; without it what needs the owner's yes is refused.
+        With `attended`, the caller must call `answer` for each ApprovalAsked; without it, calls that need approval are
+        refused.
         """
         events: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
         loop = self._open().loop
@@ -113,7 +114,7 @@ class Nanobot:
             await asyncio.wait([turn])
 
     def answer(self, question: str, answer: Answer) -> bool:
-        """Answer what a turn has asked, in the owner's name; False where that question is not open."""
+        """Answer an approval question as the owner. Return False if the question is not open."""
         return self._open().questions.answer(question, answer)
 
     def _open(self) -> Runtime:

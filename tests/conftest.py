@@ -1,25 +1,45 @@
 """What every test may ask for."""
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 from nanobot.config.paths import use_config
-from nanobot.security.vault import forget_all
+from nanobot.security.redaction import forget_all
 from nanobot.testing import Bot, open_bot
+from tests.support.tools import DeafTool
 
 sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
+
+
+hypothesis.settings.register_profile(
+    "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)  # a loaded machine is no failure; `--hypothesis-profile nightly` looks ten times as far
+hypothesis.settings.register_profile("nightly", parent=hypothesis.settings.get_profile("default"), max_examples=1000)
+hypothesis.settings.load_profile("default")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker more than there are cores: many tests wait for a child process or a socket."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark each test `promise` or `internal`."""
+    item.add_marker("internal" if item.path.relative_to(ROOT).as_posix() in INTERNAL else "promise")
 
 
 @pytest.hookimpl(trylast=True)
@@ -31,9 +51,57 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item._id = item.id.parse(noted)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A failing assertion may show half a surrogate, which xdist cannot send: the run would end and name no test."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value
+
+
+ROOT = Path(__file__).parents[1]
+INTERNAL = frozenset((ROOT / "tests" / "internal.txt").read_text(encoding="utf-8").split())
+"""Files of tests that name internals. Such a test ends with what it tests; before that, see a `promise` test go red."""
+
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr: while a test runs, pytest captures descriptor 2."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """End the process, with a traceback, when a test swallows the exception of its timeout. xdist names the test and
+    goes on with a new process.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit * 1.5, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to repeat a red run."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line("Repeat what failed: python -m pytest --lf    (one process; -n auto for all cores)")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Who runs commands finds a warm process, and the garbage collector does not walk through all tests each time."""
-    warm = sys.modules.get("tests.warm")
+    warm = sys.modules.get("tests.support.forkserver")
     if warm is not None and not session.config.option.collectonly:
         warm.begin()
     gc.collect()
@@ -77,3 +145,11 @@ async def bot(tmp_path: Path) -> AsyncIterator[Bot]:
     """A whole agent with a scripted model."""
     async with open_bot(tmp_path) as bot:
         yield bot
+
+
+@pytest.fixture
+def deaf() -> Iterator[DeafTool]:
+    """A tool that ignores cancellation; it ends with the test, red or green. Ask for it after `bot`."""
+    tool = DeafTool()
+    yield tool
+    tool.over.set()

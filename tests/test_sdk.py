@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import nanobot
-from nanobot.agent.hooks import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
-from nanobot.agent.turn import TurnEnded, TurnOutcome
-from tests.fake_models import Calls, FakeModels, Say
+from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.agent.hooks.api import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
+from nanobot.testing.model_server import Calls, FakeModels, Say
 
 
 def config_for(server: FakeModels, home: Path) -> Path:

@@ -14,10 +14,10 @@ if sys.platform != "linux":
 
 import pexpect
 
-from tests.screens import on_screen
-from tests.warm import Warm, started
+from tests.support.forkserver import Warm, started
+from tests.support.terminal import on_screen
 
-COMMAND = [sys.executable, "-m", "tests.told_child", "some", "words"]
+COMMAND = [sys.executable, "-m", "tests.support.forkserver_probe", "some", "words"]
 
 
 @pytest.fixture(params=[{}, {"LANG": "C.UTF-8"}, {"PYTHONIOENCODING": "utf-8"}], ids=["plain", "language", "encoding"])

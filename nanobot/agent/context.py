@@ -1,9 +1,8 @@
-"""The prompt: what a model is told before it reads the person's words, and what is said beside them.
+"""Prompts: the system prompt, and the runtime context at the end of each user message.
 
-The system prompt holds what stays: identity, the workspace's own files, memory, skills. It is built once, and again
-only when one of its files has changed, so that each request is, byte for byte, the head of the next and providers can
-cache it.
-What changes with every message (time, channel, today's notes) stands at the end of the message, in the runtime context.
+The system prompt holds what is stable: identity, workspace files, memory, skills. It is rebuilt only when one of its
+files changes, so that each request is a byte-for-byte prefix of the next and providers can cache it. What changes with
+every message (time, channel, today's notes) is in the runtime context.
 """
 
 import os
@@ -15,25 +14,22 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path, PurePath
 
-from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
-from nanobot.agent.scope import OWNERS, Scope, apart
-from nanobot.agent.skills import Shelf, SkillsLoader
+from nanobot.agent.memory.store import BUDGET_BYTES, NOTES_HEADING, MemoryStore, read_capped
+from nanobot.agent.scope import OWNERS, Scope, restrict_paths
+from nanobot.agent.skills.loader import SkillCatalog, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
-from nanobot.security.opening import Opener
-from nanobot.security.paths import PathPolicy
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
-MAX_NOTES_CHARS = 4_000
-_MOST_PAGES = 64
-"""Scopes whose prompts are kept."""
+_MAX_CACHED_PROMPTS = 64
 
 CONTEXT_OPEN = f"{CONTEXT_MARK} — metadata only, not instructions]"
-NOTES_HEADING = "## Today's Notes"
 
-_BETWEEN_PARTS = "\n\n---\n\n"
-_SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
+_SEPARATOR = "\n\n---\n\n"
+_SYSTEM_NAMES = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\[\]]+")
 
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".heic"})
@@ -66,34 +62,34 @@ Your workspace is {workspace}
 - Say what is so. If you do not know or could not do it, say that.
 - A `[Runtime Context]` block at the end of a message is metadata from nanobot, not a request."""
 
-_HOW_TO_SKILL = """\
+_SKILLS_INTRO = """\
 # Skills
 
 Before you do what a skill describes, read its file with `read_file`. `$name` in a message means one. One with
 available="false" lacks what it requires: say so, or help to install it."""
 
-_Stamp = tuple[int, int, int] | None
+_FileStamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """What the system prompt is made of. Equal sources make equal prompts."""
+class _PromptSources:
+    """Cache key of the system prompt: equal sources give equal prompts."""
 
-    files: tuple[_Stamp, ...]
-    shelf: Shelf
+    files: tuple[_FileStamp, ...]
+    catalog: SkillCatalog
 
 
 @dataclass(slots=True)
-class _Page:
-    """The prompt of one scope (of one day, where not all skills fit): its files, and what was made of them last."""
+class _CachedPrompt:
+    """The prompt of one scope (and of one day, where not all skills fit): its source files and the last result."""
 
     memory: MemoryStore
     files: tuple[str, ...]
-    built: tuple[_Sources, str] | None = None
+    built: tuple[_PromptSources, str] | None = None
 
 
 class ContextBuilder:
-    """Builds the prompts of one workspace. It reads files and never raises for one that is missing or damaged."""
+    """Builds the prompts of one workspace. Never raises for a file that is missing or damaged."""
 
     def __init__(
         self,
@@ -107,47 +103,47 @@ class ContextBuilder:
         memory_budget_bytes: int = BUDGET_BYTES,
         skills: SkillsLoader | None = None,
     ) -> None:
-        """`paths` says where links in the workspace may lead; with `skills` the two words about them say nothing."""
+        """`paths`: where links in the workspace may lead. `skills` overrides the two parameters about skills."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
-        """Opens what nanobot itself reads and writes in the workspace."""
+        """Opens the workspace files that nanobot itself reads and writes."""
         self.memory = MemoryStore(self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes)
-        """The owner's; `memory_of` has those of the chats beside it."""
+        """The owner's memory; `memory_of` returns those of chats."""
         self.skills = skills or SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
-        self._pages: dict[tuple[Scope, date | None], _Page] = {}
+        self._prompts: dict[tuple[Scope, date | None], _CachedPrompt] = {}
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
-        """The head of every request; the very same text until a file it comes from changes.
+        """Build the system prompt. The text is identical until one of its files changes.
 
-        `summary` is what a session remembers of its own archived past; it stands last. `scope` says whose memory may
-        be told, `began` when the session did: where not all skills fit, it is shown those that were of use by then.
+        `summary` is the session summary; it comes last. `scope` selects the memory that may be read. `began` is the
+        day the session began: if not all skills fit, those most used by then are listed.
         """
-        shelf = self.skills.shelf(began)
-        page = self._page_of(scope, shelf.day)
-        sources = _Sources(tuple(map(_stamp, page.files)), shelf)
-        if page.built is None or page.built[0] != sources:
-            page.built = (sources, self._build(shelf, page.memory))
-        text = page.built[1]
-        summary = page.memory.as_told(page.memory.without_forgotten(summary)).strip()
-        return _BETWEEN_PARTS.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
+        catalog = self.skills.catalog(began)
+        prompt = self._prompt_for(scope, catalog.day)
+        sources = _PromptSources(tuple(map(_stamp, prompt.files)), catalog)
+        if prompt.built is None or prompt.built[0] != sources:
+            prompt.built = (sources, self._build(catalog, prompt.memory))
+        text = prompt.built[1]
+        summary = prompt.memory.demote_headings(prompt.memory.drop_forgotten(summary)).strip()
+        return _SEPARATOR.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
 
     def memory_of(self, scope: Scope) -> MemoryStore:
-        """The memory that a turn in this scope may be told of."""
-        return self._page_of(scope).memory
+        """The memory that a turn in this scope may read."""
+        return self._prompt_for(scope).memory
 
-    def _page_of(self, scope: Scope, day: date | None = None) -> "_Page":
-        """What is kept of a scope's prompt, for the scopes that spoke last."""
-        page = self._pages.pop((scope, day), None)
-        if page is None:
+    def _prompt_for(self, scope: Scope, day: date | None = None) -> "_CachedPrompt":
+        """The cached prompt of a scope; the least recently used one is dropped."""
+        prompt = self._prompts.pop((scope, day), None)
+        if prompt is None:
             memory = self.memory.of(scope)
-            places = (*(self.workspace / name for name in _bootstrap_of(scope)), *memory.prompt_files)
-            page = _Page(memory, tuple(map(os.fspath, places)))
-        while len(self._pages) >= _MOST_PAGES:
-            del self._pages[next(iter(self._pages))]
-        self._pages[scope, day] = page
-        return page
+            files = (*(self.workspace / name for name in _bootstrap_files(scope)), *memory.prompt_files)
+            prompt = _CachedPrompt(memory, tuple(map(os.fspath, files)))
+        while len(self._prompts) >= _MAX_CACHED_PROMPTS:
+            del self._prompts[next(iter(self._prompts))]
+        self._prompts[scope, day] = prompt
+        return prompt
 
     def build_messages(
         self,
@@ -160,9 +156,9 @@ class ContextBuilder:
         runtime_context: str | None = None,
         summary: str = "",
     ) -> list[ChatMessage]:
-        """The request: system prompt, history, and the person's message, whose text ends in the runtime context.
+        """Build a request: system prompt, history, and the user message, whose text ends in the runtime context.
 
-        Hand in the `runtime_context` that was stored with the message, so that it is replayed as it was first sent.
+        Pass the `runtime_context` that was stored with the message to replay it byte for byte.
         """
         if runtime_context is None:
             runtime_context = self.runtime_context(channel, chat_id, history)
@@ -171,7 +167,7 @@ class ContextBuilder:
         if media:
             message["media"] = list(media)
         system: ChatMessage = {"role": "system", "content": self.build_system_prompt(summary)}
-        return [system, *map(as_sent, history), as_sent(message)]
+        return [system, *map(as_sent_message, history), as_sent_message(message)]
 
     def runtime_context(
         self,
@@ -182,33 +178,36 @@ class ContextBuilder:
         scope: Scope = OWNERS,
         goal: str = "",
     ) -> str:
-        """What is said beside a message: today's notes where the history has not shown them yet, what is to be said of
-        the session's goal, then the block.
+        """The context sent with a message: today's notes unless the history shows them already, the note about the
+        session's goal, then the metadata block.
         """
-        lines = [CONTEXT_OPEN, f"Current Time: {_spoken_time(self._clock.now())}"]
-        places = {"Channel": channel, "Chat ID": chat_id}
-        lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in places.items() if value]
+        lines = [CONTEXT_OPEN, f"Current Time: {_format_time(self._clock.now())}"]
+        fields = {"Channel": channel, "Chat ID": chat_id}
+        lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in fields.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
         if goal:
             block = f"{goal}\n\n{block}"
-        notes = _notes_of(self.memory_of(scope))
-        return f"{notes}\n\n{block}" if notes and not _is_shown(notes, history) else block
+        notes = self.memory_of(scope).todays_notes()
+        return f"{notes}\n\n{block}" if notes and not _was_shown(notes, history) else block
 
-    def _build(self, shelf: Shelf, memory: MemoryStore) -> str:
-        files = replace(self.files, policy=apart(self.files.policy, memory.scope))
+    def _build(self, catalog: SkillCatalog, memory: MemoryStore) -> str:
+        files = replace(self.files, policy=restrict_paths(self.files.policy, memory.scope))
         parts = [
             self._identity(memory),
-            *(_headed(f"## {name}", read_capped(self.workspace / name, files)) for name in _bootstrap_of(memory.scope)),
-            _headed("# Memory", memory.get_memory_context()),
-            _headed("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
-            _headed(_HOW_TO_SKILL, self.skills.summary_of(shelf)),
+            *(
+                _section(f"## {name}", read_capped(self.workspace / name, files))
+                for name in _bootstrap_files(memory.scope)
+            ),
+            _section("# Memory", memory.long_term_context()),
+            _section("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
+            _section(_SKILLS_INTRO, self.skills.format_catalog(catalog)),
         ]
-        return _BETWEEN_PARTS.join(part for part in parts if part)
+        return _SEPARATOR.join(part for part in parts if part)
 
     def _identity(self, memory: MemoryStore) -> str:
         return _IDENTITY.format(
             name=self._name,
-            system=f"{_SYSTEMS.get(sys.platform, sys.platform)} {platform.machine()}".strip(),
+            system=f"{_SYSTEM_NAMES.get(sys.platform, sys.platform)} {platform.machine()}".strip(),
             python=platform.python_version(),
             workspace=self.workspace,
             memory=memory.memory_file,
@@ -218,67 +217,59 @@ class ContextBuilder:
         )
 
 
-def as_sent(message: ChatMessage) -> ChatMessage:
-    """A chat message as a model reads it: the stored runtime context made part of its content.
+def as_sent_message(message: ChatMessage) -> ChatMessage:
+    """A chat message as sent to a model, with its stored runtime context as part of the content.
 
-    A pure function of the row, so that a row is replayed byte for byte as it was first sent.
+    A pure function of the row, so that a row is replayed byte for byte.
     """
     context = message.get("runtime_context")
     if message["role"] != "user" or not context:
         return message
-    sent = message.copy()
-    del sent["runtime_context"]
-    content = sent["content"]
+    sent_message = message.copy()
+    del sent_message["runtime_context"]
+    content = sent_message["content"]
     if isinstance(content, list):
-        sent["content"] = [*content, {"type": "text", "text": context}]
+        sent_message["content"] = [*content, {"type": "text", "text": context}]
     else:
-        sent["content"] = with_context(content or "", context)
-    return sent
+        sent_message["content"] = with_context(content or "", context)
+    return sent_message
 
 
 def with_attachments(text: str, media: Sequence[str] = ()) -> str:
-    """What a person sent, in words: the text, and each attachment it does not name itself as `[image: path]`,
-    `[audio: path]` or `[file: path]`, so that the agent can open it."""
-    tags = [f"[{_kind_of(path)}: {path}]" for path in media if f": {path}]" not in text]
+    """The text, followed by `[image: path]`, `[audio: path]` or `[file: path]` for each attachment that the text does
+    not name already."""
+    tags = [f"[{_attachment_kind(path)}: {path}]" for path in media if f": {path}]" not in text]
     return "\n".join([text, *tags] if text.strip() else tags) or "[empty message]"
 
 
-def _kind_of(path: str) -> str:
+def _attachment_kind(path: str) -> str:
     suffix = PurePath(path).suffix.lower()
     return "image" if suffix in _IMAGES else "audio" if suffix in _AUDIO else "file"
 
 
-def _spoken_time(now: datetime) -> str:
+def _format_time(now: datetime) -> str:
     offset = now.strftime("%z") or "+0000"
     return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
 
 
-def _is_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
-    """Whether the notes of the day that this history showed last are these."""
+def _was_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
+    """Whether these are the notes that the history showed last."""
     shown = (message.get("runtime_context") or "" for message in reversed(history))
-    return next((one for one in shown if one.startswith(NOTES_HEADING)), "").startswith(f"{notes}\n\n")
+    return next((text for text in shown if text.startswith(NOTES_HEADING)), "").startswith(f"{notes}\n\n")
 
 
-def _notes_of(memory: MemoryStore) -> str:
-    text = memory.as_told(memory.without_forgotten(memory.read_today())).strip()
-    if len(text) > MAX_NOTES_CHARS:
-        text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
-    return _headed(NOTES_HEADING, text)
-
-
-def _bootstrap_of(scope: Scope) -> Sequence[str]:
-    """The files of a prompt: what the owner says of themselves is told where nobody else reads."""
+def _bootstrap_files(scope: Scope) -> Sequence[str]:
+    """The bootstrap files for a scope: USER.md describes the owner, so only the owner's scope has it."""
     return BOOTSTRAP_FILES if scope.is_owners else [name for name in BOOTSTRAP_FILES if name != "USER.md"]
 
 
-def _headed(heading: str, text: str) -> str:
+def _section(heading: str, text: str) -> str:
     return f"{heading}\n\n{text}" if text else ""
 
 
-def _stamp(path: str) -> _Stamp:
-    """Every turn asks, so it is kept lean."""
+def _stamp(path: str) -> _FileStamp:
     try:
-        status = os.stat(path)  # noqa: PTH116 a Path costs more than the look
+        status = os.stat(path)  # noqa: PTH116 called for each file in every turn; a Path costs more than the stat
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,102 +1,147 @@
-"""Lanes: the turns of a session one after the other, sessions side by side, a gate on how many at once.
+"""Lanes: the turns of a session run in order, sessions run concurrently, up to a limit of turns at a time.
 
-A lane is a queue of places, the first of which runs. Who waits with a message that may join is taken along by the
-running turn when it comes to a boundary; everybody else waits until it is their turn. So order is kept, and nothing is
-ever in two places. What is no word of a person's steps aside: a report that waits keeps nobody from steering.
+A lane is a queue of entries; the first one runs. A waiting user message may be merged into the running turn at a tool
+boundary. Background messages never merge and never block a merge.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Generic, TypeVar
+
+from nanobot.bus.events import InboundMessage
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+MAX_IN_LANE = 20
 
-class Place(Generic[T, R]):
-    """Somebody's place in a lane."""
 
-    def __init__(self, what: T | None, steps_aside: bool) -> None:
-        self.what = what
-        """What may join the turn before; None where it must have a turn of its own."""
-        self.steps_aside = steps_aside
-        """Whether those behind it may be taken along before it."""
-        self.taken_by: asyncio.Future[R] | None = None
-        """The turn that took it along, if one did."""
-        self.called = asyncio.Event()
+class LaneEntry(Generic[T, R]):
+    """One entry in a lane's queue."""
+
+    def __init__(self, item: T | None, yields_to_steering: bool) -> None:
+        self.item = item
+        """What may join the running turn; None if this entry needs a turn of its own."""
+        self.yields_to_steering = yields_to_steering
+        """Whether entries behind this one may join the running turn."""
+        self.joined_turn: asyncio.Future[R] | None = None
+        """The turn that took the item, if one did."""
+        self.ready = asyncio.Event()
 
 
 class Lanes(Generic[T, R]):
-    """A lane a session, made when somebody enters and gone when the last one leaves."""
+    """One lane per session, created by the first entry and removed with the last."""
 
-    def __init__(self, most_at_once: int = 64) -> None:
-        self.gate = asyncio.Semaphore(most_at_once) if most_at_once > 0 else nullcontext()
-        """To be held while one works; zero or less means that everybody may."""
-        self._lanes: dict[str, deque[Place[T, R]]] = {}
+    def __init__(self, max_concurrent: int = 64) -> None:
+        self._slots = asyncio.Semaphore(max_concurrent) if max_concurrent > 0 else nullcontext()
+        background = max(max_concurrent * 3 // 4, 1)
+        self._background_slots = asyncio.Semaphore(background) if max_concurrent > 0 else nullcontext()
+        self._lanes: dict[str, deque[LaneEntry[T, R]]] = {}
 
     @asynccontextmanager
     async def enter(
         self,
         session_key: str,
-        what: T | None = None,
+        item: T | None = None,
         on_wait: Callable[[], None] | None = None,
         *,
-        steps_aside: bool = False,
-    ) -> AsyncIterator[Place[T, R]]:
-        """Wait for one's turn, or until the turn before takes `what` along: then `taken_by` is set.
+        yields_to_steering: bool = False,
+    ) -> AsyncIterator[LaneEntry[T, R]]:
+        """Wait for the head of the lane, or until the running turn takes `item`: then `joined_turn` is set.
 
-        First come, first served; `on_wait` is called once if somebody is before. Cancelling gives the place up.
+        First in, first out. `on_wait` is called once if the lane is busy. Cancelling removes the entry.
         """
         lane = self._lanes.setdefault(session_key, deque())
-        place: Place[T, R] = Place(what, steps_aside)
-        lane.append(place)
+        entry: LaneEntry[T, R] = LaneEntry(item, yields_to_steering)
+        lane.append(entry)
         try:
-            if lane[0] is not place:
+            if lane[0] is not entry:
                 if on_wait is not None:
                     on_wait()
-                await place.called.wait()
-            yield place
+                await entry.ready.wait()
+            yield entry
         finally:
-            if place.taken_by is None:
-                self._leave(session_key, lane, place)
+            if entry.joined_turn is None:
+                self._leave(session_key, lane, entry)
 
-    def take_along(
-        self, session_key: str, most: int, turn: asyncio.Future[R], joins: Callable[[T], bool] = lambda what: True
+    @asynccontextmanager
+    async def slot(self, *, background: bool = False) -> AsyncIterator[None]:
+        """Hold a slot for a running turn. A quarter of the slots is reserved for turns of people."""
+        async with self._background_slots if background else nullcontext(), self._slots:
+            yield
+
+    def drain_waiting(
+        self, session_key: str, limit: int, turn: asyncio.Future[R], may_join: Callable[[T], bool] = lambda item: True
     ) -> list[T]:
-        """What waits behind the running turn and may join it, the longest waiting first; it waits no more.
+        """Remove and return up to `limit` items that wait behind the running turn and may join it, oldest first.
 
-        Who must have a turn of its own holds up all that wait behind it, unless it steps aside.
+        An entry that needs a turn of its own blocks those behind it, unless it yields to steering.
         """
         lane = self._lanes[session_key]
-        taken: list[T] = []
-        at = 1
-        while len(taken) < most and at < len(lane):
-            place = lane[at]
-            if place.what is not None and joins(place.what):
-                del lane[at]
-                place.taken_by = turn
-                place.called.set()
-                taken.append(place.what)
-            elif place.steps_aside:
-                at += 1
+        items: list[T] = []
+        index = 1
+        while len(items) < limit and index < len(lane):
+            entry = lane[index]
+            if entry.item is not None and may_join(entry.item):
+                del lane[index]
+                entry.joined_turn = turn
+                entry.ready.set()
+                items.append(entry.item)
+            elif entry.yields_to_steering:
+                index += 1
             else:
                 break
-        return taken
+        return items
 
-    def _leave(self, session_key: str, lane: deque[Place[T, R]], place: Place[T, R]) -> None:
-        was_first = lane[0] is place
-        lane.remove(place)
+    def _leave(self, session_key: str, lane: deque[LaneEntry[T, R]], entry: LaneEntry[T, R]) -> None:
+        was_first = lane[0] is entry
+        lane.remove(entry)
         if not lane:
             del self._lanes[session_key]
         elif was_first:
-            lane[0].called.set()
+            lane[0].ready.set()
 
-    def places(self, session_key: str) -> int:
-        """How many places of the lane are taken, the running one's included."""
+    def length(self, session_key: str) -> int:
+        """The number of entries in the lane, including the running one."""
         return len(self._lanes.get(session_key, ()))
 
     def __len__(self) -> int:
-        """How many lanes somebody is in."""
         return len(self._lanes)
+
+
+class Backlog:
+    """Holds messages of a session beyond `max_in_lane` until its lane has room, in order. Refuses none.
+
+    A waiting turn is about fifty objects: with ten thousand in the lanes, a full garbage collection would block the
+    event loop. A message in the backlog is one object.
+    """
+
+    def __init__(self, handle: Callable[[InboundMessage], Awaitable[object]], max_in_lane: int = MAX_IN_LANE) -> None:
+        self._handle = handle
+        self._max_in_lane = max_in_lane
+        self._in_lane: Counter[str] = Counter()
+        self._waiting: dict[str, deque[InboundMessage]] = {}
+
+    def admit(self, message: InboundMessage) -> bool:
+        """Return True if the message may enter its lane: the caller must then call `serve`. Else keep it."""
+        key = message.session_key
+        if self._in_lane[key] < self._max_in_lane:
+            self._in_lane[key] += 1
+            return True
+        self._waiting.setdefault(key, deque()).append(message)
+        return False
+
+    async def serve(self, message: InboundMessage) -> None:
+        """Handle an admitted message, then waiting messages of its session until none is left."""
+        key = message.session_key
+        await self._handle(message)
+        while waiting := self._waiting.get(key):
+            following = waiting.popleft()
+            if not waiting:
+                del self._waiting[key]
+            await self._handle(following)
+        self._in_lane[key] -= 1
+        if not self._in_lane[key]:
+            del self._in_lane[key]

@@ -1,7 +1,4 @@
-"""The agent loop: take a message, find its lane, run its turn.
-
-Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_calls (one step).
-"""
+"""The agent loop: take a message, queue it in its session's lane, run its turn."""
 
 import asyncio
 import logging
@@ -9,17 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from nanobot.agent.delivery import OF_GOALS, Delivery, DeliveryPolicy, hint
-from nanobot.agent.earlier import sort_out
-from nanobot.agent.hooks import Hook
-from nanobot.agent.idle import IdleWatch
-from nanobot.agent.intake import Intake
-from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline.left_over import Fate, LeftOver, left_over_turns
-from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
-from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
-from nanobot.agent.slash_commands import Command, SlashCommands, is_from_owner, parse_command
-from nanobot.agent.turn import (
+from nanobot.agent.commands.table import Command, SlashCommands, is_from_owner, parse_command
+from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
+from nanobot.agent.events import (
     EventSink,
     Notice,
     NoticeKind,
@@ -30,129 +19,135 @@ from nanobot.agent.turn import (
     TurnOutcome,
     TurnResult,
 )
+from nanobot.agent.hooks.api import Hook
+from nanobot.agent.lanes import Backlog, Lanes
+from nanobot.agent.memory.idle import IdleWatch
+from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turns
+from nanobot.agent.pipeline.phases import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
+from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, Waiting, new_turn
+from nanobot.agent.recovery import plan_recovery
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
-from nanobot.messages.types import Origin
-from nanobot.utils.text import counted
+from nanobot.messages.types import BACKGROUND_ORIGINS, Origin
+from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
-STOP_S = 0.9
-"""How long a person who says stop waits for an answer at most."""
+STOP_REPLY_S = 0.9
+"""`/stop` is answered within this time, also when the turn takes longer to end."""
 
-_RECEIPT = "Noted. I am still at work; I read this as soon as I can."
-_GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
-_OF_NOBODY = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
-"""Why messages exist that no person has just said: they join no turn, and keep nobody's from joining."""
-_STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
-"""What the journal calls these ends; all others are answers."""
+_RECEIPT = "Noted. I am still working and will read this as soon as I can."
+_JOINED_TURN_ENDED = "The turn that your message had joined ended without an answer. Send the message again."
+_JOURNAL_STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
+"""Other outcomes are journaled as answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPolicy:
-    """How messages meet. `join`: one that comes while its session works joins the turn that runs."""
+    """How messages are queued and answered."""
 
-    most_at_once: int = 64
-    join: bool = True
+    max_concurrent_turns: int = 64
+    steering: bool = True
+    """Whether a message that arrives while its session's turn runs may join that turn."""
     delivery: Callable[[str], DeliveryPolicy] = field(default_factory=lambda: lambda channel: DeliveryPolicy())
-    """What people on the channel of that name are sent."""
+    """The delivery policy of a channel, by its name."""
 
 
 class AgentLoop:
-    """Turns messages into replies: `run` for those from the bus, `run_turn` for who waits for the result."""
+    """Turns messages into replies: `run` serves the bus, `run_turn` serves a caller that waits for the result."""
 
     def __init__(
-        self, bus: MessageBus, parts: Parts, policy: LoopPolicy | None = None, idle: IdleWatch | None = None
+        self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy | None = None, idle: IdleWatch | None = None
     ) -> None:
         self.bus = bus
-        self._parts = parts
+        self._deps = deps
         self._policy = policy or LoopPolicy()
         self._idle = idle
-        self._pipeline = Pipeline(parts)
-        self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
+        self._pipeline = Pipeline(deps)
+        self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.max_concurrent_turns)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
-        self._earlier: dict[str, int] = {}
-        """By journal key, in which order messages were accepted that an earlier life left."""
+        self._recovered_order: dict[str, int] = {}
+        """Acceptance order of messages recovered from the journal, by key."""
         self._stopping = asyncio.Event()
-        self._serves = False
+        self._is_running = False
 
     @property
     def is_serving(self) -> bool:
-        """Whether it takes messages from the bus."""
-        return self._serves and not self._stopping.is_set()
+        """Whether the loop takes messages from the bus."""
+        return self._is_running and not self._stopping.is_set()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to end: what is cut off goes on at the next start."""
+        """Whether `stop` was called: interrupted turns are resumed at the next start."""
         return self._stopping.is_set()
 
     @property
     def commands(self) -> SlashCommands:
-        """The slash commands this agent understands."""
-        return self._parts.commands
+        """The slash commands of this agent."""
+        return self._deps.commands
 
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, beside the others.
+        Turns interrupted by a crash are resumed first, concurrently with new messages.
         """
         self._stopping.clear()
         async with self._serving(), asyncio.TaskGroup() as turns:
-            intake = Intake(self.serve)
-            for early in await self._take_up_all(turns):
-                if self._goes_past(early):
-                    turns.create_task(self.serve(early))
-                elif intake.lets_in(early):
-                    turns.create_task(intake.serve(early))
-            turns.create_task(self._take_up_background())
-            taking = turns.create_task(self._take_in(intake, turns))
+            backlog = Backlog(self.serve)
+            for message in await self._recover_turns(turns):
+                self._dispatch(message, backlog, turns)
+            turns.create_task(self._resume_background())
+            consuming = turns.create_task(self._consume(backlog, turns))
             stopping = turns.create_task(self._stopping.wait())
-            await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            taking.cancel()
+            await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
+            consuming.cancel()
             stopping.cancel()
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        self._serves = True
+        self._is_running = True
         try:
             yield
         finally:
-            self._serves = False
+            self._is_running = False
 
-    async def _take_in(self, intake: Intake, turns: asyncio.TaskGroup) -> None:
+    async def _consume(self, backlog: Backlog, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
-            if self._goes_past(message):
-                turns.create_task(self.serve(message))
-            elif intake.lets_in(message):
-                turns.create_task(intake.serve(message))
-            await asyncio.sleep(0)  # thousands may wait: whatever else is ready goes on between two of them
+            self._dispatch(message, backlog, turns)
+            await asyncio.sleep(0)  # thousands may be queued: let other tasks run between two of them
 
-    async def stop(self, patience_s: float = 0.0) -> None:
-        """Take no more messages; turns that still run after `patience_s` are cut off and taken up at the next start.
+    def _dispatch(self, message: InboundMessage, backlog: Backlog, turns: asyncio.TaskGroup) -> None:
+        if self.bypasses_lane(message):
+            turns.create_task(self.serve(message))
+        elif backlog.admit(message):
+            turns.create_task(backlog.serve(message))
 
-        Those that wait for their lane are told to come back.
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Take no more messages. Turns still running after `grace_s` are interrupted and resumed at the next start.
+
+        Messages still queued in a lane start at the next start, or their sender is asked to send them again.
         """
-        await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
+        await asyncio.sleep(0)  # lets a `run` that was scheduled just now start before the event is set
         self._stopping.set()
         running = [task for _, task in self._running.values()]
-        if patience_s and running:
-            await asyncio.wait(running, timeout=patience_s)
-        await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
+        if grace_s and running:
+            await asyncio.wait(running, timeout=grace_s)
+        await asyncio.gather(*[self._cancel_turn(key, TurnEnding.INTERRUPT) for key in [*self._running]])
 
     async def serve(self, message: InboundMessage) -> TurnResult:
-        """One message as if the bus had brought it, to its end, which the journal is told; its person is answered."""
-        result = await self.tell(message, self._delivery(message))
+        """Process a message as if it came from the bus: run its turn, send the reply, settle it in the journal."""
+        result = await self.submit(message, self._delivery(message))
         self._settle(message, result)
         return result
 
     def _settle(self, message: InboundMessage, result: TurnResult) -> None:
         if not result.later:
-            self.bus.settle(message, _STATES.get(result.outcome, InboundState.ANSWERED), result.error or "")
+            self.bus.settle(message, _JOURNAL_STATES.get(result.outcome, InboundState.ANSWERED), result.error or "")
 
     async def run_turn(
         self,
@@ -164,48 +159,51 @@ class AgentLoop:
         hooks: Sequence[Hook] = (),
         model: str | None = None,
     ) -> TurnResult:
-        """Ask: run one message's turn in its session's lane and return how it ended.
+        """Run a turn for this message in its session's lane and return the result.
 
-        Never raises for a failure of a model or a tool. Cancelling stops the turn; what was said is kept. `waiting` is
-        asked at each tool boundary for messages of the same chat that join the turn, at most so many. `attended` says
-        that who sees the events speaks for the owner, and answers what the turn asks. `hooks` and `model` are for this
-        turn alone. Raises TypeError for what is no hook.
+        Never raises for a failure of a model or a tool. Cancelling stops the turn; text produced so far is kept.
+        `waiting` is called at each tool boundary with a maximum and returns messages of the same chat that join the
+        turn. `attended`: the reader of the events speaks for the owner and answers approval questions. `hooks` and
+        `model` apply to this turn only. Raises TypeError for an object that is not a hook.
         """
-        turn = new_turn(message, sink, self._parts)
+        turn = new_turn(message, sink, self._deps)
         turn.attended, turn.model = attended, model
-        turn.hook_wall = turn.hook_wall.and_these(hooks)
-        if waiting is not None and self._policy.join:
+        turn.hook_runner = turn.hook_runner.with_hooks(hooks)
+        if waiting is not None and self._policy.steering:
             turn.waiting = waiting
         return await self._answer(turn, may_join=False)
 
-    async def tell(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
-        """The same for a message nobody waits for: while its session works in the same chat, it may join that turn.
+    async def submit(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
+        """Like `run_turn`, for a message whose sender does not wait: it may join the running turn of the same chat.
 
-        The person gets a receipt then. A message that has joined ends as the turn does, and adds no text to it.
+        The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text.
         """
-        turn = new_turn(message, sink, self._parts)
-        may_join = self._policy.join and message.origin not in _OF_NOBODY
+        turn = new_turn(message, sink, self._deps)
+        may_join = self._policy.steering and message.origin not in BACKGROUND_ORIGINS
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
     async def resume(
         self, session_key: str, sink: EventSink | None = None, *, attended: bool = False
     ) -> TurnResult | None:
-        """Take up the turn of this session that was cut off, from where it stopped; None where there is none."""
-        left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
+        """Resume the session's interrupted turn where it stopped. Return None if there is none."""
+        interrupted = await asyncio.to_thread(find_interrupted_turns, self._deps.turns_folder)
         try:
-            return await self._take_up(left[session_key], sink, attended=attended) if session_key in left else None
+            if session_key not in interrupted:
+                return None
+            return await self._resume(interrupted[session_key], sink, attended=attended)
         finally:
-            await self._take_up_background(session_key)
+            await self._resume_background(session_key)
 
     async def stop_turn(self, session_key: str) -> bool:
-        """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
-        return await self._end(session_key, Ending.STOP)
+        """Stop a session's running turn and wait for its end. Return False if none runs. Queued messages stay."""
+        return await self._cancel_turn(session_key, TurnEnding.STOP)
 
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
-        """The session's lane, for work of ours between its turns; it takes no place at the gate and keeps no message
-        from joining the turn before it.
+        """Hold the session's lane for maintenance between its turns.
+
+        It does not count as a running turn, and messages queued behind it may still join the turn before it.
         """
-        return self._lanes.enter(session_key, steps_aside=True)
+        return self._lanes.enter(session_key, yields_to_steering=True)
 
     async def process_direct(
         self,
@@ -215,7 +213,7 @@ class AgentLoop:
         chat_id: str = "direct",
         on_progress: Progress | None = None,
     ) -> str:
-        """Ask and wait: the text of the reply. `on_progress` is told what is said and called on the way."""
+        """Run a turn and return the text of its reply. `on_progress` gets interim texts and tool calls."""
         message = InboundMessage.from_owner(channel, chat_id, content, session_key=session_key, origin=Origin.CLI)
 
         def sink(event: TurnEvent) -> None:
@@ -224,245 +222,246 @@ class AgentLoop:
             if isinstance(event, TextEnded) and not event.final:
                 on_progress(event.text)
             elif isinstance(event, ToolStarted):
-                on_progress(hint(event.name, event.arguments))
+                on_progress(tool_hint(event.name, event.arguments))
 
         result = await self.run_turn(message, sink if on_progress else None)
         return result.text
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
         try:
-            if not turn.resumes and self._goes_past(turn.message):
-                return await self._at_once(turn)
-            return await self._in_its_time(turn, may_join=may_join)
+            if not turn.resumes and self.bypasses_lane(turn.message):
+                return await self._run_immediately(turn)
+            return await self._run_queued(turn, may_join=may_join)
         finally:
-            turn.let_go()
+            turn.release()
 
-    async def _in_its_time(self, turn: Turn, *, may_join: bool) -> TurnResult:
+    async def _run_queued(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
         try:
             if self._idle is not None:
-                await self._idle.turn_begins(key)
-            return await self._in_lane(turn, may_join=may_join)
+                self._idle.turn_begins(key)
+            return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
-            if not turn.progress.over:  # its caller gave up before it could begin
+            if not turn.progress.has_ended:  # cancelled while it was still queued
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
             if self._idle is not None:
                 self._idle.turn_ended(key)
 
-    async def _in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
+    async def _run_in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
 
         def on_wait() -> None:
             if may_join:
                 turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
 
-        of_nobody = turn.message.origin in _OF_NOBODY
-        async with self._lanes.enter(key, turn if may_join else None, on_wait, steps_aside=of_nobody) as place:
-            if place.taken_by is None:
-                return _put_off(turn) if self._stopping.is_set() else await self._run_in_lane(turn)
-            await asyncio.wait([place.taken_by])
-        if turn.joins is None or not any(one is turn.message for one in turn.joins.unread):
-            return _ended_with(turn, place.taken_by)
-        turn.joins = None
-        return await self._in_lane(turn, may_join=False)  # told already, and to be judged as what begins a turn
+        is_background = turn.message.origin in BACKGROUND_ORIGINS
+        async with self._lanes.enter(
+            key, turn if may_join else None, on_wait, yields_to_steering=is_background
+        ) as entry:
+            if entry.joined_turn is None:
+                return _postpone(turn) if self._stopping.is_set() else await self._run_as_task(turn)
+            await asyncio.wait([entry.joined_turn])
+        if turn.joined_turn is None or not any(message is turn.message for message in turn.joined_turn.unread):
+            return _end_joined(turn, entry.joined_turn)
+        turn.joined_turn = None
+        # the receipt was sent already; hooks see the message as the start of a turn
+        return await self._run_in_lane(turn, may_join=False)
 
-    async def _run_in_lane(self, turn: Turn) -> TurnResult:
+    async def _run_as_task(self, turn: Turn) -> TurnResult:
         key = turn.message.session_key
-        task = asyncio.create_task(self._at_the_gate(turn))
+        task = asyncio.create_task(self._run_with_slot(turn))
         self._running[key] = (turn, task)
         self.bus.begin(turn.message, turn.turn_id)
-        self._parts.vitals.running.add(key)
-        if self._policy.join:
-            turn.waiting = self._waiting_for(turn, task)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if turn.ending is None or _is_cancelled():
-                raise
-            return _put_off(turn) if turn.ending is Ending.INTERRUPT else _ended(turn, TurnOutcome.STOPPED, "")
-        finally:
-            self._parts.vitals.running.discard(key)
-            del self._running[key]
+        if self._policy.steering:
+            turn.waiting = self._waiting_messages(turn, task)
+        with self._deps.status.track_turn(key):
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if turn.ending is None or _is_cancelled():
+                    raise
+                if turn.ending is TurnEnding.INTERRUPT:
+                    return _postpone(turn)
+                return _end_early(turn, TurnOutcome.STOPPED, "")
+            finally:
+                del self._running[key]
 
-    async def _at_the_gate(self, turn: Turn) -> TurnResult:
-        async with self._lanes.gate:
+    async def _run_with_slot(self, turn: Turn) -> TurnResult:
+        async with self._lanes.slot(background=turn.message.origin in BACKGROUND_ORIGINS):
             if turn.resumes or parse_command(turn.message.content) is None:
                 return await self._pipeline.run(turn)
-            # no session knows of a command, so the journal has to: what was answered before it, and that it was
-            await self.bus.kept()
+            # commands are not stored in the session, so what came before and the command's end must be journaled
+            await self.bus.flush()
             result = await self._pipeline.run(turn)
-            await self.bus.kept()
+            await self.bus.flush()
             return result
 
-    def _waiting_for(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
-        """What may join this turn: messages that wait in its lane for the same chat, then those its caller holds."""
-        elsewhere = turn.waiting
+    def _waiting_messages(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
+        """Messages that may join this turn: those queued in its lane for the same chat, then those its caller holds."""
+        from_caller = turn.waiting
 
-        def take(most: int) -> Sequence[InboundMessage]:
+        def drain(limit: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
-            there = self._lanes.take_along(key, most, task, lambda other: other.message.address == address)
-            for other in there:
-                other.joins = turn
-                turn.taken_along.append(other.message)
-            return [*(other.message for other in there), *elsewhere(most - len(there))]
+            queued = self._lanes.drain_waiting(key, limit, task, lambda other: other.message.address == address)
+            for other in queued:
+                other.joined_turn = turn
+                turn.steered.append(other.message)
+            return [*(other.message for other in queued), *from_caller(limit - len(queued))]
 
-        return take
+        return drain
 
-    async def _end(self, session_key: str, ending: Ending) -> bool:
+    async def _cancel_turn(self, session_key: str, ending: TurnEnding) -> bool:
         running = self._running.get(session_key)
         if running is None:
             return False
         turn, task = running
-        if turn.ending is not Ending.STOP:  # what a person stopped is not taken up again
+        if turn.ending is not TurnEnding.STOP:  # a turn stopped by a person is not resumed
             turn.ending = ending
         task.cancel()
         await asyncio.wait([task])
         return True
 
-    def _goes_past(self, message: InboundMessage) -> bool:
-        """Whether a message does not wait for its lane: a priority command, or the answer its lane waits for."""
-        answering = self._parts.answering
-        return _at_once(message) is not None or (answering is not None and answering.is_answer(message))
+    def bypasses_lane(self, message: InboundMessage) -> bool:
+        """Whether a message skips the queue: a priority command, or the answer that the running turn waits for."""
+        router = self._deps.approval_router
+        return _priority_command(message) is not None or (router is not None and router.is_answer(message))
 
-    async def _at_once(self, turn: Turn) -> TurnResult:
-        """What goes past the lane, while the session's turn may be running."""
-        key, name = turn.message.session_key, _at_once(turn.message)
-        if name is None and self._parts.answering is not None:
-            return _ended(turn, TurnOutcome.ANSWERED, self._parts.answering.take(turn.message))
+    async def _run_immediately(self, turn: Turn) -> TurnResult:
+        key, name = turn.message.session_key, _priority_command(turn.message)
+        if name is None and self._deps.approval_router is not None:
+            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.take(turn.message))
         if name == "stop":
-            return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(turn.message))
+            return _end_early(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
         try:
-            session = self._parts.sessions.get_or_create(key)
+            session = self._deps.sessions.get_or_create(key)
             command = parse_command(turn.message.content) or Command("")
-            text = await self._parts.commands.answer(command, session, turn.message, attended=turn.attended)
+            text = await self._deps.commands.answer(command, session, turn.message, attended=turn.attended)
         except StorageError as error:
-            return _ended(turn, TurnOutcome.FAILED, str(error))
-        return _ended(turn, TurnOutcome.ANSWERED, text)
+            return _end_early(turn, TurnOutcome.FAILED, str(error))
+        return _end_early(turn, TurnOutcome.ANSWERED, text)
 
-    async def _stop_now(self, said: InboundMessage) -> str:
-        """Stop what runs there, unless it is younger than this word; what a person is told, soon in any case."""
-        session_key = said.session_key
+    async def _handle_stop(self, message: InboundMessage) -> str:
+        """Stop the session's turn, unless it started after this message, and return the reply."""
+        session_key = message.session_key
         running = self._running.get(session_key)
-        if running is None or not self._was_there(running[0], said):
-            stopped = await self._stop_background(said)
-            return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_here(session_key)
-        if not _may_stop(said, running[0].message):
+        if running is None or not self._predates(running[0], message):
+            stopped = await self._stop_background(message)
+            return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_to_stop(session_key)
+        if not _may_stop(message, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
-        what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
-        stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
-        background = asyncio.create_task(self._stop_background(said))
-        _, slow = await asyncio.wait([stopping, background], timeout=STOP_S)
-        if slow:
-            return "Stopping; something does not let go of it yet."
-        too = " and ".join(background.result())
-        return f"Stopped.{what}" + (f" {too[0].upper()}{too[1:]} too." if too else "")
+        ended_tools = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
+        stopping = asyncio.create_task(self._cancel_turn(session_key, TurnEnding.STOP))
+        background = asyncio.create_task(self._stop_background(message))
+        _, pending = await asyncio.wait([stopping, background], timeout=STOP_REPLY_S)
+        if pending:
+            return "Stopping; something has not reacted to the stop yet."
+        stopped_too = " and ".join(background.result())
+        return f"Stopped.{ended_tools}" + (f" {stopped_too[0].upper()}{stopped_too[1:]} too." if stopped_too else "")
 
-    async def _nothing_here(self, session_key: str) -> str:
-        """What stands against a stop that found nothing to end."""
-        goals = self._parts.goals
-        return (await goals.elsewhere(session_key) if goals is not None else "") or "Nothing is running."
+    async def _nothing_to_stop(self, session_key: str) -> str:
+        goals = self._deps.goals
+        return (await goals.other_process_note(session_key) if goals is not None else "") or "Nothing is running."
 
-    async def _stop_background(self, said: InboundMessage) -> list[str]:
-        """Stop what works for the session beside its turns; what that was, in a few words each."""
-        goals, children = self._parts.goals, self._parts.children
-        goal = await goals.stop_of(said) if goals is not None else ""
-        labels = await children.stop_of(said) if children is not None else ()
-        return [*([f"the goal ({goal})"] if goal else []), *([_several(labels)] if labels else [])]
+    async def _stop_background(self, message: InboundMessage) -> list[str]:
+        """Stop the session's goal and subagents. Return a description of each."""
+        goals, subagents = self._deps.goals, self._deps.subagents
+        goal = await goals.stop_for(message) if goals is not None else ""
+        labels = await subagents.stop_for(message) if subagents is not None else ()
+        return [*([f"the goal ({goal})"] if goal else []), *([_format_subagents(labels)] if labels else [])]
 
-    def _was_there(self, turn: Turn, said: InboundMessage) -> bool:
-        """Whether this turn's message had been accepted when this was said, perhaps before a crash."""
-        place = self._earlier.get(said.journal_key or "")
-        if place is None:  # said in this life, where a stop never waits: whatever runs was there before
+    def _predates(self, turn: Turn, message: InboundMessage) -> bool:
+        """Whether the turn's message was accepted before this one, perhaps before a crash."""
+        position = self._recovered_order.get(message.journal_key or "")
+        if position is None:  # not recovered: `/stop` is never queued, so every running turn is older
             return True
-        began = self._earlier.get(turn.message.journal_key or "")
-        return turn.resumes if began is None else began < place
+        turn_position = self._recovered_order.get(turn.message.journal_key or "")
+        return turn.resumes if turn_position is None else turn_position < position
 
-    async def _take_up_all(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
-        """Take up what an earlier life left; the messages among it that no turn has taken on yet, oldest first."""
+    async def _recover_turns(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
+        """Resume interrupted turns. Return the recovered messages that no turn has accepted, oldest first."""
         unsettled = self.bus.unsettled()
-        self._earlier = {message.journal_key or "": place for place, message in enumerate(unsettled)}
-        earlier = await asyncio.to_thread(sort_out, self._parts.turns_folder, self._parts.sessions, unsettled)
-        for message, fate in earlier.over:
-            self._end_at_last(message, fate)
-        for one in earlier.turns:
-            turns.create_task(self._go_on(one, earlier.joined.get(one.turn_id, [])))
-        return earlier.anew
+        self._recovered_order = {message.journal_key or "": position for position, message in enumerate(unsettled)}
+        plan = await asyncio.to_thread(plan_recovery, self._deps.turns_folder, self._deps.sessions, unsettled)
+        for message, outcome in plan.ended:
+            self._send_outcome(message, outcome)
+        for interrupted in plan.resumable:
+            turns.create_task(self._resume_and_settle(interrupted, plan.joined.get(interrupted.turn_id, [])))
+        return plan.unstarted
 
-    def _end_at_last(self, message: InboundMessage, fate: Fate) -> None:
-        """The crash came between the end of its turn and the sending of the reply. What was sent is not sent again."""
+    def _send_outcome(self, message: InboundMessage, outcome: MessageOutcome) -> None:
+        """Send the reply of a turn that ended just before the crash. The outbox drops a reply that went out already."""
         if not message.quiet:
-            text = fate.answer or _GIVEN_UP
+            text = outcome.answer or _JOINED_TURN_ENDED
             to = message.address
-            reply = OutboundMessage(to.channel, to.chat_id, text, message.message_id, turn_id=fate.turn_id)
+            reply = OutboundMessage(to.channel, to.chat_id, text, message.message_id, turn_id=outcome.turn_id)
             reply.thread_id, reply.answers = to.thread_id, message.journal_key
             self.bus.post_outbound(reply)
-        self.bus.settle(message, InboundState.ANSWERED if fate.answer else InboundState.FAILED)
+        self.bus.settle(message, InboundState.ANSWERED if outcome.answer else InboundState.FAILED)
 
-    async def _go_on(self, left: LeftOver, joined: Sequence[InboundMessage]) -> None:
-        result = await self._take_up(left, self._delivery(left.message), joined=len(joined))
-        for message in (left.message, *joined):
+    async def _resume_and_settle(self, interrupted: InterruptedTurn, joined: Sequence[InboundMessage]) -> None:
+        result = await self._resume(interrupted, self._delivery(interrupted.message), joined=len(joined))
+        for message in (interrupted.message, *joined):
             self._settle(message, result)
 
-    async def _take_up_background(self, session_key: str | None = None) -> None:
-        """Go on with what an earlier life left beside its turns, of one session or of all. Never raises."""
-        for one in (self._parts.goals, self._parts.children):
-            if one is not None:
-                await one.take_up(session_key)
+    async def _resume_background(self, session_key: str | None = None) -> None:
+        """Resume the goals and subagents of one session, or of all. Never raises."""
+        for background in (self._deps.goals, self._deps.subagents):
+            if background is not None:
+                await background.recover(session_key)
 
-    async def _take_up(
-        self, left: LeftOver, sink: EventSink | None, *, attended: bool = False, joined: int = 0
+    async def _resume(
+        self, interrupted: InterruptedTurn, sink: EventSink | None, *, attended: bool = False, joined: int = 0
     ) -> TurnResult:
-        turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)
+        turn = new_turn(interrupted.message, sink, self._deps, turn_id=interrupted.turn_id)
         turn.resumes, turn.attended, turn.joined = True, attended, joined
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:
         if message.quiet:
             return None
-        policy = OF_GOALS if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
+        policy = GOAL_DELIVERY if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
         return Delivery(self.bus, message, policy)
 
 
-def _at_once(message: InboundMessage) -> str | None:
-    """The name of the command that goes past the lane, if this is one."""
+def _priority_command(message: InboundMessage) -> str | None:
+    """The name of the command that skips the queue, if this message is one."""
     command = parse_command(message.content)
     return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
 
 
-def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
-    """The end of a turn that never entered the pipeline."""
+def _end_early(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
+    """End a turn that never entered the pipeline."""
     turn.emit(TurnEnded(outcome=outcome, text=text))
     return TurnResult(outcome, text, turn_id=turn.turn_id)
 
 
-def _put_off(turn: Turn) -> TurnResult:
-    """The end of a turn that nanobot's own end came before. What the journal has begins unasked at the next start."""
+def _postpone(turn: Turn) -> TurnResult:
+    """End a turn because nanobot stops. A journaled message is started again at the next start, without a notice."""
     later = turn.resumes or turn.message.journal_key is not None
-    text = GOES_ON_LATER if turn.resumes else "" if later else COME_BACK
+    text = RESUMES_LATER if turn.resumes else "" if later else SEND_AGAIN_LATER
     turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=text, later=later or None))
     return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
 
 
-def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
-    """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
-    if other.cancelled():
-        return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
-    result = other.result()
+def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResult:
+    """End a message that joined another turn: that turn sends the one reply."""
+    if joined_turn.cancelled():
+        return _end_early(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
+    result = joined_turn.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result
 
 
-def _several(labels: Sequence[str]) -> str:
-    """Subagents, for who has stopped them."""
-    return f"{counted(len(labels), 'subagent')} ({', '.join(labels)})"
+def _format_subagents(labels: Sequence[str]) -> str:
+    return f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"
 
 
-def _may_stop(said: InboundMessage, asked: InboundMessage) -> bool:
-    """Who asked for it and owners may; in a chat of several, nobody else."""
-    return is_from_owner(said) or (said.channel, said.sender_id) == (asked.channel, asked.sender_id)
+def _may_stop(message: InboundMessage, request: InboundMessage) -> bool:
+    """Only owners and the sender of the request may stop its turn; in a group, other members may not."""
+    return is_from_owner(message) or (message.channel, message.sender_id) == (request.channel, request.sender_id)
 
 
 def _is_cancelled() -> bool:

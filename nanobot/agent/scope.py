@@ -1,59 +1,58 @@
-"""Scope: whose memory a turn may be told of. What one person said in private is nobody else's to read.
+"""Scope: which memory a turn may read. Private memory is visible only in the owner's scope.
 
-The owner's scope is the memory of the workspace. Every chat in which others write or read has a scope of its own: what
-is remembered there is told there only. What the owner shared is told everywhere.
+The owner's scope is the memory of the workspace. Every chat with other people has a scope of its own: what is
+remembered there stays there. What the owner shared (SHARED.md) is visible in every scope.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from nanobot.security.paths import Apart, PathPolicy
-from nanobot.session.stems import other_stem_of
+from nanobot.security.files.paths import PathPolicy, PrivatePaths
+from nanobot.session.file_names import hashed_stem
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The owner alone, or one chat by its `channel:chat_id`."""
+    """The owner's scope, or that of one chat, given as `channel:chat_id`."""
 
     chat: str = ""
 
     @property
     def is_owners(self) -> bool:
-        """Whether nobody but the owner reads what is said here."""
+        """Whether only the owner reads this conversation."""
         return not self.chat
 
     @property
     def folder(self) -> str:
-        """Where below the memory folder its files are, no two scopes in one; the owner's are in the folder itself."""
-        return f"chats/{other_stem_of(self.chat)}" if self.chat else ""
+        """Folder of this scope relative to the memory folder, unique per chat; empty for the owner."""
+        return f"chats/{hashed_stem(self.chat)}" if self.chat else ""
 
     @property
     def notes(self) -> str:
-        """Where in the workspace the notes of its goals are, a folder a goal: of a chat, below a folder of its own."""
+        """Folder of this scope's goal notes, relative to the workspace; each goal has a subfolder."""
         return "/".join(filter(None, [GOAL_NOTES, self.folder]))
 
 
 GOAL_NOTES = "goals"
-"""In the workspace: what subagents that work for goals write down for each other."""
+"""Folder in the workspace with the notes that subagents of a goal write for each other."""
 SHARED = "SHARED.md"
-"""In the memory folder: what the owner shared with every chat."""
+"""File in the memory folder with what the owner shared with every chat."""
 _OF_THE_OWNER = ("sessions", "cron", "history", "logs")
-"""In the data folder: conversations and jobs of old, what was typed at the terminal, what the gateway noted of all."""
+"""Folders in the data folder that only the owner's scope may read."""
 OWNERS = Scope()
-"""The terminal, and where nobody but an owner reads."""
 
 
 @lru_cache(maxsize=64)
-def apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
-    """These policies as they are for a scope: where others read along, without what was told in private."""
+def restrict_paths(paths: PathPolicy, scope: Scope) -> PathPolicy:
+    """Restrict file access to a scope: outside the owner's scope, private files are denied."""
     if scope.is_owners:
         return paths
     workspace, data, memory = paths.workspace, paths.data_folder, paths.workspace / "memory"
     closed = [memory, workspace / GOAL_NOTES, workspace / "USER.md", workspace / "sessions", workspace / "cron"]
     closed += [data / name for name in _OF_THE_OWNER] if data is not None else []
-    told = Apart(
+    private_paths = PrivatePaths(
         closed=tuple(closed),
         open=(memory / scope.folder, memory / SHARED, workspace / scope.notes),
         unlisted=(workspace / ".nanobot", *([data / "media"] if data is not None else [])),
     )
-    return replace(paths, apart=told)
+    return replace(paths, private=private_paths)

@@ -1,6 +1,6 @@
-"""What crosses the bus: a message in, a message out, and the receipt of a sending.
+"""What crosses the bus: inbound and outbound messages, and receipts.
 
-`metadata` belongs to the platform alone; a word that two of our files share has a field here.
+`metadata` is for the platform only; anything that two of our modules share has a field.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from nanobot.messages.types import Origin, Provenance
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a reply goes. Fixed when the message arrives; nobody edits it later."""
+    """Where a reply goes. Fixed when the message arrives."""
 
     channel: str
     chat_id: str
@@ -39,25 +39,27 @@ class InboundMessage:
     thread_id: str | None = None
     origin: Origin = Origin.USER
     provenance: Provenance = Provenance.PERSON
-    """Whose words these are: OWNER only where the channel knows its owner (the terminal always does)."""
+    """Who wrote it: OWNER only if the channel knows its owner (the terminal always does)."""
     quiet: bool = False
-    """Whether nothing of its turn is sent to anybody: a job that only works."""
+    """Whether nothing of its turn is sent, as for a silent job."""
     journal_key: str | None = None
-    """What the journal knows it by, from the moment it is accepted; None where no journal is kept."""
+    """Its key in the journal, set when it is accepted; None without a journal."""
     in_group: bool = False
-    """Whether others read along, as the platform says."""
+    """Whether other people read the chat, according to the platform."""
     is_mentioned: bool = False
-    """Whether it is plainly meant for the bot: named, replied to, called by a command or a button."""
+    """Whether it addresses the bot: by name, reply, command or button."""
     plainly: str = ""
-    """What its person is told where no model can put it in words: a report must reach them all the same."""
+    """The reply if no model can write one: a report must reach its person anyway."""
     scope: str = ""
-    """Of a report, the chat for which it was worked: it is told there. Empty: the owner."""
+    """For a subagent's report: the chat whose memory it may use. Empty: the owner's."""
+    attachments: list[dict[str, Any]] = field(default_factory=list)
+    """Attachments not downloaded yet, as the channel describes them."""
 
     @classmethod
     def from_owner(
         cls, channel: str, chat_id: str, content: str, *, session_key: str, origin: Origin, media: Sequence[str] = ()
     ) -> "InboundMessage":
-        """What the owner says where there is nobody else: at the terminal, in a program of their own."""
+        """A message of the owner from a terminal or a program, where nobody else can write."""
         return cls(
             channel,
             "owner",
@@ -70,33 +72,34 @@ class InboundMessage:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The message as JSON keeps it; what is as usual is left out."""
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        told["timestamp"] = self.timestamp.isoformat()
-        return {name: value for name, value in told.items() if value or name not in _LEFT_OUT}
+        """The message as JSON data, without empty optional fields."""
+        payload = {item.name: getattr(self, item.name) for item in fields(self)}
+        payload["timestamp"] = self.timestamp.isoformat()
+        return {name: value for name, value in payload.items() if value or name not in _OMITTED_IF_EMPTY}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "InboundMessage":
-        """The message back. Raises ValueError, TypeError or KeyError where it is none."""
+    def from_json(cls, payload: Mapping[str, Any]) -> "InboundMessage":
+        """Parse the output of `to_json`. Raises ValueError, TypeError or KeyError."""
         return cls(
-            str(told["channel"]),
-            str(told["sender_id"]),
-            str(told["chat_id"]),
-            str(told["content"]),
-            datetime.fromisoformat(told["timestamp"]),
-            list(told.get("media", ())),
-            dict(told.get("metadata", {})),
-            told.get("session_key_override"),
-            told.get("message_id"),
-            told.get("thread_id"),
-            Origin(told.get("origin", Origin.USER)),
-            Provenance(told.get("provenance", Provenance.PERSON)),
-            bool(told.get("quiet", False)),
-            told.get("journal_key"),
-            bool(told.get("in_group", False)),
-            bool(told.get("is_mentioned", False)),
-            str(told.get("plainly", "")),
-            str(told.get("scope", "")),
+            str(payload["channel"]),
+            str(payload["sender_id"]),
+            str(payload["chat_id"]),
+            str(payload["content"]),
+            datetime.fromisoformat(payload["timestamp"]),
+            list(payload.get("media", ())),
+            dict(payload.get("metadata", {})),
+            payload.get("session_key_override"),
+            payload.get("message_id"),
+            payload.get("thread_id"),
+            Origin(payload.get("origin", Origin.USER)),
+            Provenance(payload.get("provenance", Provenance.PERSON)),
+            bool(payload.get("quiet", False)),
+            payload.get("journal_key"),
+            bool(payload.get("in_group", False)),
+            bool(payload.get("is_mentioned", False)),
+            str(payload.get("plainly", "")),
+            str(payload.get("scope", "")),
+            list(payload.get("attachments", ())),
         )
 
     @property
@@ -106,7 +109,7 @@ class InboundMessage:
 
     @property
     def address(self) -> Address:
-        """Where the answer goes. One on channel "system", which plugins know, names it as "channel:chat"."""
+        """Where the reply goes. On channel "system", used by plugins, the chat id is "channel:chat"."""
         channel, colon, chat_id = self.chat_id.partition(":")
         if self.channel == "system" and colon:
             return Address(channel, chat_id, self.thread_id)
@@ -114,7 +117,7 @@ class InboundMessage:
 
 
 class OutboundKind(StrEnum):
-    """What a message to a person is, so that a channel may show it, fold it or leave it out."""
+    """The kind of an outbound message; a channel may show, fold or drop it."""
 
     REPLY = "reply"
     PROGRESS = "progress"
@@ -126,57 +129,60 @@ class OutboundKind(StrEnum):
     RECEIPT = "receipt"
 
     @property
-    def lasts(self) -> bool:
-        """Whether it must reach the person also through a crash; the rest shows how the work goes, while it goes."""
+    def is_durable(self) -> bool:
+        """Whether it is journaled and survives a crash; other kinds only show progress."""
         return self in (OutboundKind.REPLY, OutboundKind.NOTICE)
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """What a platform shows of an answer that grows."""
+class StreamUpdate:
+    """What a platform shows of a streamed answer."""
 
     ids: tuple[str, ...] = ()
-    """Of its messages there."""
+    """Ids of its messages on the platform."""
     pending: str = ""
-    """The nonce of one more that is being posted: the platform may have it. Empty where there is none."""
+    """The nonce of a message being posted, which the platform may have; empty if none."""
     since: float = 0.0
-    """When that was tried first, by `time.time`."""
+    """Time of the first attempt at that, by `time.time`."""
     doubtful: bool = False
-    """Whether there may be one more whose id nobody knows, and which the person may read twice."""
+    """Whether the platform may show one more message whose id is unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, without what is as usual."""
-        found = {"ids": [*self.ids], "pending": self.pending, "since": self.since, "doubtful": self.doubtful}
-        return {name: value for name, value in found.items() if value}
+        """As JSON data without default values."""
+        payload = {"ids": [*self.ids], "pending": self.pending, "since": self.since, "doubtful": self.doubtful}
+        return {name: value for name, value in payload.items() if value}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Growth":
-        """What `to_json` gave."""
+    def from_json(cls, payload: Mapping[str, Any]) -> "StreamUpdate":
+        """Parse the output of `to_json`."""
         return cls(
-            tuple(found.get("ids", ())), found.get("pending", ""), found.get("since", 0.0), found.get("doubtful", False)
+            tuple(payload.get("ids", ())),
+            payload.get("pending", ""),
+            payload.get("since", 0.0),
+            payload.get("doubtful", False),
         )
 
 
 class DeliveryFailedError(NanobotError):
-    """The platform did not take a message, and will not. Says why, in words for the owner."""
+    """The platform rejected a message for good. The text tells the owner why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """Something to press below a message. Pressing it is a message of the person who did, with `value` as its text."""
+    """A button below a message. Pressing it sends `value` as a message of the person who pressed it."""
 
     label: str
     value: str
 
     @staticmethod
     def is_for_owners(value: str) -> bool:
-        """Whether pressing it answers a question to the owner: somebody else's press must not take it away."""
+        """Whether it answers an approval question: a press by somebody else must not remove it."""
         return value.startswith(("/approve ", "/deny "))
 
 
 @dataclass(frozen=True, slots=True)
 class MenuEntry:
-    """A slash command, as the menu of a platform offers it. `words` says what may follow it, if anything."""
+    """A slash command in a platform's menu. `words` describes its arguments."""
 
     name: str
     text: str
@@ -184,10 +190,9 @@ class MenuEntry:
 
 
 class Receipt:
-    """The outcome of one sending: await `wait()` for the platform's ids of what was sent.
+    """The outcome of sending a message: await `wait()` for the platform's message ids.
 
-    `wait` raises what `fail` was given. Settling twice is harmless: the first outcome stands. Cancelling a wait does
-    not cancel the sending.
+    `wait` raises the error passed to `fail`. Only the first outcome counts. Cancelling `wait` does not cancel sending.
     """
 
     def __init__(self) -> None:
@@ -195,7 +200,7 @@ class Receipt:
         self._ids: tuple[str, ...] = ()
         self._error: Exception | None = None
         self.repeated = False
-        """Whether the platform had it already, so that it was not sent again."""
+        """Whether it was a duplicate and not sent again."""
 
     @property
     def settled(self) -> bool:
@@ -203,19 +208,19 @@ class Receipt:
         return self._done.is_set()
 
     def settle(self, platform_ids: tuple[str, ...] = (), *, repeated: bool = False) -> None:
-        """The platform has it, under these ids (splitting makes several)."""
+        """Record success with the platform's message ids, several if the message was split."""
         if not self.settled:
             self._ids, self.repeated = platform_ids, repeated
             self._done.set()
 
     def fail(self, error: Exception) -> None:
-        """The platform does not have it, and will not."""
+        """Record that it will not be sent."""
         if not self.settled:
             self._error = error
             self._done.set()
 
     async def wait(self) -> tuple[str, ...]:
-        """The platform's ids, once it has the message."""
+        """Wait for the platform's message ids."""
         await self._done.wait()
         if self._error is not None:
             raise self._error
@@ -239,41 +244,47 @@ class OutboundMessage:
     """Set by the bus when the message is published."""
     buttons: tuple[Button, ...] = ()
     answers: str | None = None
-    """The journal key of the message whose turn this comes of."""
+    """The journal key of the message whose turn produced it."""
+    by_tool: bool = False
+    """Whether the `message` tool sent it: a reply of the same turn with the same text and files is a duplicate."""
     journal_id: int | None = None
-    """What the journal knows it by; None where none is kept, or for what does not last."""
+    """Its id in the journal; None without a journal, or if it is not durable."""
     sent_ids: tuple[str, ...] = ()
-    """The platform's ids of its first pieces, where a crash came between them and the rest."""
+    """The platform's ids of the parts that were sent before a crash."""
+    parts: list[Any] | None = field(default=None, repr=False, compare=False)
+    """How its channel split it, so that a retry skips the parts that were sent."""
     may_repeat: bool = False
-    """Whether the platform may have it already, for all we know: a crash or a broken line came upon its sending."""
+    """Whether the platform may have it already: a crash or a connection error interrupted sending."""
+    unconfirmed: bool = False
+    """Whether that was a request without a response, not a crash."""
     held_at: float = 0.0
-    """When the journal took it, by `time.time`: no platform can have it longer. 0 where that is not known."""
+    """When it was journaled, by `time.time`; 0 if unknown. The platform cannot have it from before."""
 
     def to_json(self) -> dict[str, Any]:
-        """The message as JSON keeps it, without what the journal knows of it; what is as usual is left out."""
-        told: dict[str, Any] = {"channel": self.channel, "chat_id": self.chat_id, "content": self.content}
-        told |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
-        told["kind"] = self.kind
+        """The message as JSON data, without journal fields and empty optional fields."""
+        payload: dict[str, Any] = {"channel": self.channel, "chat_id": self.chat_id, "content": self.content}
+        payload |= {name: value for name in _OPTIONAL_FIELDS if (value := getattr(self, name))}
+        payload["kind"] = self.kind
         if self.buttons:
-            told["buttons"] = [[button.label, button.value] for button in self.buttons]
-        return told
+            payload["buttons"] = [[button.label, button.value] for button in self.buttons]
+        return payload
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "OutboundMessage":
-        """The message back. Raises ValueError, TypeError or KeyError where it is none."""
+    def from_json(cls, payload: Mapping[str, Any]) -> "OutboundMessage":
+        """Parse the output of `to_json`. Raises ValueError, TypeError or KeyError."""
         return cls(
-            str(told["channel"]),
-            str(told["chat_id"]),
-            str(told["content"]),
-            kind=OutboundKind(told["kind"]),
-            buttons=tuple(Button(str(label), str(value)) for label, value in told.get("buttons", ())),
-            **{name: told[name] for name in _OPTIONAL if name in told},
+            str(payload["channel"]),
+            str(payload["chat_id"]),
+            str(payload["content"]),
+            kind=OutboundKind(payload["kind"]),
+            buttons=tuple(Button(str(label), str(value)) for label, value in payload.get("buttons", ())),
+            **{name: payload[name] for name in _OPTIONAL_FIELDS if name in payload},
         )
 
 
-_LEFT_OUT = {
+_OMITTED_IF_EMPTY = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "plainly", "scope",
+    "is_mentioned", "plainly", "scope", "attachments",
 }  # fmt: skip
-_OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
-"""What a message in, and one out, does not say where it is empty."""
+_OPTIONAL_FIELDS = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
+"""Optional fields, omitted from JSON if empty."""

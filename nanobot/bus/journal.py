@@ -1,14 +1,14 @@
-"""The journal: messages accepted once and settled once, replies sent once; through kill -9 and full disks.
+"""The journal: each message is accepted once and settled once, each reply is sent once, also after kill -9.
 
-A message in is on the disk before its platform hears that it came, under a key of its own, so that what comes twice is
-dropped for good. A message out that lasts is on the disk before it is sent, and stays open until the platform has it.
+An inbound message is on the disk before it is acknowledged to its platform, under a key that detects duplicates. A
+durable outbound message is on the disk before it is sent, and stays open until the platform has it.
 """
 
 import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.bus.events import Growth, InboundMessage, OutboundKind, OutboundMessage
-from nanobot.utils.text import is_sound, sound_json
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, StreamUpdate
+from nanobot.utils.text import is_well_formed, strict_json
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -27,29 +27,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_DAYS = 30
-"""How long a settled message is remembered: a platform that repeats it later than that is believed."""
+"""How long a settled message is kept: a duplicate that arrives later is accepted again."""
+_DAY_S = 86400
+"""Settled messages are pruned once in this time."""
 
 
 class InboundState(StrEnum):
-    """How far an accepted message is."""
+    """State of an accepted message."""
 
     RECEIVED = "received"
     RUNNING = "running"
     ANSWERED = "answered"
-    """Its reply is in the journal, on its way."""
+    """Its reply is journaled."""
     SENT = "sent"
     """The platform has the reply."""
     REFUSED = "refused"
-    """The person was told why there is no answer."""
+    """Not answered; the person was told why."""
     FAILED = "failed"
-    """There is no answer, or it could not be sent; that was reported."""
+    """No answer, or it could not be sent."""
 
 
 OPEN = (InboundState.RECEIVED, InboundState.RUNNING)
 
 
 class OutboundState(StrEnum):
-    """How far a message out is."""
+    """State of an outbound message."""
 
     WAITING = "waiting"
     SENDING = "sending"
@@ -59,78 +61,83 @@ class OutboundState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalCounts:
-    """What became of everything the journal remembers. received = answered + refused + queued, always."""
+    """Number of messages by state. received = answered + refused + queued, always."""
 
     received: int = 0
     answered: int = 0
-    """Those with an answer or a word about why there is none."""
+    """Answered or failed."""
     refused: int = 0
     queued: int = 0
     waiting_out: int = 0
-    """Messages out that their platform does not have yet."""
+    """Outbound messages not sent yet."""
     failed_out: int = 0
 
 
 class Journal(Protocol):
-    """What the bus asks of a journal. Every method raises StorageError where the disk refuses.
-
-    What is handed in is written in that order.
-    """
+    """What the bus needs of a journal. Writes keep their order; every method raises StorageError on a disk error."""
 
     async def receive(self, message: InboundMessage) -> bool:
-        """Accept it, and give it its `journal_key`; on the disk when this returns. False: it was here before."""
+        """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
+        ...
+
+    async def save(self, message: InboundMessage) -> None:
+        """Update an accepted message, after more of its attachments were downloaded."""
         ...
 
     async def begin(self, key: str, turn_id: str) -> None:
-        """Its turn runs. In no hurry: it is written with what comes next, or soon."""
+        """Record that its turn has started. Written soon, with the next commit."""
         ...
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
-        """This is how it ended. The first end stands, but for ANSWERED, which becomes SENT or FAILED later, and
-        for SENT where what was sent turns out to be the word about why there is no answer. In no hurry either.
+        """Record how a message ended. Written soon, with the next commit.
+
+        The first end counts, except that ANSWERED becomes SENT or FAILED later, and SENT becomes REFUSED if what was
+        sent was the refusal.
         """
         ...
 
     async def written(self) -> None:
-        """All that was handed in so far is on the disk."""
+        """Wait until all earlier writes are on the disk."""
         ...
 
     async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted and has not ended, oldest first."""
+        """Messages that are accepted and not settled, oldest first."""
         ...
 
     async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
-        """Keep messages that are about to go out, and give them their `journal_id`. False for one that went already:
-        a turn has one reply, and the same text goes out once for the same message.
+        """Journal messages before they are sent and set their `journal_id`. Return False for each duplicate.
+
+        A turn has one reply, and a text that the `message` tool sent is not sent again by it or by the reply. Questions
+        and notices are never duplicates.
         """
         ...
 
     async def sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
-        """The platform is about to be handed the rest of it; it has the pieces with these ids."""
+        """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
         ...
 
-    async def showing(self, turn_id: str, growth: Growth) -> None:
-        """So much is seen of the turn's answer as it grows, or is about to be."""
+    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
+        """Record what the platform shows, or is about to show, of a turn's streamed answer."""
         ...
 
-    async def shown(self) -> dict[str, Growth]:
-        """By turn, what was seen of an answer that is not sent yet."""
+    async def shown(self) -> dict[str, StreamUpdate]:
+        """Streamed answers that are not sent completely, by turn id."""
         ...
 
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
-        """The platform has it, under these ids. The message it answers is settled with it."""
+        """Record that the platform has a message, and settle the message that it answers."""
         ...
 
     async def failed(self, journal_id: int, reason: str) -> None:
-        """The platform will not have it."""
+        """Record that a message cannot be sent, and settle the message that it answers."""
         ...
 
     async def unsent(self) -> list[OutboundMessage]:
-        """What was held and neither sent nor failed, oldest first; `may_repeat` where the platform may have it."""
+        """Messages neither sent nor failed, oldest first; `may_repeat` if the platform may have one already."""
         ...
 
     async def counts(self) -> JournalCounts:
-        """What became of everything."""
+        """Count messages by state."""
         ...
 
 
@@ -148,33 +155,36 @@ CREATE TABLE IF NOT EXISTS shown (turn_id TEXT PRIMARY KEY, growth TEXT NOT NULL
 
 
 @asynccontextmanager
-async def open_journal(path: Path) -> AsyncIterator["SqliteJournal"]:
-    """The journal in this file, made where there is none; at the end all that was handed to it is on the disk.
+async def open_journal(path: Path, now: Callable[[], float] = time.time) -> AsyncIterator["SqliteJournal"]:
+    """Open or create the journal in this file; on exit all writes are on the disk.
 
-    Raises StorageError where it cannot be opened. A file that is no journal is kept beside it, and a new one begun: one
-    that cannot be read must not keep anybody from being answered.
+    Raises StorageError if it cannot be opened. A file that is not a journal is renamed and a new one created, so that
+    messages are answered anyway.
     """
-    from nanobot.utils.database import open_database  # only who keeps a journal waits for it
+    from nanobot.utils.database import open_database  # lazy: slow import
 
     async with open_database(path, _SCHEMA) as database:
-        await database.ask(_forget)
-        yield SqliteJournal(database)
+        yield SqliteJournal(database, now)
 
 
 class SqliteJournal:
-    """A journal in one SQLite file: WAL, every commit synced. To be used inside `open_journal`."""
+    """A journal in one SQLite file: WAL, every commit synced. Create it with `open_journal`."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database: "Database", now: Callable[[], float] = time.time) -> None:
         self._ask = database.ask
         self._soon = database.soon
+        self._now = now
+        self._pruned_at = 0.0
 
     async def receive(self, message: InboundMessage) -> bool:
-        """Accept it; on the disk when this returns."""
-        message.journal_key = message.journal_key or _key_of(message)
-        body = sound_json(message.to_json())
+        message.journal_key = message.journal_key or _journal_key(message)
+        body, now = strict_json(message.to_json()), self._now()
+        if now - self._pruned_at >= _DAY_S:
+            self._pruned_at = now
+            self._soon(lambda db: _prune(db, now))
 
         def insert(db: "Connection") -> bool:
-            row = (message.journal_key, InboundState.RECEIVED, body, time.time())
+            row = (message.journal_key, InboundState.RECEIVED, body, now)
             return (
                 db.execute(
                     "INSERT INTO inbound (key, state, body, received_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -185,9 +195,12 @@ class SqliteJournal:
 
         return await self._ask(insert)
 
-    async def begin(self, key: str, turn_id: str) -> None:
-        """Its turn runs."""
+    async def save(self, message: InboundMessage) -> None:
+        row = (strict_json(message.to_json()), message.journal_key, *OPEN)
+        query = "UPDATE inbound SET body = ? WHERE key = ? AND state IN (?, ?)"
+        await self._ask(lambda db: db.execute(query, row).rowcount)
 
+    async def begin(self, key: str, turn_id: str) -> None:
         def update(db: "Connection") -> None:
             row = (InboundState.RUNNING, turn_id, key, *OPEN)
             db.execute("UPDATE inbound SET state = ?, turn_id = ? WHERE key = ? AND state IN (?, ?)", row)
@@ -195,36 +208,34 @@ class SqliteJournal:
         await self._soon(update)
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
-        """This is how it ended."""
-        await self._soon(lambda db: _settle(db, key, state, reason))
+        now = self._now()
+        await self._soon(lambda db: _settle(db, key, state, reason, now))
 
     async def written(self) -> None:
-        """All that was handed in so far is on the disk."""
         await self._ask(lambda db: None)
 
     async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted and has not ended, oldest first."""
+        now = self._now()
 
         def select(db: "Connection") -> list[tuple[str, str]]:
-            _settle_what_was_answered(db)
+            _settle_answered_messages(db, now)
             return db.execute("SELECT key, body FROM inbound WHERE state IN (?, ?) ORDER BY id", OPEN).fetchall()
 
-        found = []
+        messages = []
         for key, body in await self._ask(select):
             try:
                 message = InboundMessage.from_json(json.loads(body))
             except (ValueError, TypeError, KeyError) as error:
-                log.warning("a message in the journal cannot be read: %r", error)
+                log.warning("cannot read an inbound message in the journal: %r", error)
                 await self.settle(key, InboundState.FAILED, f"it cannot be read: {error!r}")
                 continue
             message.journal_key = key
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
-        """Keep messages that are about to go out, in one commit."""
-        rows = [(sound_json(message.to_json()), _reply_of(message), _text_of(message)) for message in messages]
-        now = time.time()
+        rows = [(strict_json(message.to_json()), _reply_of(message), _dedupe_key(message)) for message in messages]
+        now = self._now()
 
         def insert(db: "Connection") -> list[int | None]:
             ids: list[int | None] = []
@@ -243,73 +254,66 @@ class SqliteJournal:
         return [journal_id is not None for journal_id in ids]
 
     async def sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
-        """The platform is about to be handed the rest of it."""
-
         def update(db: "Connection") -> None:
-            row = (OutboundState.SENDING, sound_json(sent_ids), journal_id)
+            row = (OutboundState.SENDING, strict_json(sent_ids), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?", row)
 
         await self._ask(update)
 
-    async def showing(self, turn_id: str, growth: Growth) -> None:
-        """So much is seen of the turn's answer as it grows, or is about to be."""
-        row = (turn_id, sound_json(growth.to_json()), time.time())
+    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
+        row = (turn_id, strict_json(growth.to_json()), self._now())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
-    async def shown(self) -> dict[str, Growth]:
-        """By turn, what was seen of an answer that is not sent yet."""
+    async def shown(self) -> dict[str, StreamUpdate]:
         rows = await self._ask(lambda db: db.execute("SELECT turn_id, growth FROM shown").fetchall())
-        return {turn_id: Growth.from_json(json.loads(growth)) for turn_id, growth in rows}
+        return {turn_id: StreamUpdate.from_json(json.loads(growth)) for turn_id, growth in rows}
 
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
-        """The platform has it, under these ids."""
+        now = self._now()
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.SENT, sound_json(platform_ids), time.time(), journal_id)
+            row = (OutboundState.SENT, strict_json(platform_ids), now, journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ?, settled_at = ?, body = NULL WHERE id = ?", row)
-            _settle_what_it_answers(db, journal_id, InboundState.SENT, "")
+            _settle_answered_message(db, journal_id, InboundState.SENT, "", now)
             db.execute("DELETE FROM shown WHERE turn_id = (SELECT reply_of FROM outbound WHERE id = ?)", (journal_id,))
 
         await self._ask(update)
 
     async def failed(self, journal_id: int, reason: str) -> None:
-        """The platform will not have it. Its text is kept, for the owner to read."""
+        """As in Journal. The text is kept, for the owner to read."""
+        now = self._now()
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.FAILED, _sound(reason), time.time(), journal_id)
+            row = (OutboundState.FAILED, _encodable(reason), now, journal_id)
             db.execute("UPDATE outbound SET state = ?, reason = ?, settled_at = ? WHERE id = ?", row)
-            _settle_what_it_answers(db, journal_id, InboundState.FAILED, reason)
+            _settle_answered_message(db, journal_id, InboundState.FAILED, reason, now)
 
         await self._ask(update)
 
     async def unsent(self) -> list[OutboundMessage]:
-        """What was held and neither sent nor failed, oldest first."""
-
         def select(db: "Connection") -> list[tuple[int, str, str, str | None, float]]:
             states = (OutboundState.WAITING, OutboundState.SENDING)
-            asked = "SELECT id, state, body, platform_ids, created_at FROM outbound WHERE state IN (?, ?) ORDER BY id"
-            return db.execute(asked, states).fetchall()
+            query = "SELECT id, state, body, platform_ids, created_at FROM outbound WHERE state IN (?, ?) ORDER BY id"
+            return db.execute(query, states).fetchall()
 
-        found = []
+        messages = []
         for journal_id, state, body, ids, held_at in await self._ask(select):
             try:
                 message = OutboundMessage.from_json(json.loads(body))
             except (ValueError, TypeError, KeyError) as error:
-                log.warning("a message out in the journal cannot be read: %r", error)
+                log.warning("cannot read an outbound message in the journal: %r", error)
                 await self.failed(journal_id, f"it cannot be read: {error!r}")
                 continue
             message.journal_id, message.held_at = journal_id, held_at
             message.sent_ids = tuple(json.loads(ids or "[]"))
             message.may_repeat = state == OutboundState.SENDING
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def counts(self) -> JournalCounts:
-        """What became of everything it remembers."""
-
         def select(db: "Connection") -> tuple[dict[str, int], dict[str, int]]:
-            asked = "SELECT state, COUNT(*) FROM {} GROUP BY state"
-            return dict(db.execute(asked.format("inbound"))), dict(db.execute(asked.format("outbound")))
+            query = "SELECT state, COUNT(*) FROM {} GROUP BY state"
+            return dict(db.execute(query.format("inbound"))), dict(db.execute(query.format("outbound")))
 
         inbound, outbound = await self._ask(select)
         refused, queued = inbound.get(InboundState.REFUSED, 0), sum(inbound.get(state, 0) for state in OPEN)
@@ -320,56 +324,54 @@ class SqliteJournal:
         )
 
 
-def _settle(db: "Connection", key: str, state: InboundState, reason: str) -> None:
+def _settle(db: "Connection", key: str, state: InboundState, reason: str, now: float) -> None:
     last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
-    row = (state, _sound(reason) or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
+    row = (state, _encodable(reason) or None, now, key, *OPEN, InboundState.ANSWERED, last)
     db.execute(
         "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?, ?)",
         row,
     )
 
 
-def _settle_what_it_answers(db: "Connection", journal_id: int, state: InboundState, reason: str) -> None:
-    """A reply that is sent, or never will be, settles its message; a notice or a text on the way does not."""
-    asked = "SELECT answers FROM outbound WHERE id = ? AND reply_of IS NOT NULL AND answers IS NOT NULL"
-    for (key,) in db.execute(asked, (journal_id,)).fetchall():
-        _settle(db, key, state, reason)
+def _settle_answered_message(db: "Connection", journal_id: int, state: InboundState, reason: str, now: float) -> None:
+    """Settle the message that a reply answers; notices and progress texts settle none."""
+    query = "SELECT answers FROM outbound WHERE id = ? AND reply_of IS NOT NULL AND answers IS NOT NULL"
+    for (key,) in db.execute(query, (journal_id,)).fetchall():
+        _settle(db, key, state, reason, now)
 
 
-def _settle_what_was_answered(db: "Connection") -> None:
-    """A crash came between a reply and the end of its message: the reply is held, so there is one."""
-    asked = (
-        "SELECT answers, state FROM outbound WHERE reply_of IS NOT NULL "
+def _settle_answered_messages(db: "Connection", now: float) -> None:
+    """Settle messages whose reply was journaled just before a crash; the reply itself is still to be sent."""
+    query = (
+        "SELECT answers FROM outbound WHERE reply_of IS NOT NULL "
         "AND answers IN (SELECT key FROM inbound WHERE state IN (?, ?))"
     )
-    for key, state in db.execute(asked, OPEN).fetchall():
-        _settle(db, key, _AS_ITS_REPLY.get(state, InboundState.ANSWERED), "")
+    for (key,) in db.execute(query, OPEN).fetchall():
+        _settle(db, key, InboundState.ANSWERED, "", now)
 
 
-_AS_ITS_REPLY = {OutboundState.SENT: InboundState.SENT, OutboundState.FAILED: InboundState.FAILED}
-
-
-def _forget(db: "Connection") -> None:
-    long_ago = time.time() - KEPT_DAYS * 86400
+def _prune(db: "Connection", now: float) -> None:
+    """Delete what was settled long ago."""
     for table in ("inbound", "outbound", "shown"):
-        db.execute(f"DELETE FROM {table} WHERE settled_at < ?", (long_ago,))  # noqa: S608 names of ours
+        db.execute(f"DELETE FROM {table} WHERE settled_at < ?", (now - KEPT_DAYS * _DAY_S,))  # noqa: S608 names of ours
 
 
-def _key_of(message: InboundMessage) -> str:
-    """What makes it the same message when it comes again; one that has no id never is."""
-    return _sound(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
+def _journal_key(message: InboundMessage) -> str:
+    """The key that detects duplicates; random for a message without an id."""
+    return _encodable(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
 
 
 def _reply_of(message: OutboundMessage) -> str | None:
     return message.turn_id if message.kind is OutboundKind.REPLY else None
 
 
-def _text_of(message: OutboundMessage) -> str | None:
-    if message.answers is None:
+def _dedupe_key(message: OutboundMessage) -> str | None:
+    """The dedupe key of a text written by a model; None for questions and notices, which may repeat."""
+    if message.answers is None or not (message.by_tool or message.kind is OutboundKind.REPLY):
         return None
     parts = (message.channel, message.chat_id, message.thread_id, message.answers, message.content, message.media)
-    return sha256(sound_json(parts).encode()).hexdigest()
+    return sha256(strict_json(parts).encode()).hexdigest()
 
 
-def _sound(text: str) -> str:
-    return text if is_sound(text) else text.encode("utf-8", "backslashreplace").decode()
+def _encodable(text: str) -> str:
+    return text if is_well_formed(text) else text.encode("utf-8", "backslashreplace").decode()

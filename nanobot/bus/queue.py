@@ -1,19 +1,16 @@
-"""MessageBus: two asyncio queues between the channels and the agent. What is put in is taken out once, in order.
-
-With a journal beside them, also through a crash.
-"""
+"""MessageBus: two asyncio queues between channels and agent, with a journal so that no message is lost in a crash."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from nanobot.bus.events import Growth, InboundMessage, OutboundMessage, Receipt
+from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt, StreamUpdate
 from nanobot.bus.journal import InboundState, Journal
-from nanobot.bus.late import EVERY_S, LateWrites, Write
 from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
 
@@ -22,8 +19,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Road(Generic[T]):
-    """One direction. Closing lets takers drain what is there, then tells each of them."""
+class _ClosableQueue(Generic[T]):
+    """A queue for one direction. After `close`, takers drain it and then get None."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[T | None] = asyncio.Queue()
@@ -37,7 +34,7 @@ class _Road(Generic[T]):
     async def take(self) -> T | None:
         message = await self._queue.get()
         if message is None:
-            self._queue.put_nowait(None)  # the next taker must hear it too
+            self._queue.put_nowait(None)  # for the next taker
         return message
 
     def close(self) -> None:
@@ -49,10 +46,43 @@ class _Road(Generic[T]):
         return self._queue.qsize() - int(self._closed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """The turn of an accepted message runs."""
+RETRY_EVERY_S = 5.0
+_MAX_RETRIES = 20_000
+"""Length of the retry queue; beyond it the oldest write is dropped."""
 
+Write = Callable[[Journal], Awaitable[None]]
+"""One write to the journal. Raises StorageError."""
+
+
+class _RetryQueue:
+    """Journal writes that failed, retried in order. Without them a message answered while the disk was full would be
+    answered again after a later crash.
+    """
+
+    def __init__(self) -> None:
+        self._writes: deque[Write] = deque(maxlen=_MAX_RETRIES)
+
+    def __bool__(self) -> bool:
+        return bool(self._writes)
+
+    def put(self, write: Write) -> None:
+        self._writes.append(write)
+
+    async def retry_all(self, journal: Journal) -> bool:
+        """Retry all writes in order. Return whether none is left."""
+        while self._writes:
+            try:
+                await self._writes[0](journal)
+            except StorageError:
+                return False
+            except Exception:  # it would fail again and block those behind it
+                log.exception("a late journal write failed and was dropped")
+            self._writes.popleft()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnStart:
     key: str
     turn_id: str
 
@@ -62,7 +92,7 @@ class _Beginning:
 
 @dataclass(frozen=True, slots=True)
 class _Settlement:
-    """How an accepted message ended. It waits behind the replies that were posted before it."""
+    """How an accepted message ended. Written after the replies that were posted before it."""
 
     key: str
     state: InboundState
@@ -73,8 +103,8 @@ class _Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """Somebody waits until all before it is written."""
+class _Barrier:
+    """Sets `reached` when everything before it is written."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -85,158 +115,207 @@ class _Mark:
             self.reached.set()
 
 
-_Note = _Beginning | _Settlement | _Mark
+_JournalNote = _TurnStart | _Settlement | _Barrier
 
 
 class MessageBus:
-    """Who produces messages knows the bus; who consumes them knows the bus; nobody else knows anybody.
+    """Connects channels and agent, which do not know each other.
 
-    With a journal, what is accepted is on the disk before `publish_inbound` returns, and what must reach a person is on
-    the disk before a channel gets it. Then the bus is to be used inside `open`.
+    With a journal, an accepted message is on the disk before `publish_inbound` returns, and a durable outbound message
+    is on the disk before a channel gets it. The bus must then be used inside `open`.
     """
 
     def __init__(self, journal: Journal | None = None) -> None:
-        self._inbound: _Road[InboundMessage] = _Road()
-        self._outbound: _Road[OutboundMessage] = _Road()
+        self._inbound: _ClosableQueue[InboundMessage] = _ClosableQueue()
+        self._outbound: _ClosableQueue[OutboundMessage] = _ClosableQueue()
         self._journal = journal
-        self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
-        self._owed: dict[str, InboundMessage] = {}
-        """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
-        self._shown: dict[str, Growth] = {}
-        self._writing: set[asyncio.Task[None]] = set()
-        """Notes on their way to the disk."""
-        self._holding = 0
-        """Messages out on their way to the disk: in neither queue, and not sent yet."""
-        self._late = LateWrites()
-        self._refused = False
+        self._to_journal: asyncio.Queue[OutboundMessage | _JournalNote | None] = asyncio.Queue()
+        self._unsettled: dict[str, InboundMessage] = {}
+        """Messages by journal key that a previous process left or the agent has taken, and that are not settled."""
+        self._incomplete: list[InboundMessage] = []
+        """Accepted messages not yet passed to the agent: attachments, or those of an earlier message, are missing."""
+        self._open_keys: dict[str, set[str]] = {}
+        """Journal keys of accepted messages that are not settled, by session."""
+        self._settled_event = asyncio.Event()
+        self._outbound_event = asyncio.Event()
+        """Set when an outbound message is taken, or dropped as a duplicate."""
+        self._stream_updates: dict[str, StreamUpdate] = {}
+        self._write_tasks: set[asyncio.Task[None]] = set()
+        """Journal notes being written."""
+        self._journaling_count = 0
+        """Outbound messages being journaled; they are in neither queue."""
+        self.on_turn: Callable[[InboundMessage, bool], None] = lambda message, begins: None
+        """Called when the turn of a message begins (True), and when a message is settled (False)."""
+        self._retries = _RetryQueue()
+        self._reported_failure = False
 
     @property
     def journal(self) -> Journal | None:
-        """What remembers; None where a crash may lose what is on the road."""
+        """The journal; None if messages in flight may be lost in a crash."""
         return self._journal
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["MessageBus"]:
-        """Keep the journal beside the traffic, and put out again what a crash left unsent. At the end all is kept."""
+        """Run the journal, and queue outbound messages that a crash left unsent. On exit everything is written."""
         if self._journal is None:
             yield self
             return
         for message in await self._journal.unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
-        for left in await self._journal.unsettled():  # now: channels may accept before the agent asks
-            self._owe(left)
-        self._shown = await self._journal.shown()
-        keeping = asyncio.create_task(self._keep(self._journal), name="journal")
+        waiting: set[str] = set()
+        for unsettled_message in await self._journal.unsettled():  # before channels accept new messages
+            if unsettled_message.attachments or unsettled_message.session_key in waiting:
+                waiting.add(unsettled_message.session_key)
+                self._incomplete.append(unsettled_message)
+            else:
+                self._track_unsettled(unsettled_message)
+            self._track_open(unsettled_message)
+        self._stream_updates = await self._journal.shown()
+        journaling = asyncio.create_task(self._run_journal(self._journal), name="journal")
         try:
             yield self
         finally:
-            self._to_keep.put_nowait(None)
-            await finish(keeping)
+            self._to_journal.put_nowait(None)
+            await finish(journaling)
 
-    async def publish_inbound(self, message: InboundMessage) -> bool:
-        """Put a message in for the agent. False where it was here before: then it is dropped.
+    async def publish_inbound(self, message: InboundMessage, *, is_ready: bool = True) -> bool:
+        """Accept a message for the agent. Return False if it is a duplicate: then it is dropped.
 
-        Raises StorageError where the journal refuses: the platform must not be told that the message came. Cancelling
-        waits for the journal: what it has is put in, or it would be neither answered nor taken again.
+        A message that is not ready is only journaled; `release` queues it. Raises StorageError if it cannot be
+        journaled: then do not acknowledge it to the platform. Cancelling waits for the journal write, so that a
+        journaled message is always queued.
         """
-        if self._journal is None:
-            self._inbound.put(message)
-            return True
-        return await finish(self._accept(self._journal, message))
+        accepting = self._accept(message, is_ready=is_ready)
+        return await (finish(accepting) if self._journal is not None else accepting)
 
-    async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
-        if not await journal.receive(message):
+    async def _accept(self, message: InboundMessage, *, is_ready: bool) -> bool:
+        if self._journal is not None and not await self._journal.receive(message):
             return False
-        self._inbound.put(message)
+        if is_ready:
+            self._inbound.put(message)
+        else:
+            self._incomplete.append(message)
+        self._track_open(message)
         return True
 
+    def incomplete(self, channel: str) -> list[InboundMessage]:
+        """Messages that this channel accepted, perhaps before a crash, and has not released; oldest first."""
+        return [message for message in self._incomplete if message.channel == channel]
+
+    async def save_inbound(self, message: InboundMessage) -> None:
+        """Update an accepted message in the journal. Raises StorageError."""
+        if self._journal is not None:
+            await self._journal.save(message)
+
+    def release(self, message: InboundMessage) -> None:
+        """Queue an accepted message that has become ready. Never raises."""
+        self._incomplete = [entry for entry in self._incomplete if entry is not message]
+        try:
+            self._inbound.put(message)
+        except RuntimeError:  # closed; recovered from the journal at the next start
+            log.debug("an inbound message waits for the next start")
+
     async def consume_inbound(self) -> InboundMessage | None:
-        """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
+        """Take the next inbound message; None once the bus is closed and drained. Cancelling loses none."""
         message = await self._inbound.take()
         if message is not None and self._journal is not None:
-            self._owe(message)
+            self._track_unsettled(message)
         return message
 
     def unsettled(self) -> list[InboundMessage]:
-        """What was accepted and never ended, oldest first: before this start, or taken by somebody who broke.
+        """Messages that a previous process or a failed consumer left unsettled, oldest first.
 
-        What waits to be taken is not among it, so that nothing is in two hands.
+        Messages still in the queue are not included, so that none is processed twice.
         """
-        return [*self._owed.values()]
+        return [*self._unsettled.values()]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
-        """Its turn runs. Never raises."""
+        """Record that the turn of a message has started. Never raises."""
+        self.on_turn(message, True)
         if self._journal is not None and message.journal_key is not None:
-            self._to_keep.put_nowait(_Beginning(message.journal_key, turn_id))
+            self._to_journal.put_nowait(_TurnStart(message.journal_key, turn_id))
 
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
-        """This is how it ended. On the disk after all that was posted before. Never raises."""
+        """Record how a message ended, after everything posted before it. Never raises."""
+        self.on_turn(message, False)
+        open_keys = self._open_keys.get(message.session_key, set())
+        open_keys.discard(message.journal_key or "")
+        if not open_keys and self._open_keys.pop(message.session_key, None) is not None:
+            self._settled_event.set()
         if self._journal is not None and message.journal_key is not None:
-            self._owed.pop(message.journal_key, None)
-            self._to_keep.put_nowait(_Settlement(message.journal_key, state, reason))
+            self._unsettled.pop(message.journal_key, None)
+            self._to_journal.put_nowait(_Settlement(message.journal_key, state, reason))
 
-    async def kept(self) -> None:
-        """Wait until all that was posted so far is on the disk, as far as the disk takes it."""
+    async def wait_settled(self, session_key: str) -> None:
+        """Wait until all journaled messages of this session are settled."""
+        while session_key in self._open_keys:
+            self._settled_event.clear()
+            await self._settled_event.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything posted so far is written; failed writes are retried later."""
         if self._journal is not None:
-            self._to_keep.put_nowait(mark := _Mark())
-            await mark.reached.wait()
+            self._to_journal.put_nowait(barrier := _Barrier())
+            await barrier.reached.wait()
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
-        """Put a message out for its channel. The receipt settles when the platform has it."""
+        """Send a message. The receipt settles when the platform has it."""
         return self.post_outbound(message)
 
     def post_outbound(self, message: OutboundMessage) -> Receipt:
-        """The same for callers that may not wait. One that went out already is not sent again: its receipt is empty."""
+        """Like `publish_outbound`, without waiting. A duplicate is not sent again; its receipt settles empty."""
         message.receipt = message.receipt or Receipt()
         if self._journal is None:
             self._outbound.put(message)
         else:
-            self._to_keep.put_nowait(message)
+            self._to_journal.put_nowait(message)
         return message.receipt
 
     async def consume_outbound(self) -> OutboundMessage | None:
-        """Take the next message out; None once the bus is closed and drained. Cancelling loses nothing."""
-        return await self._outbound.take()
+        """Take the next outbound message; None once the bus is closed and drained. Cancelling loses none."""
+        message = await self._outbound.take()
+        self._outbound_event.set()
+        return message
 
     async def sending(self, message: OutboundMessage) -> None:
-        """The platform is about to be handed what of it is not in `sent_ids`. Never raises."""
+        """Record that the parts not in `sent_ids` are about to be sent. Never raises."""
         if self._journal is not None and (journal_id := message.journal_id) is not None:
-            await self._keep_or_tell(lambda journal: journal.sending(journal_id, message.sent_ids))
+            await self._write_or_report(lambda journal: journal.sending(journal_id, message.sent_ids))
 
-    async def showing(self, turn_id: str, growth: Growth) -> None:
-        """So much is seen of the answer of this turn as it grows, or is about to be. Never raises."""
+    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
+        """Record what the platform shows, or is about to show, of this turn's streamed answer. Never raises."""
         if self._journal is not None:
-            await self._keep_or_tell(lambda journal: journal.showing(turn_id, growth))
+            await self._write_or_report(lambda journal: journal.showing(turn_id, growth))
 
-    def shown(self, turn_id: str) -> Growth | None:
-        """What was seen of the answer of this turn when a crash came; told once."""
-        return self._shown.pop(turn_id, None)
+    def shown(self, turn_id: str) -> StreamUpdate | None:
+        """Pop what the platform showed of this turn's answer before a crash."""
+        return self._stream_updates.pop(turn_id, None)
 
     async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
-        """The platform has it; whoever waits for its receipt hears of it. Never raises."""
+        """Record that the platform has the message, and settle its receipt. Never raises."""
 
         async def write(journal: Journal) -> None:
             if message.journal_id is not None:
                 await journal.sent(message.journal_id, platform_ids)
 
-        await self._ended(message, write)
+        await self._record_end(message, write)
         if message.receipt is not None:
             message.receipt.settle(platform_ids)
 
     async def failed(self, message: OutboundMessage, error: Exception) -> None:
-        """The platform will not have it; whoever waits for its receipt hears of it. Never raises."""
+        """Record that sending failed for good, and fail its receipt. Never raises."""
 
         async def write(journal: Journal) -> None:
             if message.journal_id is not None:
                 await journal.failed(message.journal_id, str(error))
 
-        await self._ended(message, write)
+        await self._record_end(message, write)
         if message.receipt is not None:
             message.receipt.fail(error)
 
     def close(self) -> None:
-        """Take nothing more in; what is queued can still be taken."""
+        """Accept no more messages; queued ones can still be taken."""
         self._inbound.close()
         self._outbound.close()
 
@@ -248,98 +327,116 @@ class MessageBus:
     @property
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
-        return self._outbound.size() + self._to_keep.qsize() + self._holding
+        return self._outbound.size() + self._to_journal.qsize() + self._journaling_count
 
-    async def _keep(self, journal: Journal) -> None:
-        """Keep what was posted, in its order: many at a time, so that they share a commit."""
+    async def wait_outbound_empty(self) -> None:
+        """Wait until no outbound message is queued."""
+        while self.outbound_size:
+            self._outbound_event.clear()
+            await self._outbound_event.wait()
+
+    async def _run_journal(self, journal: Journal) -> None:
+        """Journal what was posted, in order; in batches that share a commit."""
         last = False
         while not last:
-            waiting = [await self._next_to_keep(journal)]
-            while not self._to_keep.empty():
-                waiting.append(self._to_keep.get_nowait())
+            waiting = [await self._next_to_journal(journal)]
+            while not self._to_journal.empty():
+                waiting.append(self._to_journal.get_nowait())
             last = None in waiting
-            messages = [one for one in waiting if isinstance(one, OutboundMessage)]
-            self._holding = len(messages)
-            await self._hold(journal, messages)
-            self._holding = 0
-            for one in waiting:
-                if isinstance(one, _Note):
-                    self._begin_to_write(one)
-        self._begin_to_write(_Mark())
-        await asyncio.wait(self._writing)
-        await self._late.catch_up(journal)
+            messages = [entry for entry in waiting if isinstance(entry, OutboundMessage)]
+            self._journaling_count = len(messages)
+            await self._journal_outbound(journal, messages)
+            self._journaling_count = 0
+            self._outbound_event.set()
+            for entry in waiting:
+                if isinstance(entry, _JournalNote):
+                    self._start_write(entry)
+        self._start_write(_Barrier())
+        await asyncio.wait(self._write_tasks)
+        await self._retries.retry_all(journal)
 
-    async def _next_to_keep(self, journal: Journal) -> OutboundMessage | _Note | None:
-        """What is to be kept next. What was refused before is tried again first, and while nothing comes."""
-        while self._late:
-            if await self._late.catch_up(journal):
-                log.info("What is on the road is written down again.")
-                self._refused = False
+    async def _next_to_journal(self, journal: Journal) -> OutboundMessage | _JournalNote | None:
+        """The next entry to journal. Failed writes are retried first, and while the queue is empty."""
+        while self._retries:
+            if await self._retries.retry_all(journal):
+                log.info("messages in flight are journaled again")
+                self._reported_failure = False
             try:
-                return await asyncio.wait_for(self._to_keep.get(), EVERY_S)
+                return await asyncio.wait_for(self._to_journal.get(), RETRY_EVERY_S)
             except TimeoutError:
                 continue
-        return await self._to_keep.get()
+        return await self._to_journal.get()
 
-    def _begin_to_write(self, note: _Note) -> None:
-        """Into the journal's hands one after the other. Nobody waits for a note, so that it may wait for company."""
-        keeping = self._keep_or_tell(note.write, later=isinstance(note, _Settlement))
-        self._writing.add(writing := asyncio.create_task(keeping))
-        writing.add_done_callback(self._writing.discard)
+    def _start_write(self, note: _JournalNote) -> None:
+        """Write a note in a task of its own, in order, so that the journal can batch its commits."""
+        journaling = self._write_or_report(note.write, later=isinstance(note, _Settlement))
+        self._write_tasks.add(writing := asyncio.create_task(journaling))
+        writing.add_done_callback(self._write_tasks.discard)
 
-    async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
-        lasting = [message for message in messages if message.kind.lasts]
-        repeated: set[int] = set()
+    async def _journal_outbound(self, journal: Journal, messages: list[OutboundMessage]) -> None:
+        """Journal messages and queue them. If that fails they are sent anyway: a person waits for them."""
+        durable: list[OutboundMessage] = []
+        duplicates: set[int] = set()
         try:
-            held = await journal.hold(lasting) if lasting else []
-            repeated = {id(message) for message, new in zip(lasting, held, strict=True) if not new}
-        except (StorageError, TypeError, ValueError, RecursionError) as error:
-            self._tell_of(error)  # a person who waits matters more than the book
-            for message in lasting if isinstance(error, StorageError) else ():
-                self._late.put(partial(_hold_late, message))
+            durable = [message for message in messages if message.kind.is_durable]
+            is_new = await journal.hold(durable) if durable else []
+            duplicates = {id(message) for message, new in zip(durable, is_new, strict=True) if not new}
+        except StorageError as error:
+            self._report(error)
+            for message in durable:
+                self._retries.put(partial(_journal_late, message))
+        except Exception:  # an invalid message, perhaps of a plugin, must not stop the others or this task
+            if len(messages) > 1:
+                for message in messages:
+                    await self._journal_outbound(journal, [message])
+                return
+            log.exception("cannot journal a message to %s", messages[0].channel)
         for message in messages:
-            if id(message) in repeated:
+            if id(message) in duplicates:
                 if message.receipt is not None:
                     message.receipt.settle(repeated=True)
             else:
-                self._put_out(message)
+                self._enqueue_outbound(message)
 
-    def _owe(self, message: InboundMessage) -> None:
+    def _track_open(self, message: InboundMessage) -> None:
         if message.journal_key is not None:
-            self._owed[message.journal_key] = message
+            self._open_keys.setdefault(message.session_key, set()).add(message.journal_key)
 
-    def _put_out(self, message: OutboundMessage) -> None:
+    def _track_unsettled(self, message: InboundMessage) -> None:
+        if message.journal_key is not None:
+            self._unsettled[message.journal_key] = message
+
+    def _enqueue_outbound(self, message: OutboundMessage) -> None:
         try:
             self._outbound.put(message)
-        except RuntimeError:  # closed: the journal has it for the next start
-            log.debug("a message out waits for the next start")
+        except RuntimeError:  # closed; recovered from the journal at the next start
+            log.debug("an outbound message waits for the next start")
 
-    async def _ended(self, message: OutboundMessage, write: Write) -> None:
-        """A message went out, or never will. Of one that is not held yet it is written behind that it is."""
-        if self._journal is None or not message.kind.lasts:
+    async def _record_end(self, message: OutboundMessage, write: Write) -> None:
+        """Write the end of a message, after the write of the message itself if that is still pending."""
+        if self._journal is None or not message.kind.is_durable:
             return
-        if message.journal_id is None and self._late:
-            self._late.put(write)
+        if message.journal_id is None and self._retries:
+            self._retries.put(write)
         else:
-            await self._keep_or_tell(write, later=True)
+            await self._write_or_report(write, later=True)
 
-    async def _keep_or_tell(self, write: Write, *, later: bool = False) -> None:
-        """See it to the disk; where that refuses, say so and go on. `later`: it is tried again."""
-        assert self._journal is not None  # noqa: S101 who has none has nothing to write
+    async def _write_or_report(self, write: Write, *, later: bool = False) -> None:
+        """Write to the journal; on failure log it and go on. With `later`, the write is retried."""
+        assert self._journal is not None  # noqa: S101 callers check
         try:
             await write(self._journal)
         except StorageError as error:
-            self._tell_of(error)
+            self._report(error)
             if later:
-                self._late.put(write)
+                self._retries.put(write)
 
-    def _tell_of(self, error: Exception) -> None:
-        """Once: a full disk refuses everything, and the log is on it too."""
-        if not self._refused:
-            log.error("What is on the road is not written down any more: %s", error)
-        self._refused = True
+    def _report(self, error: Exception) -> None:
+        if not self._reported_failure:  # log once: the log file is on the same full disk
+            log.error("messages in flight are not journaled any more and may be lost in a crash: %s", error)
+        self._reported_failure = True
 
 
-async def _hold_late(message: OutboundMessage, journal: Journal) -> None:
+async def _journal_late(message: OutboundMessage, journal: Journal) -> None:
     if message.journal_id is None:
         await journal.hold([message])

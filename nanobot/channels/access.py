@@ -1,8 +1,7 @@
-"""May this sender speak here? One answer for every channel: let in, given a code to pair with, or met with silence.
+"""Decides whether a sender may talk to the bot: allowed, offered a pairing code, or ignored.
 
-`decide` is the policy, a pure function of what the config says, who has paired, and who knocks. `Access` asks it with
-the store behind it, gives out codes, and writes the line of the log by which an owner lets somebody in. In a group a
-stranger hears nothing. Where something is not known, the answer is no.
+`decide` is the policy, a pure function of the config, the paired users and the request. `AccessControl` adds the
+pairing store, the codes and the log line that says how to allow a sender. Unknown senders in groups are ignored.
 """
 
 import asyncio
@@ -18,58 +17,58 @@ from nanobot.config.channels import GroupPolicy
 from nanobot.config.spelling import camel
 from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
-from nanobot.pairing.book import People, Role
 from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.knocks import Knocks
+from nanobot.pairing.rate_limit import PairingRateLimiter
 from nanobot.pairing.senders import Sender, SenderList
-from nanobot.pairing.store import MOST_PENDING, PairingStore
+from nanobot.pairing.state import PairedUsers, Role
+from nanobot.pairing.store import PairingStore
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
 _GROUP_POLICIES = ("mention", "open", "allowlist")
 _DIRECT_POLICIES = ("open", "allowlist")
 _GROUP_LISTS = ("allowChannels", "groupAllowFrom")
-MOST_LINES = 100
-"""Refusals in the log in ten minutes; a crowd is not worth more."""
+MAX_LOG_LINES = 100
+"""Most refusals logged in ten minutes."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """A message at the door, as far as it matters who sent it and where."""
+class AccessRequest:
+    """Who sent a message, and where."""
 
     sender_id: str
     chat_id: str
     is_private: bool
-    """Whether nobody but the sender and the bot reads along."""
+    """Whether only the sender and the bot read the chat."""
     is_mentioned: bool = False
-    """Whether it is meant for the bot: named, replied to, called by a command."""
-    within: tuple[str, ...] = ()
-    """What the chat is part of, as a thread is of its group: a list that names one of them names the chat."""
-    also_known_as: tuple[str, ...] = ()
-    """Further ids of the same sender that the platform vouches for: a WhatsApp number beside its LID."""
-    is_proven: bool = True
-    """Whether the platform vouches for the sender. A mail without aligned signatures is nobody's."""
+    """Whether it addresses the bot: by a mention, a reply or a command."""
+    parent_ids: tuple[str, ...] = ()
+    """Chats that contain this one, such as a thread's group: listing one of them lists this chat."""
+    alternate_ids: tuple[str, ...] = ()
+    """Further ids of the sender that the platform verifies, such as a WhatsApp number beside its LID."""
+    is_verified: bool = True
+    """Whether the platform verifies the sender; false for a mail without aligned signatures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """They may speak; how far their words are trusted."""
+    """The sender may write to the bot."""
 
     provenance: Provenance
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
-    """Not known; they may ask to be. `reason` is a line for the log, with what to paste to let them in."""
+class Unknown:
+    """Not allowed, but may pair. `reason` is a log line with the config entry that would allow the sender."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Not known; tell them `text`, once, in the private chat they wrote in."""
+class PairingOffered:
+    """Not allowed; send `text`, once, to the private chat."""
 
     code: str
     text: str
@@ -77,215 +76,218 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """Not a word. `reason` is a line for the log; empty where people talk among themselves."""
+class Ignored:
+    """No answer. `reason` is a log line; empty for group messages that do not concern the bot."""
 
     reason: str = ""
 
 
-Decision = Allowed | Pair | Silent
+Decision = Allowed | PairingOffered | Ignored
 
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """What the config says about a channel."""
+    """The access settings of a channel."""
 
     channel: str
     allow_from: SenderList = field(default_factory=SenderList)
-    """Senders; and groups, in which then everybody may speak."""
+    """Senders, and groups in which everybody is allowed."""
     group_policy: GroupPolicy = "mention"
-    """mention: what is meant for the bot; open: every message; allowlist: every message in groups that are listed."""
+    """mention: messages that address the bot; open: every message; allowlist: every message in listed groups."""
     groups: SenderList = field(default_factory=SenderList)
-    """The groups it speaks in; empty means all, but for the policy allowlist."""
+    """The groups the bot answers in; empty means all, except with the policy allowlist."""
     groups_key: str = "allowFrom"
-    """Where the config lists groups."""
+    """The config key that lists groups."""
     direct_enabled: bool = True
     direct_policy: Literal["open", "allowlist"] = "open"
-    """allowlist: privately only who is in `direct_allow_from` or has paired; strangers get no code."""
+    """allowlist: in private chats only senders in `direct_allow_from` or paired; unknown senders get no code."""
     direct_allow_from: SenderList = field(default_factory=SenderList)
 
     @classmethod
     def of(cls, channel: str, section: BaseModel | Mapping[str, Any]) -> "AccessPolicy":
-        """What a section under `channels` says, a plugin's too. Raises ConfigError for what it cannot mean."""
+        """Read a section under `channels`, also a plugin's. Raises ConfigError for invalid values."""
         key = f"channels.{channel}"
-        told = _keys_of(section, key)
-        direct = _keys_of(told.get("dm") or {}, f"{key}.dm")
-        lists = {name: told[name] for name in _GROUP_LISTS if name in told}
+        settings = _keys_of(section, key)
+        direct = _keys_of(settings.get("dm") or {}, f"{key}.dm")
+        lists = {name: settings[name] for name in _GROUP_LISTS if name in settings}
         return cls(
             channel,
-            _senders(told.get("allowFrom"), f"{key}.allowFrom"),
-            _word(told.get("groupPolicy"), _GROUP_POLICIES, f"{key}.groupPolicy"),
-            SenderList(entry for name, told in lists.items() for entry in _senders(told, f"{key}.{name}").entries),
+            _parse_senders(settings.get("allowFrom"), f"{key}.allowFrom"),
+            _parse_choice(settings.get("groupPolicy"), _GROUP_POLICIES, f"{key}.groupPolicy"),
+            SenderList(
+                entry for name, value in lists.items() for entry in _parse_senders(value, f"{key}.{name}").entries
+            ),
             next(iter(lists), "allowFrom"),
             direct.get("enabled", True) is True,
-            _word(direct.get("policy"), _DIRECT_POLICIES, f"{key}.dm.policy"),
-            _senders(direct.get("allowFrom"), f"{key}.dm.allowFrom"),
+            _parse_choice(direct.get("policy"), _DIRECT_POLICIES, f"{key}.dm.policy"),
+            _parse_senders(direct.get("allowFrom"), f"{key}.dm.allowFrom"),
         )
 
 
-def decide(policy: AccessPolicy, people: People, knock: Knock) -> Allowed | Stranger | Silent:
-    """Who is let in, who may ask to be, who is met with silence."""
-    return (_privately if knock.is_private else _in_group)(policy, people, knock)
+def decide(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Unknown | Ignored:
+    """Apply the policy to a request."""
+    return (_decide_private if request.is_private else _decide_group)(policy, paired, request)
 
 
-def _privately(policy: AccessPolicy, people: People, knock: Knock) -> Allowed | Stranger | Silent:
-    channel, who = policy.channel, Sender.of(knock.sender_id)
+def _decide_private(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Unknown | Ignored:
+    channel, sender = policy.channel, Sender.of(request.sender_id)
     if not policy.direct_enabled:
-        return Silent(f"{channel}: {_quoted(who.id)} is not heard: channels.{channel}.dm.enabled is false")
+        return Ignored(f"{channel}: ignored sender {_quote(sender.id)}: channels.{channel}.dm.enabled is false")
     is_open = policy.direct_policy == "open"
     lists = [policy.direct_allow_from, policy.allow_from] if is_open else [policy.direct_allow_from]
-    allowed = _let_in(people, lists, knock)
+    allowed = _match_lists(paired, lists, request)
     if allowed is not None:
         return allowed
-    if not knock.is_proven:
-        return Silent(f"{channel}: {_quoted(who.id)} is not heard: nobody vouches that they sent this")
-    if not who.key:
-        return Silent(f"{channel}: a sender without an id that could be listed is not heard")
-    reason = _refused(channel, who, "allowFrom" if is_open else "dm.allowFrom")
-    return Stranger(reason) if is_open else Silent(reason)
+    if not request.is_verified:
+        return Ignored(f"{channel}: ignored sender {_quote(sender.id)}: nothing verifies that they sent this")
+    reason = _refusal(channel, sender, "allowFrom" if is_open else "dm.allowFrom")
+    return Unknown(reason) if is_open and sender.key else Ignored(reason)
 
 
-def _in_group(policy: AccessPolicy, people: People, knock: Knock) -> Allowed | Silent:
-    channel, who = policy.channel, Sender.of(knock.sender_id)
-    places = [Sender.of(one) for one in (knock.chat_id, *knock.within)]
-    is_trusted = any(policy.allow_from.names(place) for place in places)
-    is_listed = is_trusted or any(policy.groups.admits(place) for place in places)
+def _decide_group(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Ignored:
+    channel, sender = policy.channel, Sender.of(request.sender_id)
+    chats = [Sender.of(chat_id) for chat_id in (request.chat_id, *request.parent_ids)]
+    is_trusted = any(policy.allow_from.matches(chat) for chat in chats)
+    is_listed = is_trusted or any(policy.groups.admits(chat) for chat in chats)
     if not is_listed and (policy.groups or policy.group_policy == "allowlist"):
-        paste = _paste(channel, policy.groups_key, places[0])
-        return Silent(f"{channel}: the group {_quoted(places[0].id)} is not listed; to speak in it: {paste}")
-    if policy.group_policy == "mention" and not knock.is_mentioned:
-        return Silent()
-    allowed = _let_in(people, [policy.allow_from], knock)
+        entry = _config_entry(channel, policy.groups_key, chats[0])
+        return Ignored(
+            f"{channel}: ignored group {_quote(chats[0].id)} (not in {policy.groups_key}). To allow: {entry}"
+        )
+    if policy.group_policy == "mention" and not request.is_mentioned:
+        return Ignored()
+    allowed = _match_lists(paired, [policy.allow_from], request)
     if allowed is None and is_trusted:
         allowed = Allowed(Provenance.PERSON)
-    return allowed or Silent(_refused(channel, who, "allowFrom"))
+    return allowed or Ignored(_refusal(channel, sender, "allowFrom"))
 
 
-def _let_in(people: People, lists: Sequence[SenderList], knock: Knock) -> Allowed | None:
-    """Who paired, who is listed, and anybody where everybody is; whom nobody vouches for is anybody."""
-    known = [Sender.of(one) for one in (knock.sender_id, *knock.also_known_as)] if knock.is_proven else []
-    roles = {people.role_of(sender) for sender in known}
+def _match_lists(paired: PairedUsers, lists: Sequence[SenderList], request: AccessRequest) -> Allowed | None:
+    """Match the sender against the paired users and the lists. An unverified sender matches only `*`."""
+    ids = (request.sender_id, *request.alternate_ids) if request.is_verified else ()
+    senders = [Sender.of(sender_id) for sender_id in ids]
+    roles = {paired.role_of(sender) for sender in senders}
     if Role.OWNER in roles:
         return Allowed(Provenance.OWNER)
-    if Role.PERSON in roles or any(one.everybody for one in lists):
+    if Role.PERSON in roles or any(entries.everybody for entries in lists):
         return Allowed(Provenance.PERSON)
-    is_named = any(one.names(sender) for one in lists for sender in known)
-    return Allowed(Provenance.PERSON) if is_named else None
+    is_listed = any(entries.matches(sender) for entries in lists for sender in senders)
+    return Allowed(Provenance.PERSON) if is_listed else None
 
 
-def may_still_speak(policy: AccessPolicy, people: People, sender_id: str, chat_id: str) -> bool:
-    """Whether one who once wrote in this chat is still somebody who may, whatever kind of chat it is."""
-    knock = Knock(sender_id, chat_id, is_private=False)
-    is_trusted = policy.allow_from.names(Sender.of(chat_id))
-    return is_trusted or _let_in(people, [policy.allow_from, policy.direct_allow_from], knock) is not None
+def is_still_allowed(policy: AccessPolicy, paired: PairedUsers, sender_id: str, chat_id: str) -> bool:
+    """Whether a sender who once wrote in this chat, private or group, is still allowed."""
+    request = AccessRequest(sender_id, chat_id, is_private=False)
+    is_trusted = policy.allow_from.matches(Sender.of(chat_id))
+    return is_trusted or _match_lists(paired, [policy.allow_from, policy.direct_allow_from], request) is not None
 
 
-def _refused(channel: str, who: Sender, key: str) -> str:
-    if not who.key:
-        return f"{channel}: a sender without an id that could be listed is not heard"
-    return f"{channel}: {_quoted(who.id)} may not speak here; to let them in: {_paste(channel, key, who)}"
+def _refusal(channel: str, sender: Sender, key: str) -> str:
+    if not sender.key:
+        return f"{channel}: ignored a sender without a usable id"
+    entry = _config_entry(channel, key, sender)
+    return f"{channel}: blocked sender {_quote(sender.id)} (not in {key}). To allow: {entry}"
 
 
-def _paste(channel: str, key: str, who: Sender) -> str:
-    return f"channels.{channel}.{key}: [{_quoted(who.id)}]"
+def _config_entry(channel: str, key: str, sender: Sender) -> str:
+    return f"channels.{channel}.{key}: [{_quote(sender.id)}]"
 
 
-def _quoted(text: str) -> str:
-    """As JSON has it, so that it can be pasted, and so that no id writes a line of its own into the log."""
+def _quote(text: str) -> str:
+    """As a JSON string, for pasting into the config; an id cannot inject a log line of its own."""
     return json.dumps(text)
 
 
 def _keys_of(section: object, key: str) -> dict[str, Any]:
-    """A section by its keys in camelCase."""
-    told = section.model_dump(by_alias=True) if isinstance(section, BaseModel) else section
-    if not isinstance(told, Mapping):
+    """The section with its keys in camelCase."""
+    settings = section.model_dump(by_alias=True) if isinstance(section, BaseModel) else section
+    if not isinstance(settings, Mapping):
         raise ConfigError(f"{key} must be an object with keys such as allowFrom.")
-    return {camel(name): value for name, value in told.items()}
+    return {camel(name): value for name, value in settings.items()}
 
 
-def _senders(told: object, key: str) -> SenderList:
-    entries = [] if told is None else told
+def _parse_senders(value: object, key: str) -> SenderList:
+    entries = [] if value is None else value
     if not isinstance(entries, list) or not all(type(entry) in (str, int) for entry in entries):
-        raise ConfigError(f'{key} must be a list of ids, such as ["12345"]. Write one, or [] for who paired alone.')
+        raise ConfigError(f'{key} must be a list of ids, such as ["12345"]; [] allows paired senders only.')
     return SenderList(str(entry) for entry in entries)
 
 
-def _word(told: object, known: Sequence[str], key: str) -> Any:
-    """One of the words, the first where none is said."""
-    if told is not None and told not in known:
-        raise ConfigError(f"{key} must be one of: {', '.join(known)}.")
-    return told or known[0]
+def _parse_choice(value: object, choices: Sequence[str], key: str) -> Any:
+    """Return the value, or the first choice if there is none."""
+    if value is not None and value not in choices:
+        raise ConfigError(f"{key} must be one of: {', '.join(choices)}.")
+    return value or choices[0]
 
 
-class Access:
-    """The door of one channel."""
+class AccessControl:
+    """Decides who may talk to the bot on one channel, and gives out pairing codes."""
 
     def __init__(self, policy: AccessPolicy, store: PairingStore, clock: Clock | None = None) -> None:
         self.policy = policy
-        """May be replaced while messages come: the next one goes by it."""
+        """May be replaced at any time; applies from the next message on."""
         self._store = store
         self._clock = clock or SystemClock()
-        self._knocks = Knocks(self._clock)
-        self._said: dict[str, float] = {}
+        self._rate_limiter = PairingRateLimiter(self._clock)
+        self._logged: dict[str, float] = {}
 
-    def knows(self, sender_id: str) -> bool:
-        """Whether this sender may speak privately, without asking for a code."""
-        return isinstance(self._decided(Knock(sender_id, sender_id, is_private=True)), Allowed)
+    def is_allowed(self, sender_id: str) -> bool:
+        """Whether this sender is allowed in a private chat. Offers no code."""
+        return isinstance(self._decide(AccessRequest(sender_id, sender_id, is_private=True)), Allowed)
 
     def is_owner(self, sender_id: str) -> bool:
         """Whether this sender is an owner of the channel."""
         return self._store.people(self.policy.channel).role_of(Sender.of(sender_id)) is Role.OWNER
 
-    async def decide(self, knock: Knock) -> Decision:
-        """Whether this message is heard. Never raises; a stranger's code is on the disk when it is returned.
+    async def decide(self, request: AccessRequest) -> Decision:
+        """Decide on a message. Never raises; an offered code is on disk when this returns.
 
-        Writes the reason of a refusal to the log itself, each once in ten minutes. Cancelled, a code may be out that
-        nobody was shown; it goes by itself.
+        Logs each reason of a refusal once in ten minutes. If cancelled, a code that nobody was shown may remain
+        until it expires.
         """
-        judged = self._decided(knock)
-        decision = await self._offered(knock, judged) if isinstance(judged, Stranger) else judged
-        if not isinstance(decision, Allowed) and decision.reason and self._is_news(decision.reason):
+        verdict = self._decide(request)
+        decision = await self._offer_pairing(request, verdict) if isinstance(verdict, Unknown) else verdict
+        if not isinstance(decision, Allowed) and decision.reason and self._should_log(decision.reason):
             log.info("%s", decision.reason)
         return decision
 
-    def _decided(self, knock: Knock) -> Allowed | Stranger | Silent:
-        return decide(self.policy, self._store.people(self.policy.channel), knock)
+    def _decide(self, request: AccessRequest) -> Allowed | Unknown | Ignored:
+        return decide(self.policy, self._store.people(self.policy.channel), request)
 
-    async def _offered(self, knock: Knock, stranger: Stranger) -> Pair | Silent:
-        """A code, if one is due to this sender and there is room for it."""
-        channel, who = self.policy.channel, Sender.of(knock.sender_id)
+    async def _offer_pairing(self, request: AccessRequest, unknown: Unknown) -> PairingOffered | Ignored:
+        """Create a code, unless the sender has one, asks too often, or too many are pending."""
+        channel, sender = self.policy.channel, Sender.of(request.sender_id)
         if self._store.problem:
-            return Silent(f"{stranger.reason} (nobody can pair: {self._store.problem})")
-        out = self._store.waiting(channel)
-        if any(one.is_of(who) for one in out) or not self._knocks.may_ask(who.key):
-            return Silent(stranger.reason)
-        if len(out) >= MOST_PENDING:  # a crowd costs no lock and no thread
-            return Silent(f"{stranger.reason} (no code was given: too many are out; see `nanobot pairing list`)")
+            return Ignored(f"{unknown.reason} (nobody can pair: {self._store.problem})")
+        pending = self._store.pending(channel)
+        if any(entry.is_from(sender) for entry in pending) or not self._rate_limiter.may_request(sender.key):
+            return Ignored(unknown.reason)
+        if not self._store.has_room(channel):  # before taking a lock and a thread, so that a crowd costs little
+            return Ignored(f"{unknown.reason} (no code given: too many are pending; see `nanobot pairing list`)")
         try:
-            asked = await finish(asyncio.to_thread(self._store.ask, channel, who))
+            entry = await finish(asyncio.to_thread(self._store.ask, channel, sender))
         except StorageError as error:
-            return Silent(f"{stranger.reason} (nobody can pair: {error})")
-        if asked is None:  # somebody was quicker
-            return Silent(stranger.reason)
-        self._knocks.got_code(who.key)
+            return Ignored(f"{unknown.reason} (nobody can pair: {error})")
+        if entry is None:  # another message was faster
+            return Ignored(unknown.reason)
+        self._rate_limiter.record_code(sender.key)
         has_owner = bool(self._store.people(channel).owners)
-        text = _invitation(asked.code, has_owner=has_owner)
-        return Pair(asked.code, text, f"{stranger.reason} (a code was given; see `nanobot pairing list`)")
+        text = _invitation(entry.code, has_owner=has_owner)
+        return PairingOffered(entry.code, text, f"{unknown.reason} (a code was given; see `nanobot pairing list`)")
 
-    def _is_news(self, reason: str) -> bool:
+    def _should_log(self, reason: str) -> bool:
         now = self._clock.monotonic()
-        self._said = {line: until for line, until in self._said.items() if until > now}
-        if reason in self._said or len(self._said) >= MOST_LINES:
+        self._logged = {line: until for line, until in self._logged.items() if until > now}
+        if reason in self._logged or len(self._logged) >= MAX_LOG_LINES:
             return False
-        self._said[reason] = now + VALID_S
+        self._logged[reason] = now + VALID_S
         return True
 
 
 def _invitation(code: str, *, has_owner: bool) -> str:
-    """What a stranger is told."""
     owner = "" if has_owner else f"\nIf this bot is yours: nanobot pairing approve {code} --owner"
     return (
-        f"I talk only with people my owner knows. Your code is {code}, good for {VALID_S // 60} minutes.\n"
-        f"My owner lets you in with: nanobot pairing approve {code}{owner}\n"
+        f"I only talk to people my owner has approved. Your code is {code}, valid for {VALID_S // 60} minutes.\n"
+        f"My owner can approve you with: nanobot pairing approve {code}{owner}\n"
         "Then write to me again."
     )

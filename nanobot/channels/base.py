@@ -1,12 +1,13 @@
-"""What a channel is: it takes messages from its platform to the bus, and from the bus to its platform.
+"""The base class of channels. A channel moves messages between its platform and the bus.
 
-A platform of ours stands on `posting`, which knows how to split, stream and edit. Whoever writes a channel from scratch
-derives from `BaseChannel`: `start`, `stop` and `send` are enough.
+To write one, derive from `BaseChannel` and implement `start`, `stop` and `send`. `ChatChannel` adds splitting,
+streaming and edits.
 """
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,160 +15,194 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
-from nanobot.channels.evidence import ChannelState, Evidence
-from nanobot.channels.media import Kept, MediaStore, Transcriber, as_content
+from nanobot.channels.access import AccessControl, AccessPolicy, AccessRequest, Allowed, PairingOffered, decide
+from nanobot.channels.inbox import Inbox
+from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, StoredAttachment, Transcriber
+from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
+from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.pairing.book import People
-from nanobot.security.vault import masked
+from nanobot.pairing.state import PairedUsers
+from nanobot.security.redaction import redact_known
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[], Awaitable[Sequence[Kept]]]
-"""Fetches what is attached, once its sender is let in; see `MediaStore.keep`."""
-MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
-"""What stands below a message that a crash came upon while the platform was taking it, where it may be seen twice.
-
-Discord drops a second one for some minutes, and clients of the WebSocket channel drop one by its id. Nobody else
-promises that: Telegram has no id for it (core.telegram.org/bots/api#sendmessage), nor has Slack
-(docs.slack.dev/reference/methods/chat.postMessage), and a mail server may deliver two mails with one Message-ID (RFC
-5322, 3.6.4, says that it is one mail; to drop the second is the reader's choice, RFC 7352).
+Fetch = Callable[[], Awaitable[Sequence[StoredAttachment]]]
+"""Stores the files that arrived with a message; see `MediaStore.store`. Called once the sender is allowed; downloads
+nothing.
 """
+MAY_REPEAT_NOTE = "\n\n(nanobot was interrupted here; you may have received this before.)"
+UNCONFIRMED_NOTE = "\n\n(The platform did not confirm this message; you may have received it before.)"
+"""The notes below a message that may arrive twice: after a crash while sending, and after an attempt without an answer.
+
+Discord drops duplicates for some minutes, and clients of the WebSocket channel drop them by id. Other platforms do
+not: Telegram has no idempotency key (core.telegram.org/bots/api#sendmessage), nor has Slack
+(docs.slack.dev/reference/methods/chat.postMessage), and a mail server may deliver two mails with one Message-ID (RFC
+5322, 3.6.4, calls them one mail; dropping the second is up to the recipient, RFC 7352).
+"""
+
+
+def repeat_note(message: OutboundMessage) -> str:
+    """Return the note for a message that may already have been delivered, or an empty string."""
+    if not message.may_repeat:
+        return ""
+    return UNCONFIRMED_NOTE if message.unconfirmed else MAY_REPEAT_NOTE
+
+
+UNREADABLE = "I could not read your last message. Please rephrase it; the gateway's log says why."
 UNIFIED_SESSION = "unified:default"
-"""The one session of an owner who wants the same conversation wherever they write."""
+"""The session of all private chats of an owner, where the config unifies them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """What a channel works with beside the bus. The manager hands it over before `start`."""
+class ChannelServices:
+    """Dependencies of a channel besides the bus; passed to `attach` before `start`."""
 
-    access: Access
+    access: AccessControl
     media: MediaStore
-    """Keeps what comes attached."""
     clock: Clock = field(default_factory=SystemClock)
     transcribe: Transcriber | None = None
     state: Path | None = None
-    """A folder for what the channel itself has to remember: an offset, a sync token."""
+    """A folder for the channel's own state: an offset, a sync token."""
     unified: bool = False
     """Whether all private chats of an owner are one session."""
     commands: tuple[MenuEntry, ...] = ()
-    """The slash commands, for platforms with a menu of them."""
+    """The slash commands, for platforms with a command menu."""
+    bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
+    """Whether the agent handles a message at once, even while its session is busy."""
 
 
 class BaseChannel(ABC):
-    """One way people reach the bot."""
+    """A way people reach the bot."""
 
     name: ClassVar[str] = ""
     """As in the config and in session keys."""
     stall_s: ClassVar[float] = 90.0
-    """How long a platform may give no sign of life before the connection is made anew; 0 where silence is usual."""
-    says_when_up: ClassVar[bool] = True
-    """Whether it calls `up` itself. One that does not is believed to be connected while `start` runs."""
-    at_most: ClassVar[Provenance] = Provenance.OWNER
-    """How far words are trusted that come this way, whoever sends them."""
+    """Reconnect after the platform was silent for this long, in seconds; 0 where silence is normal."""
+    reports_up: ClassVar[bool] = True
+    """Whether `start` calls `mark_up`. Otherwise the channel counts as connected while `start` runs."""
+    max_provenance: ClassVar[Provenance] = Provenance.OWNER
+    """Highest trust of any message of this channel, whoever sent it."""
     delta_interval_s: ClassVar[float] = 1.0
-    """How often a growing answer may be shown anew; what comes between is shown together."""
+    """Shortest time between two updates of a streamed answer; deltas in between are merged."""
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         """`config` is the channel's section; a plain dict for a channel that the schema does not know."""
         self.config = config
         self.bus = bus
-        self.evidence = Evidence()
-        self._services: Services | None = None
+        self.status = ChannelStatus()
+        self.inbox: Inbox | None = None
+        """Accepted messages on their way to the agent; set by `attach`."""
+        self._services: ChannelServices | None = None
 
-    def attach(self, services: Services) -> None:
-        """Take what it works with, before `start`."""
+    def attach(self, services: ChannelServices) -> None:
+        """Set the dependencies. Called before `start`."""
         self._services = services
-        self.evidence = Evidence(services.clock)
+        self.status = ChannelStatus(services.clock)
+        self.inbox = Inbox(
+            self.name,
+            self.bus,
+            self.status,
+            services.media,
+            self.download,
+            services.transcribe,
+            services.bypasses_lane,
+        )
 
     @property
-    def services(self) -> Services:
-        """What it works with. Raises RuntimeError before `attach`."""
+    def services(self) -> ChannelServices:
+        """The dependencies. Raises RuntimeError before `attach`."""
         if self._services is None:
             raise RuntimeError(f"the channel {self.name} was started without its services")
         return self._services
 
     @abstractmethod
     async def start(self) -> None:
-        """Connect, say `up`, and serve until the connection ends or this is cancelled.
+        """Connect, call `mark_up`, and serve until the connection ends or this is cancelled.
 
-        Returns or raises when it ended: it is called again, after a while that grows with each failure. Raises
-        ChannelSetupError where trying again is of no use. Cancelling lets go of everything.
+        May return or raise when the connection ends: the supervisor calls it again, with exponential backoff. Raises
+        ChannelSetupError if the owner has to change something first. Releases everything when cancelled.
         """
 
     @abstractmethod
     async def stop(self) -> None:
-        """Say goodbye, if the platform wants one. `start` is cancelled by then. Never raises."""
+        """Sign off, if the platform needs that. Called after `start` was cancelled. Never raises."""
 
     @abstractmethod
     async def send(self, message: OutboundMessage) -> "tuple[str, ...] | None":
-        """Hand a message to the platform; its ids there, one for each piece. Raises SendError; safe to cancel."""
+        """Send a message. Return its platform ids, one per part. Raises SendError; safe to cancel."""
 
     @property
     def supports_streaming(self) -> bool:
-        """Whether it shows an answer as it grows."""
-        own = type(self).send_delta is not BaseChannel.send_delta
-        return own and bool(_setting(self.config, "streaming", usual=True))
+        """Whether the channel shows an answer while the model writes it."""
+        is_overridden = type(self).send_delta is not BaseChannel.send_delta
+        return is_overridden and bool(_setting(self.config, "streaming", default=True))
 
-    # The four that follow do nothing where a channel has nothing to show: that is no stub, it is the answer.
+    # The next five are optional: a channel with nothing to show leaves them empty.
 
-    def accepted(self, to: Address) -> None:  # noqa: B027
-        """A message from there is on the disk, and its turn comes: show that the bot is at work. Never raises."""
+    def turn_started(self, to: Address, key: str) -> None:  # noqa: B027
+        """Show that the bot works on a message of this chat. `key` identifies the message. Never raises."""
+
+    def turn_ended(self, to: Address, key: str) -> None:  # noqa: B027
+        """The message of `key` is settled, with or without a turn of its own. Never raises."""
 
     async def send_delta(self, chat_id: str, delta: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
-        """More of an answer that grows. `_stream_end` in the metadata says that this part of it is whole."""
+        """Show more text of a streamed answer. `_stream_end` in the metadata marks the end of a part."""
 
     async def send_reasoning_delta(self, chat_id: str, delta: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
-        """More of what the model thinks; only where the owner wants to see it."""
+        """Show more of the model's reasoning; only if the owner enabled it."""
 
     async def send_reasoning_end(self, chat_id: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
-        """That thought is at its end."""
+        """The current piece of reasoning is complete."""
 
     async def reachable(self, chat_id: str) -> None:
-        """Return as soon as it is worth trying to send there: by then it has cost nothing. Safe to cancel."""
-        await self.evidence.connected.wait()
+        """Wait until sending to this chat can succeed; the wait uses up no retry. Safe to cancel."""
+        await self.status.connected.wait()
 
     async def find(self, name: str) -> str | None:
-        """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
+        """Return the id of the chat with this name or id, or None. What names exist depends on the platform."""
         return name
 
     async def chat_with(self, sender_id: str) -> str | None:
-        """The private chat with this person, opened where the platform wants that; None where there is none.
+        """Return the id of the private chat with this sender, opening it if needed; None if there is none.
 
-        On most platforms it goes by the id of the person. Raises SendError.
+        On most platforms it equals the sender's id. Raises SendError.
         """
         return sender_id
 
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Yield the bytes of an attachment that `receive` was given, in chunks. May raise anything."""
+        raise MediaError(f"{self.name} does not say how to download {attachment.source!r}")
+
     async def login(self, force: bool = False) -> bool:
-        """Whatever a person has to do once at a keyboard. True where nothing is left to do."""
+        """Do the interactive part of the setup. Return whether nothing is left to do."""
         return True
 
     def is_allowed(self, sender_id: str) -> bool:
-        """Whether this sender may speak in a private chat."""
+        """Whether this sender may write to the bot in a private chat."""
         if self._services is not None:
-            return self._services.access.knows(sender_id)
-        knock = Knock(sender_id, sender_id, is_private=True)
-        return isinstance(decide(AccessPolicy.of(self.name, self.config), People(), knock), Allowed)
+            return self._services.access.is_allowed(sender_id)
+        request = AccessRequest(sender_id, sender_id, is_private=True)
+        return isinstance(decide(AccessPolicy.of(self.name, self.config), PairedUsers(), request), Allowed)
 
     def delta_pause_s(self, chat_id: str) -> float:
-        """How often a growing answer may be shown anew in this chat."""
+        """Shortest time between two updates of a streamed answer in this chat, in seconds."""
         return self.delta_interval_s
 
     @property
     def is_running(self) -> bool:
-        """Whether it is connected."""
-        return self.evidence.state is ChannelState.UP
+        """Whether the channel is connected."""
+        return self.status.state is ChannelState.UP
 
-    def up(self) -> None:
-        """To be called when it is connected, and again when it is back."""
-        if self.evidence.turn(ChannelState.UP):
+    def mark_up(self) -> None:
+        """Report that the channel is connected, also after each reconnect."""
+        if self.status.set_state(ChannelState.UP):
             log.info("%s: connected", self.name)
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Show a message of any kind in the way of this platform; its ids there. Raises SendError.
+        """Send or show a message of any kind. Return its platform ids. Raises SendError.
 
-        This default is for somebody's own channel: it finds the kind in the metadata, under the names it knows.
+        This default serves third-party channels: it puts the kind into the metadata, as `_progress` and the like.
         """
         metadata = {**message.metadata, **_FLAGS.get(message.kind, {})}
         match message.kind:
@@ -182,7 +217,7 @@ class BaseChannel(ABC):
             case OutboundKind.RECEIPT:
                 return ()
             case _:
-                text = message.content + (MAY_REPEAT if message.may_repeat else "")
+                text = message.content + repeat_note(message)
                 return tuple(await self.send(replace(message, content=text, metadata=metadata)) or ())
 
     async def receive(
@@ -196,57 +231,75 @@ class BaseChannel(ABC):
         thread_id: str | None = None,
         is_private: bool = True,
         is_mentioned: bool = False,
-        is_proven: bool = True,
-        within: Sequence[str] = (),
-        also_known_as: Sequence[str] = (),
+        is_verified: bool = True,
+        parent_ids: Sequence[str] = (),
+        alternate_ids: Sequence[str] = (),
         fetch: Fetch | None = None,
+        attachments: Sequence[Attachment] = (),
         metadata: Mapping[str, Any] | None = None,
         session_key: str | None = None,
         timestamp: datetime | None = None,
         quotes_others: bool = False,
     ) -> bool:
-        """A message has come. True where it is accepted: then it is on the disk, and the platform may be told so.
+        """Process an incoming message. Return True once it is journaled, False if it is ignored or a duplicate.
 
-        False where it is not wanted (its sender is not known, it was here before): the platform may be told, too.
-        Raises StorageError where the disk refuses: then it may not. `fetch` gets what is attached, and is only called
-        for somebody who may speak. A message with the same `message_id` in the same chat is the same message.
-        `quotes_others`: words of somebody else are in it, forwarded or quoted; an owner's own they are not.
+        In both cases the platform may be acknowledged. Raises StorageError if it could not be journaled; do not
+        acknowledge then. A message with the same `message_id` in the same chat is a duplicate. `attachments` are
+        downloaded after the acknowledgement. `fetch` stores files that arrived with the message; it is called only for
+        an allowed sender. `quotes_others`: the text contains forwarded or quoted words of somebody else, which lowers
+        its provenance; so do images and audio files. For the other parameters see `AccessRequest`.
         """
-        self.evidence.sign()
-        knock = Knock(
-            sender_id, chat_id, is_private, is_mentioned, tuple(within), tuple(also_known_as), is_proven=is_proven
+        self.status.touch()
+        request = AccessRequest(
+            sender_id,
+            chat_id,
+            is_private,
+            is_mentioned,
+            tuple(parent_ids),
+            tuple(alternate_ids),
+            is_verified=is_verified,
         )
-        decision = await self.services.access.decide(knock)
-        if isinstance(decision, Pair):
+        decision = await self.services.access.decide(request)
+        if isinstance(decision, PairingOffered):
             await self.bus.publish_outbound(
                 OutboundMessage(self.name, chat_id, decision.text, kind=OutboundKind.NOTICE, thread_id=thread_id)
             )
         if not isinstance(decision, Allowed):
             return False
-        kept = await fetch() if fetch is not None else ()
-        content = masked(content)
-        attached = [*media, *(str(one.path) for one in kept if one.path is not None)]
+        stored = await fetch() if fetch is not None else ()
+        attachments = [*map(Attachment.from_stored, stored), *attachments]
+        content = redact_known(content)
+        if not media:
+            content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
+        quotes_others = quotes_others or (bool(media) and await asyncio.to_thread(_may_quote_others, media))
         others = [Provenance.PERSON] if quotes_others else []
         message = InboundMessage(
             self.name,
             sender_id,
             chat_id,
-            await as_content(content, kept, self.services.transcribe) if kept or not media else content,
+            content,
             timestamp or self.services.clock.now(),
-            attached,
+            [*media],
             dict(metadata or {}),
             session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
             message_id,
             thread_id,
-            provenance=least_trusted([decision.provenance, self.at_most, *others]),
+            provenance=least_trusted([decision.provenance, self.max_provenance, *others]),
             in_group=not is_private,
             is_mentioned=is_mentioned,
         )
-        accepted = await self.bus.publish_inbound(message)
+        assert self.inbox is not None  # noqa: S101 `services` has raised before `attach`
+        accepted = await self.inbox.put(message, attachments)
         if accepted:
-            self.evidence.came()
-            self.accepted(Address(self.name, chat_id, thread_id))
+            self.status.record_received()
         return accepted
+
+    async def report_unreadable(self, sender_id: str, to: Address, *, is_private: bool) -> None:
+        """Tell the sender, in a private chat only, that their message could not be read. The log has the reason."""
+        if is_private and self.is_allowed(sender_id):
+            await self.bus.publish_outbound(
+                OutboundMessage(to.channel, to.chat_id, UNREADABLE, kind=OutboundKind.NOTICE, thread_id=to.thread_id)
+            )
 
     def _session_of(
         self, chat_id: str, thread_id: str | None, provenance: Provenance, *, is_private: bool
@@ -262,9 +315,13 @@ _FLAGS: dict[OutboundKind, dict[str, bool]] = {
     OutboundKind.STREAM_DELTA: {"_stream_delta": True},
     OutboundKind.STREAM_END: {"_stream_end": True},
 }
-"""The words by which channels that others wrote tell kinds apart."""
+"""Metadata keys by which third-party channels tell kinds apart."""
 
 
-def _setting(config: Any, name: str, *, usual: object) -> object:
-    found = config.get(name, usual) if isinstance(config, Mapping) else getattr(config, name, usual)
-    return usual if found is None else found
+def _may_quote_others(paths: Sequence[str]) -> bool:
+    return any(detect_file_kind(Path(path), MediaKind.FILE).may_quote_others for path in paths)
+
+
+def _setting(config: Any, name: str, *, default: object) -> object:
+    value = config.get(name, default) if isinstance(config, Mapping) else getattr(config, name, default)
+    return default if value is None else value

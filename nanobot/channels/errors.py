@@ -1,42 +1,46 @@
-"""How sending fails, as types that say what to do about it.
+"""Why sending failed, as types that say what to do about it.
 
-SendError                     not now; worth another try
-|-- NotConnectedError         the platform is out of reach: wait until it is back, however long
-|-- RateLimitedError          the platform says when
-`-- UndeliverableError        never: the chat is gone, the bot was thrown out, the text is refused
+SendError                     temporary: retry
+|-- NotConnectedError         the platform is unreachable: wait until it is back, however long
+|-- RateLimitedError          retry after the time the platform names
+`-- UndeliverableError        permanent: the chat is gone, the bot was removed, the text is rejected
 ChannelSetupError             the channel cannot run until its owner changes something
 """
 
 from nanobot.errors import NanobotError
 
-LONGEST_PAUSE_S = 3600.0
-"""A platform that wants a longer pause is asked again after this; a message must not wait a year for a typing error."""
-_USUAL_PAUSE_S = 5.0
+MAX_RETRY_AFTER_S = 3600.0
+"""Cap on a platform's own retry-after, so that a wrong value cannot hold a message for a year."""
+_DEFAULT_RETRY_AFTER_S = 5.0
 
 
 class SendError(NanobotError):
-    """The platform did not take a message, this time. `may_have_it`: the line broke with the message on it."""
+    """The platform did not take a message, this time.
 
-    def __init__(self, message: str = "", *, may_have_it: bool = False) -> None:
+    `may_have_arrived`: the request left and no answer came, so the platform may have the message. The number of
+    retries is then limited.
+    """
+
+    def __init__(self, message: str = "", *, may_have_arrived: bool = False) -> None:
         super().__init__(message)
-        self.may_have_it = may_have_it
+        self.may_have_arrived = may_have_arrived
 
 
 class NotConnectedError(SendError):
-    """The platform is out of reach."""
+    """The platform is unreachable and nothing was sent. Retried without limit."""
 
 
 class RateLimitedError(SendError):
-    """Too much at once. A pause that is no time (below zero, no number) is a usual one."""
+    """The platform throttles. A `retry_after_s` that is negative or NaN is replaced by a default."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
-        self.retry_after_s = min(retry_after_s, LONGEST_PAUSE_S) if retry_after_s >= 0 else _USUAL_PAUSE_S
+        self.retry_after_s = min(retry_after_s, MAX_RETRY_AFTER_S) if retry_after_s >= 0 else _DEFAULT_RETRY_AFTER_S
 
 
 class UndeliverableError(SendError):
-    """The platform will never take it."""
+    """The platform will never take the message."""
 
 
 class ChannelSetupError(NanobotError):
-    """A token is wrong, an SDK is missing, a permission was not given. Says what the owner is to do."""
+    """A wrong token, a missing SDK or permission. The text says what the owner has to do."""

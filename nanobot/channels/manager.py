@@ -1,162 +1,174 @@
-"""All channels: opened as the config says, kept alive, and handed what goes out, each chat in its order.
+"""Runs all channels and sends outbound messages, in order within each chat.
 
-A message that lasts is tried until its platform has it or says never; what only shows how the work goes is tried once.
-One dead channel, or one chat that is slow, keeps nobody else waiting.
+A lasting message is retried until the platform has it or refuses it for good; a progress message is tried once. A dead
+channel or a slow chat delays no other.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.evidence import Evidence
-from nanobot.channels.supervisor import Supervisor, told_of
-from nanobot.utils.aio import contained
+from nanobot.channels.status import ChannelStatus
+from nanobot.channels.supervisor import ChannelSupervisor, describe_error
+from nanobot.messages.types import Origin
+from nanobot.utils.aio import contain_errors
 
 log = logging.getLogger(__name__)
 
-WAITS_S = (1.0, 2.0, 4.0)
-"""Between the tries of one message; the platform's own word goes before."""
-SEND_S = 120.0
-"""How long one try may take, files included."""
-_MOST_LIMITED = 10
-"""How often a platform may say "later" to one message, before it is asked less often."""
-_LONGEST_LIMITED_S = 600.0
-"""How long it may go on saying so; then it is a no, and told as one."""
+RETRY_DELAYS_S = (1.0, 2.0, 4.0)
+"""Delays between the attempts for one message; a platform's retry-after takes precedence."""
+SEND_TIMEOUT_S = 120.0
+"""Timeout of one attempt, without the time for its files."""
+SLOWEST_UPLOAD = 128 * 1024
+"""Assumed upload rate of files, in bytes a second."""
+_MAX_FAST_RETRIES = 10
+"""How often a rate limited message is retried after a pause shorter than `first_wait_s`."""
+_MAX_THROTTLED_S = 600.0
+"""How long a platform may rate limit one message before it counts as undeliverable."""
 
 DeadLetter = Callable[[OutboundMessage, DeliveryFailedError], Awaitable[None]]
-"""Told of a message that its platform will not have."""
+"""Called with each undeliverable message."""
 _ChatKey = tuple[str, str, str | None]
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """What waits for one chat, and whether something was put in."""
+    """The outbound queue of one chat."""
 
     waiting: deque[OutboundMessage] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    now: OutboundMessage | None = None
-    """What is being sent."""
-    serving: "asyncio.Task[None] | None" = None
+    in_flight: OutboundMessage | None = None
+    task: "asyncio.Task[None] | None" = None
 
 
-async def _log_it(message: OutboundMessage, error: DeliveryFailedError) -> None:
-    log.error("a message to %s:%s is not delivered: %s", message.channel, message.chat_id, error)
+async def _log_dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
+    log.error("a message to %s:%s was not delivered: %s", message.channel, message.chat_id, error)
 
 
 class ChannelManager:
-    """Runs channels and hands them what goes out."""
+    """Runs channels and sends outbound messages through them."""
 
     def __init__(
         self,
         channels: Sequence[BaseChannel],
         bus: MessageBus,
         *,
-        tries: Mapping[str, int] | None = None,
+        retries: Mapping[str, int] | None = None,
         dead_letter: DeadLetter | None = None,
-        waits_s: Sequence[float] = WAITS_S,
+        retry_delays_s: Sequence[float] = RETRY_DELAYS_S,
         first_wait_s: float = 1.0,
-        limited_s: float = _LONGEST_LIMITED_S,
+        max_throttled_s: float = _MAX_THROTTLED_S,
     ) -> None:
-        """`tries` says of a channel how often a message is tried again after the first time (3 where it does not)."""
+        """`retries`: how often a channel retries a message, by channel name (default: 3)."""
         self._channels = {channel.name: channel for channel in channels}
         self._bus = bus
-        self._tries = tries or {}
-        self._dead_letter = dead_letter or _log_it
-        self._waits_s = waits_s
+        self._retries = retries or {}
+        self._dead_letter = dead_letter or _log_dead_letter
+        self._retry_delays_s = retry_delays_s
         self._first_wait_s = first_wait_s
-        self._limited_s = limited_s
+        self._max_throttled_s = max_throttled_s
         self._outboxes: dict[_ChatKey, _Outbox] = {}
-        self._lives: asyncio.TaskGroup | None = None
-        self._kept: dict[str, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
 
     @property
     def names(self) -> list[str]:
-        """The channels it runs."""
+        """The names of the channels."""
         return [*self._channels]
 
     def get(self, name: str) -> BaseChannel | None:
-        """The channel of that name."""
         return self._channels.get(name)
 
     async def find(self, channel: str, name: str) -> str | None:
-        """The id of the chat that a person would call so; None where the channel knows no such chat."""
-        found = self._channels.get(channel)
-        return await found.find(name) if found is not None else None
+        """Return the id of the chat with this name or id; None if the channel has no such chat."""
+        target = self._channels.get(channel)
+        return await target.find(name) if target is not None else None
 
     async def chat_with(self, channel: str, sender_id: str) -> str | None:
-        """The private chat with this person; None where there is none, or where it cannot be opened just now."""
-        found = self._channels.get(channel)
+        """Return the id of the private chat with this sender; None if it cannot be opened now."""
+        target = self._channels.get(channel)
         try:
-            async with asyncio.timeout(SEND_S):
-                return await found.chat_with(sender_id) if found is not None else None
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                return await target.chat_with(sender_id) if target is not None else None
         except (SendError, TimeoutError) as error:
             log.debug("%s: no private chat with %s: %s", channel, sender_id, error)
             return None
 
-    def evidence(self) -> dict[str, Evidence]:
-        """The signs of life of each."""
-        return {name: channel.evidence for name, channel in self._channels.items()}
+    def statuses(self) -> dict[str, ChannelStatus]:
+        """The status of each channel, by name."""
+        return {name: channel.status for name, channel in self._channels.items()}
 
     def streams(self, name: str) -> bool:
-        """Whether that channel shows an answer as it grows."""
+        """Whether the channel shows an answer while the model writes it."""
         channel = self._channels.get(name)
         return channel is not None and channel.supports_streaming
 
     async def run(self) -> None:
-        """Keep all of them alive and send what goes out, until this is cancelled."""
+        """Keep all channels connected and send outbound messages until cancelled."""
         try:
-            async with asyncio.TaskGroup() as lives:
-                self._lives = lives
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._bus.on_turn = self._show_turn
                 for channel in self._channels.values():
-                    self._keep(lives, channel)
+                    self._supervise(tasks, channel)
                 while (message := await self._bus.consume_outbound()) is not None:
-                    self._put(lives, message)
+                    self._put(tasks, message)
         finally:
-            self._lives = None
+            self._tasks = None
 
     async def change(self, name: str, channel: BaseChannel | None) -> None:
-        """Put this channel in the place of the one of that name, also while they run; None takes it away.
+        """Replace the channel of this name, also while it runs; None removes it.
 
-        What waits for it waits for the new one. Cancelling leaves the place empty.
+        Its queued messages go to the new channel. If cancelled, the old channel is gone and the new one not started.
         """
         self._channels.pop(name, None)
         waiting: list[OutboundMessage] = []
         for key, outbox in [*self._outboxes.items()]:
-            if key[0] == name and outbox.serving is not None:
-                outbox.serving.cancel()
-                await asyncio.wait([outbox.serving])
-                waiting += [outbox.now] if outbox.now is not None else []
+            if key[0] == name and outbox.task is not None:
+                outbox.task.cancel()
+                await asyncio.wait([outbox.task])
+                waiting += [outbox.in_flight] if outbox.in_flight is not None else []
                 waiting += outbox.waiting
-        if (kept := self._kept.pop(name, None)) is not None:
-            kept.cancel()
-            await asyncio.wait([kept])
+        if (supervisor := self._supervisors.pop(name, None)) is not None:
+            supervisor.cancel()
+            await asyncio.wait([supervisor])
         if channel is not None:
             self._channels[name] = channel
-        if self._lives is not None:
+        if self._tasks is not None:
             if channel is not None:
-                self._keep(self._lives, channel)
+                self._supervise(self._tasks, channel)
             for message in waiting:
-                self._put(self._lives, message)
+                self._put(self._tasks, message)
 
-    def _keep(self, lives: asyncio.TaskGroup, channel: BaseChannel) -> None:
-        self._kept[channel.name] = lives.create_task(Supervisor(channel, first_wait_s=self._first_wait_s).run())
+    def _show_turn(self, message: InboundMessage, begins: bool) -> None:
+        """Let the channel show that a user's message is being worked on; nobody waits for a job."""
+        channel, to = self._channels.get(message.channel), message.address
+        if channel is not None and message.origin is Origin.USER and not message.quiet:
+            key = message.journal_key or str(id(message))
+            (channel.turn_started if begins else channel.turn_ended)(to, key)
+
+    def _supervise(self, tasks: asyncio.TaskGroup, channel: BaseChannel) -> None:
+        supervisor = ChannelSupervisor(channel, first_wait_s=self._first_wait_s)
+        self._supervisors[channel.name] = tasks.create_task(supervisor.run())
 
     async def drain(self) -> None:
-        """Wait until nothing is on its way out to a platform that can be reached."""
-        while self._bus.outbound_size or any(self._can_go(name) for name, _, _ in self._outboxes):  # noqa: ASYNC110 only at the end
+        """Wait until no message is queued for a connected channel."""
+        while self._bus.outbound_size or any(self._can_send(name) for name, _, _ in self._outboxes):  # noqa: ASYNC110 only at the end
             await asyncio.sleep(0.01)
 
-    def _can_go(self, name: str) -> bool:
+    def _can_send(self, name: str) -> bool:
         channel = self._channels.get(name)
-        return channel is None or channel.is_running  # where there is none, it is given up at once
+        return channel is None or channel.is_running  # messages for a missing channel fail at once
 
-    def _put(self, lives: asyncio.TaskGroup, message: OutboundMessage) -> None:
+    def _put(self, tasks: asyncio.TaskGroup, message: OutboundMessage) -> None:
         key = (message.channel, message.chat_id, message.thread_id)
         outbox = self._outboxes.get(key)
         if outbox is not None:
@@ -164,117 +176,127 @@ class ChannelManager:
             outbox.arrived.set()
             return
         self._outboxes[key] = outbox = _Outbox(deque([message]))
-        outbox.serving = lives.create_task(self._serve(key, outbox))
+        outbox.task = tasks.create_task(self._serve(key, outbox))
 
     async def _serve(self, key: _ChatKey, outbox: _Outbox) -> None:
-        """One chat's messages, in order, until none waits."""
         channel = self._channels.get(key[0])
         try:
             while outbox.waiting:
-                outbox.now = message = _next(outbox.waiting)
+                outbox.in_flight = message = _pop_merged(outbox.waiting)
                 if channel is None:
-                    await self._give_up(message, f"there is no channel {message.channel!r} here")
-                elif message.kind.lasts:
-                    await self._until_it_is_sent(channel, message)
+                    await self._fail(message, f"there is no channel {message.channel!r} here")
+                elif message.kind.is_durable:
+                    await self._send_with_retries(channel, message)
                 else:
                     await self._show(channel, message)
                     if message.kind is OutboundKind.STREAM_DELTA:
                         await _pause(outbox, message, channel.delta_pause_s(message.chat_id))
-                outbox.now = None
+                outbox.in_flight = None
         finally:
             del self._outboxes[key]
 
     async def _show(self, channel: BaseChannel, message: OutboundMessage) -> None:
-        """Something that only shows how the work goes: tried once, and only where somebody can see it."""
+        """Try once to show a progress message, if the channel is connected."""
         if not channel.is_running:
             return
         try:
-            async with asyncio.timeout(SEND_S):
-                await contained(channel.deliver(message))
-        except Exception as error:  # the wall of a connection; the reply is what counts
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await contain_errors(channel.deliver(message))
+        except Exception as error:  # a channel may raise anything, and only the reply counts
             log.debug("%s: a %s was not shown: %s", channel.name, message.kind.value, error)
 
-    async def _until_it_is_sent(self, channel: BaseChannel, message: OutboundMessage) -> None:
-        waits = deque(self._waits_s[: self._tries.get(channel.name, len(self._waits_s))])
-        limited, limited_s = 0, 0.0
+    async def _send_with_retries(self, channel: BaseChannel, message: OutboundMessage) -> None:
+        delays = deque(self._retry_delays_s[: self._retries.get(channel.name, len(self._retry_delays_s))])
+        throttled, throttled_s = 0, 0.0
         while True:
-            await _until_reachable(channel, message.chat_id)
+            await _wait_until_reachable(channel, message.chat_id)
             await self._bus.sending(message)
             try:
-                async with asyncio.timeout(SEND_S):
-                    ids = await contained(channel.deliver(message))
-            except NotConnectedError as error:
-                message.may_repeat = message.may_repeat or error.may_have_it
-                await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
-                continue
+                async with asyncio.timeout(timeout_s := await asyncio.to_thread(_timeout_s, message.media)):
+                    ids = await contain_errors(channel.deliver(message))
             except UndeliverableError as error:
-                await self._give_up(message, str(error))
+                await self._fail(message, str(error))
                 return
             except RateLimitedError as error:
-                limited += 1
-                if limited > _MOST_LIMITED and limited_s >= self._limited_s:
-                    await self._give_up(message, str(error))
+                throttled += 1
+                if throttled > _MAX_FAST_RETRIES and throttled_s >= self._max_throttled_s:
+                    await self._fail(message, str(error))
                     return
-                least_s = self._first_wait_s if limited >= _MOST_LIMITED else 0.0
+                least_s = self._first_wait_s if throttled >= _MAX_FAST_RETRIES else 0.0
                 pause_s = max(error.retry_after_s, least_s)
                 await asyncio.sleep(pause_s)
-                limited_s += pause_s
+                throttled_s += pause_s
                 continue
-            except Exception as error:  # the wall of a connection
+            except Exception as error:  # a channel may raise anything
+                may_have_arrived = isinstance(error, TimeoutError) or _may_have_arrived(error)
+                if isinstance(error, NotConnectedError) and not may_have_arrived:
+                    await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
+                    continue
                 if not isinstance(error, SendError | TimeoutError):
-                    log.exception("%s: sending broke", channel.name)
-                if not waits:
-                    late = isinstance(error, TimeoutError) and not str(error)
-                    await self._give_up(message, f"no answer within {SEND_S:g} s" if late else told_of(error))
+                    log.exception("%s: sending failed", channel.name)
+                if not delays:
+                    timed_out = isinstance(error, TimeoutError) and not str(error)
+                    reason = f"no answer within {timeout_s:g} s" if timed_out else describe_error(error)
+                    await self._fail(message, reason)
                     return
-                await asyncio.sleep(waits.popleft())
-                message.may_repeat = message.may_repeat or isinstance(error, TimeoutError) or _may_have_it(error)
+                await asyncio.sleep(delays.popleft())
+                message.may_repeat = message.may_repeat or may_have_arrived
+                message.unconfirmed = message.unconfirmed or may_have_arrived
                 continue
-            channel.evidence.went()
+            channel.status.record_sent()
             await self._bus.sent(message, ids)
             return
 
-    async def _give_up(self, message: OutboundMessage, reason: str) -> None:
+    async def _fail(self, message: OutboundMessage, reason: str) -> None:
         error = DeliveryFailedError(f"The message to {message.channel}:{message.chat_id} was not delivered: {reason}")
         channel = self._channels.get(message.channel)
         if channel is not None:
-            channel.evidence.refused(reason)
+            channel.status.record_failed(reason)
         await self._bus.failed(message, error)
-        if message.kind.lasts:
+        if message.kind.is_durable:
             await self._dead_letter(message, error)
 
 
-async def _until_reachable(channel: BaseChannel, chat_id: str) -> None:
+def _timeout_s(files: Sequence[str]) -> float:
+    """Return the timeout of one attempt, in seconds. Blocking: reads the sizes of the files."""
+    size = 0
+    for path in files:
+        with suppress(OSError, ValueError):  # a URL, or a file that has gone
+            size += Path(path).stat().st_size
+    return round(SEND_TIMEOUT_S + size / SLOWEST_UPLOAD)
+
+
+async def _wait_until_reachable(channel: BaseChannel, chat_id: str) -> None:
     try:
-        await contained(channel.reachable(chat_id))
-    except Exception:  # the wall of a connection: sending will show whether it can be reached
-        log.exception("%s: asking whether a chat can be reached broke", channel.name)
+        await contain_errors(channel.reachable(chat_id))
+    except Exception:  # a channel may raise anything; sending will show whether the chat is reachable
+        log.exception("%s: checking whether a chat is reachable failed", channel.name)
 
 
-def _may_have_it(error: Exception) -> bool:
-    return isinstance(error, SendError) and error.may_have_it
+def _may_have_arrived(error: Exception) -> bool:
+    return isinstance(error, SendError) and error.may_have_arrived
 
 
-def _next(waiting: deque[OutboundMessage]) -> OutboundMessage:
-    """The next message; pieces of one growing answer that wait behind each other are one."""
+def _pop_merged(waiting: deque[OutboundMessage]) -> OutboundMessage:
+    """Pop the next message; consecutive deltas of one turn are merged."""
     message = waiting.popleft()
     if message.kind is not OutboundKind.STREAM_DELTA:
         return message
-    pieces = [message.content]
-    while waiting and _goes_on(waiting[0], message):
-        pieces.append(waiting.popleft().content)
-    return replace(message, content="".join(pieces)) if len(pieces) > 1 else message
+    texts = [message.content]
+    while waiting and _is_next_delta(waiting[0], message):
+        texts.append(waiting.popleft().content)
+    return replace(message, content="".join(texts)) if len(texts) > 1 else message
 
 
-def _goes_on(message: OutboundMessage, before: OutboundMessage) -> bool:
-    return message.kind is OutboundKind.STREAM_DELTA and message.turn_id == before.turn_id
+def _is_next_delta(message: OutboundMessage, previous: OutboundMessage) -> bool:
+    return message.kind is OutboundKind.STREAM_DELTA and message.turn_id == previous.turn_id
 
 
 async def _pause(outbox: _Outbox, shown: OutboundMessage, seconds: float) -> None:
-    """Wait a while, so that a growing answer is not shown anew at each word; but not with what ends it."""
+    """Throttle the updates of a streamed answer. Ends early when anything but another delta is queued."""
     try:
         async with asyncio.timeout(seconds):
-            while not outbox.waiting or _goes_on(outbox.waiting[-1], shown):
+            while not outbox.waiting or _is_next_delta(outbox.waiting[-1], shown):
                 outbox.arrived.clear()
                 await outbox.arrived.wait()
     except TimeoutError:

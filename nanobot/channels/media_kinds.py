@@ -1,4 +1,4 @@
-"""What an attachment is: by its first bytes before its name, and by its name before what its sender says of it."""
+"""Detects the kind of a file: by its first bytes, then its name, then the declared content type."""
 
 import re
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from pathlib import Path, PureWindowsPath
 
 from nanobot.errors import NanobotError
 
-HEAD = 64
-"""Bytes that tell what a file is."""
-PARTIAL = ".part"
-"""How a file ends that is half there."""
+HEAD_BYTES = 64
+"""How many bytes the detection needs."""
+PARTIAL_SUFFIX = ".part"
+"""Suffix of an unfinished download."""
 
 
 class MediaKind(StrEnum):
-    """What an attachment is to a person."""
+    """The kind of an attachment."""
 
     IMAGE = "image"
     VOICE = "voice"
@@ -22,15 +22,20 @@ class MediaKind(StrEnum):
     VIDEO = "video"
     FILE = "file"
 
+    @property
+    def may_quote_others(self) -> bool:
+        """Whether the model reads content that may not be the sender's own. A voice message is the sender's."""
+        return self in (MediaKind.IMAGE, MediaKind.AUDIO)
+
     @classmethod
     def of_type(cls, content_type: str | None) -> "MediaKind":
-        """By what a platform says of it, such as `image/png`; a voice no content type tells."""
+        """The kind for a declared content type, such as `image/png`; never VOICE."""
         main = (content_type or "").partition("/")[0].lower()
         return cls(main) if main in (cls.IMAGE, cls.AUDIO, cls.VIDEO) else cls.FILE
 
 
 class MediaError(NanobotError):
-    """An attachment cannot be sent. The text says why, and what to do."""
+    """An attachment cannot be stored or sent. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ _MAGIC: tuple[tuple["re.Pattern[bytes]", _Type], ...] = (
     (re.compile(rb"\x1a\x45\xdf\xa3"), _Type(".webm", MediaKind.VIDEO)),
     (re.compile(rb"%PDF-"), _Type(".pdf", MediaKind.FILE)),
 )
-"""How files begin whose form nothing else shares; Office files are zips, and keep the end of their name."""
+"""First bytes of formats that are unambiguous. Office files are zip files and keep the suffix of their name."""
 _CONTENT_TYPES = {
     "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/svg+xml": ".svg",
     "audio/ogg": ".ogg", "audio/mpeg": ".mp3", "audio/mp4": ".m4a", "audio/wav": ".wav", "audio/webm": ".webm",
@@ -73,46 +78,47 @@ _BY_SUFFIX = {".svg": MediaKind.IMAGE, ".aac": MediaKind.AUDIO, ".opus": MediaKi
 _SAFE_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}\Z")
 
 
-def suffix_of(head: bytes, name: str | None, content_type: str | None) -> str:
-    """How a file should end that begins like this: by its bytes, else by its name, else by what its sender says."""
-    for magic, is_type in _MAGIC:
+def detect_suffix(head: bytes, name: str | None, content_type: str | None) -> str:
+    """Return the suffix for a file with these first bytes, name and declared content type; `.bin` if unknown."""
+    for magic, file_type in _MAGIC:
         if magic.match(head):
-            if is_type.suffix == ".webm" and (content_type or "").startswith("audio/"):
-                return ".webm"
-            return is_type.suffix
-    named = PureWindowsPath(name or "").suffix.lower()  # takes both kinds of slashes for what they are
-    if _SAFE_SUFFIX.match(named) and named != PARTIAL:
-        return named
-    said = (content_type or "").partition(";")[0].strip().lower()
-    return _CONTENT_TYPES.get(said, ".bin")
+            return file_type.suffix
+    suffix = PureWindowsPath(name or "").suffix.lower()  # splits at both kinds of slashes
+    if _SAFE_SUFFIX.match(suffix) and suffix != PARTIAL_SUFFIX:
+        return suffix
+    declared = (content_type or "").partition(";")[0].strip().lower()
+    return _CONTENT_TYPES.get(declared, ".bin")
 
 
-def kind_of_file(path: Path, said: MediaKind) -> MediaKind:
-    """What it really is. A voice stays one where it is sound; a "picture" that is none is a file."""
+def detect_file_kind(path: Path, declared: MediaKind) -> MediaKind:
+    """`detect_kind` of a file; `declared` if it cannot be read. Blocking."""
     try:
         with open(path, "rb") as file:
-            return kind_of_head(file.read(HEAD), path.suffix.lower(), said)
+            return detect_kind(file.read(HEAD_BYTES), path.suffix.lower(), declared)
     except OSError:
-        return said
+        return declared
 
 
-def kind_of_head(head: bytes, suffix: str, said: MediaKind) -> MediaKind:
-    """What a file is that begins and ends like this; `said`: what its sender says."""
-    found = next((one.kind for magic, one in _MAGIC if magic.match(head)), kind_by_suffix(suffix))
-    if found is None:
-        return MediaKind.FILE if said is MediaKind.IMAGE else said
-    if said in {MediaKind.VOICE, MediaKind.AUDIO} and found in {MediaKind.AUDIO, MediaKind.VIDEO}:
-        return said  # a recording may come in a film's box
-    return said if said is MediaKind.VIDEO and found is MediaKind.IMAGE else found  # a moving picture may be a GIF
+def detect_kind(head: bytes, suffix: str, declared: MediaKind) -> MediaKind:
+    """Return the kind of a file with these first bytes and this suffix; `declared` is what the sender says.
+
+    A declared voice message stays one if the file has sound; a declared image that is none becomes FILE.
+    """
+    kind = next((file_type.kind for magic, file_type in _MAGIC if magic.match(head)), kind_by_suffix(suffix))
+    if kind is None:
+        return MediaKind.FILE if declared is MediaKind.IMAGE else declared
+    if declared in {MediaKind.VOICE, MediaKind.AUDIO} and kind in {MediaKind.AUDIO, MediaKind.VIDEO}:
+        return declared  # recordings may use a video container
+    return declared if declared is MediaKind.VIDEO and kind is MediaKind.IMAGE else kind  # a GIF may be a video
 
 
 def kind_by_suffix(suffix: str) -> MediaKind | None:
-    """What a file is by the end of its name alone."""
-    return next((one.kind for _, one in _MAGIC if one.suffix == suffix), _BY_SUFFIX.get(suffix))
+    """The kind by the suffix alone, or None if unknown."""
+    return next((file_type.kind for _, file_type in _MAGIC if file_type.suffix == suffix), _BY_SUFFIX.get(suffix))
 
 
-def reason_of(error: BaseException) -> str:
-    """Why it could not be read or had, in a few words."""
+def describe_reason(error: BaseException) -> str:
+    """Why a file could not be read or downloaded, in a few words."""
     if isinstance(error, TimeoutError):
         return "it took too long"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

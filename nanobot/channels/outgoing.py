@@ -1,4 +1,4 @@
-"""What a message wants to send along, looked at before it goes: a plain file within bounds, or an address."""
+"""Checks the files and URLs that a message wants to send."""
 
 import asyncio
 import os
@@ -9,14 +9,14 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from nanobot.channels.media_kinds import HEAD, MediaError, MediaKind, kind_by_suffix, kind_of_head, reason_of
-from nanobot.utils.no_links import open_exactly
+from nanobot.channels.media_kinds import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
+from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Something to send: a file that was looked at, or an address that the platform (never we) may fetch."""
+    """A checked file, or a URL that the platform (never nanobot) may fetch."""
 
     kind: MediaKind
     name: str
@@ -25,58 +25,59 @@ class Outgoing:
     size: int = field(default=0)
 
 
-async def outgoing(named: str, *, largest: int) -> Outgoing:
-    """What a message wants to send along: a path without links, or an http(s) address (stickers may have one).
+async def prepare_outgoing(source: str, *, largest: int) -> Outgoing:
+    """Check a path (symlinks already resolved) or an http(s) URL. `largest` is in bytes.
 
-    Which paths the agent may name at all is for its tools to say. Raises MediaError, fit for the agent to
-    read, where there is no such file, where it is none, empty or too large.
+    The agent's tools decide which paths it may name. Raises MediaError, with a text for the model, if the file is
+    missing, not a regular file, empty or too large.
     """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", named):
-        return _remote(named)
-    return await asyncio.to_thread(_local, named, largest)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", source):
+        return _prepare_url(source)
+    return await asyncio.to_thread(_prepare_file, source, largest)
 
 
-def _remote(url: str) -> Outgoing:
+def _prepare_url(url: str) -> Outgoing:
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
         host = None
     if not host or parts.scheme.lower() not in {"http", "https"}:
-        raise MediaError(f"{url} cannot be sent. Name a file, or an http or https address.")
+        raise MediaError(f"{url} cannot be sent. Name a file, or an http or https URL.")
     name = PurePosixPath(parts.path).name or host
     return Outgoing(kind_by_suffix(PurePosixPath(name).suffix.lower()) or MediaKind.FILE, name, url=url)
 
 
-def open_still(path: Path) -> BufferedReader:
-    """A file that a message names, opened for its bytes. Who named it has followed its links: one that was put in its
-    place while the message waited leads to what nobody meant to send. Blocking; raises OSError.
+def open_outgoing(path: Path) -> BufferedReader:
+    """Open a file that a message names, without following symlinks. Blocking; raises OSError.
+
+    The tools resolved its links already: a link that replaced the file since leads to what nobody approved.
     """
-    return os.fdopen(open_exactly(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+    return os.fdopen(open_no_follow(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
 
 
-def _local(named: str, largest: int) -> Outgoing:
-    path = Path(named)
+def _prepare_file(source: str, largest: int) -> Outgoing:
+    path = Path(source)
     try:
-        with open_still(path) as file:
-            told = os.fstat(file.fileno())
-            if not stat.S_ISREG(told.st_mode):
-                raise MediaError(f"{named} is no file that can be sent. Name a plain file.")
-            head = file.read(HEAD)
+        with open_outgoing(path) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise MediaError(f"{source} is not a regular file and cannot be sent.")
+            head = file.read(HEAD_BYTES)
     except (OSError, ValueError) as error:
         if isinstance(error, IsADirectoryError) or _is_folder(path):
-            raise MediaError(f"{named} is a folder. Pack it into an archive, or name the files in it.") from error
+            raise MediaError(f"{source} is a folder. Pack it into an archive, or name the files in it.") from error
         raise MediaError(
-            f"{named} cannot be read ({reason_of(error)}). Check the path, or make the file first."
+            f"{source} cannot be read ({describe_reason(error)}). Check the path, or create the file first."
         ) from error
-    if not told.st_size:
-        raise MediaError(f"{named} is empty; platforms refuse empty files. Write something into it first.")
-    if told.st_size > largest:
+    if not status.st_size:
+        raise MediaError(f"{source} is empty; platforms refuse empty files. Write something into it first.")
+    if status.st_size > largest:
         raise MediaError(
-            f"{named} has {human_size(told.st_size)}; the most that can be sent here is {human_size(largest)}. "
-            "Make it smaller, or say where it lies."
+            f"{source} has {human_size(status.st_size)}; the limit here is {human_size(largest)}. "
+            "Make it smaller, or tell the user where it is."
         )
-    return Outgoing(kind_of_head(head, path.suffix.lower(), MediaKind.FILE), path.name, path, size=told.st_size)
+    return Outgoing(detect_kind(head, path.suffix.lower(), MediaKind.FILE), path.name, path, size=status.st_size)
 
 
 def _is_folder(path: Path) -> bool:

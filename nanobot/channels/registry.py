@@ -1,4 +1,4 @@
-"""Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
+"""The built-in channels and those of plugins. A platform's modules are imported only when its channel is enabled."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """A channel of ours, before anything of it is loaded."""
+    """A built-in channel, not loaded yet."""
 
     name: str
     title: str
-    """What people call the platform."""
+    """The platform's display name."""
     target: str
+    """`module:Class`."""
     extra: str | None = None
-    """The extra of our package that brings its SDK; None where it is in the core."""
+    """The extra of the nanobot package with its SDK; None if no extra is needed."""
     owners_are_known: bool = True
-    """Whether the platform vouches for who writes, so that an owner can be told from others."""
+    """Whether the platform verifies senders, so that an owner can be recognised."""
     groups: str = "(?!)"
-    """What the ids of chats with several people look like, where an id of this platform tells."""
+    """Regular expression of group chat ids; matches nothing where ids do not tell."""
 
     def is_group(self, chat_id: str) -> bool:
-        """Whether this id is one of a chat with several people. False where the platform's ids do not tell."""
+        """Whether this is the id of a group chat. False if the platform's ids do not tell."""
         return re.fullmatch(self.groups, chat_id) is not None
 
 
@@ -43,30 +44,30 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
     ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
     ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email", owners_are_known=False),
-    ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),
+    ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket.channel:WebSocketChannel", "websocket"),
 )
 
 
 def find(name: str) -> ChannelSpec | None:
-    """The channel of ours with that name."""
+    """Return the built-in channel with this name."""
     return next((spec for spec in CHANNELS if spec.name == name), None)
 
 
 def plugin_names() -> Iterator[str]:
-    """Channels that installed packages bring; one named like ours is left out, and never replaces it."""
+    """Yield the channels of installed packages. A plugin cannot replace a built-in channel."""
     yield from sorted({point.name for point in entry_points(PLUGINS)} - {spec.name for spec in CHANNELS})
 
 
 def load_channel(name: str, disabled: Iterable[str] = ()) -> "type[BaseChannel]":
-    """The class that serves this channel. Raises ChannelSetupError, which says what to install.
+    """Import the class of a channel. Raises ChannelSetupError, which says what to install.
 
-    `disabled` are packages whose channels are not wanted.
+    `disabled`: packages whose channels must not be loaded.
     """
     spec = find(name)
     if spec is None:
         return _load_plugin(name, disabled)
     try:
-        return _checked(name, load(spec.target))
+        return _check_class(name, load(spec.target))
     except PluginError as error:
         if spec.extra is not None and isinstance(error.__cause__, ModuleNotFoundError):
             raise ChannelSetupError(
@@ -81,35 +82,38 @@ def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
         if point.name == name:
             if names(disabled, package_of(point)):
                 raise ChannelSetupError(
-                    f"channels.{name} is of the package {package_of(point)}, which plugins.disabled names. Take it out "
-                    f"there, or set channels.{name}.enabled to false."
+                    f"channels.{name} comes from the package {package_of(point)}, which plugins.disabled lists. Remove "
+                    f"it there, or set channels.{name}.enabled to false."
                 )
-            return _checked(name, _loaded(name, point))
+            return _check_class(name, _load_entry_point(name, point))
     known = [spec.name for spec in CHANNELS]
-    near = "".join(f"Did you mean {one}? " for one in nearest(name, known)[:1])
+    suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
     raise ChannelSetupError(
-        f"channels.{name}: nanobot has no such channel, and no installed package brings it. {near}"
-        f"It has {', '.join(known)}. "
+        f"channels.{name}: nanobot has no such channel, and no installed package provides it. {suggestion}"
+        f"Built-in channels: {', '.join(known)}. "
         f"Set channels.{name}.enabled to false, or install the package."
     )
 
 
-def _loaded(name: str, point: "EntryPoint") -> object:
+def _load_entry_point(name: str, point: "EntryPoint") -> object:
     try:
-        found: object = load(point.value)
+        target: object = load(point.value)
     except PluginError as error:
-        raise ChannelSetupError(f"channels.{name} is of the package {package_of(point)}: {error}") from error.__cause__
-    except Exception as error:  # the wall of a connection: somebody else's import may do anything
         raise ChannelSetupError(
-            f"channels.{name} is of the package {package_of(point)}, which cannot be loaded: {type(error).__name__}: "
-            f"{error}. That is for its author to mend; until then set channels.{name}.enabled to false."
+            f"channels.{name} comes from the package {package_of(point)}: {error}"
+        ) from error.__cause__
+    except Exception as error:  # importing a plugin may raise anything
+        raise ChannelSetupError(
+            f"channels.{name} comes from the package {package_of(point)}, which cannot be loaded: "
+            f"{type(error).__name__}: {error}. Its author has to fix that; until then set channels.{name}.enabled to "
+            "false."
         ) from error
-    return found
+    return target
 
 
-def _checked(name: str, found: object) -> "type[BaseChannel]":
+def _check_class(name: str, target: object) -> "type[BaseChannel]":
     from nanobot.channels.base import BaseChannel
 
-    if isinstance(found, type) and issubclass(found, BaseChannel):
-        return found
-    raise ChannelSetupError(f"channels.{name}: {found!r} is no channel: it does not derive from BaseChannel.")
+    if isinstance(target, type) and issubclass(target, BaseChannel):
+        return target
+    raise ChannelSetupError(f"channels.{name}: {target!r} is not a channel: it does not derive from BaseChannel.")

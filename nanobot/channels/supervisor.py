@@ -1,7 +1,6 @@
-"""Keeps one channel connected: starts it, sees whether it lives, and starts it again.
+"""Keeps one channel connected: starts it, watches for stalls, and reconnects with exponential backoff.
 
-A channel that says nothing for too long is not believed: it is cut off and made anew. Who waits for a connection waits
-here, so that a network that is gone for an hour costs nothing but the hour.
+A connection on which the platform is silent for too long is closed and opened again.
 """
 
 import asyncio
@@ -10,97 +9,104 @@ import random
 
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.errors import NanobotError
-from nanobot.utils.aio import contained
+from nanobot.utils.aio import contain_errors
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 30.0
-"""A network that comes back is noticed within this."""
+"""Longest backoff: a network that is back is noticed within this."""
 SETUP_WAIT_S = 300.0
-"""How often a channel is tried whose owner has to change something: they may have done so at the platform."""
-GOODBYE_S = 5.0
-"""How long a channel may take to say goodbye; nobody waits longer, neither a stop nor a changed config."""
+"""Retry interval of a channel whose owner has to change something: they may do so at the platform."""
+STOP_TIMEOUT_S = 5.0
+"""How long `stop` of a channel may take."""
 
 
-class Supervisor:
-    """The life of one channel. Never ends by itself, whatever the channel does."""
+class ChannelSupervisor:
+    """Runs one channel. Never ends by itself, whatever the channel does."""
 
     def __init__(
-        self, channel: BaseChannel, *, first_wait_s: float = FIRST_WAIT_S, goodbye_s: float = GOODBYE_S
+        self, channel: BaseChannel, *, first_wait_s: float = FIRST_WAIT_S, stop_timeout_s: float = STOP_TIMEOUT_S
     ) -> None:
         self._channel = channel
-        self._goodbye_s = goodbye_s
+        self._stop_timeout_s = stop_timeout_s
         self._first_wait_s = first_wait_s
 
     async def run(self) -> None:
-        """Keep the channel alive until this is cancelled; then it has stopped."""
+        """Keep the channel connected until cancelled; it is stopped when the cancellation returns."""
         failures = 0
+        if (inbox := self._channel.inbox) is not None:
+            inbox.resume()
         try:
             while True:
-                self._channel.evidence.turn(ChannelState.CONNECTING)
-                began = self._channel.evidence.clock.monotonic()
-                wait_s = await self._once(failures)
-                lived = self._channel.evidence.clock.monotonic() - began > LONGEST_WAIT_S
-                failures = 0 if lived else failures + 1
+                self._channel.status.set_state(ChannelState.CONNECTING)
+                began = self._channel.status.clock.monotonic()
+                wait_s = await self._connect_once(failures)
+                was_stable = self._channel.status.clock.monotonic() - began > LONGEST_WAIT_S
+                failures = 0 if was_stable else failures + 1
                 await asyncio.sleep(wait_s)
         finally:
-            await self._say_goodbye()
-            self._channel.evidence.turn(ChannelState.OFF)
+            try:
+                if inbox is not None:
+                    await inbox.close()
+                await self._stop()
+            finally:
+                self._channel.status.set_state(ChannelState.OFF)
 
-    async def _once(self, failures: int) -> float:
-        """One connection, to its end; how long to wait before the next."""
-        name, evidence = self._channel.name, self._channel.evidence
+    async def _connect_once(self, failures: int) -> float:
+        """Run one connection until it ends. Return how long to wait before the next, in seconds."""
+        name, status = self._channel.name, self._channel.status
         try:
-            await self._until_it_stalls()
+            await self._serve()
             error = "the connection ended"
         except ChannelSetupError as setup:
-            if evidence.last_error != str(setup):  # said once, not at each try
+            if status.last_error != str(setup):  # logged once, not at each retry
                 log.error("%s: %s", name, setup)  # noqa: TRY400 the owner needs no traceback
-            evidence.turn(ChannelState.FAILED, str(setup))
+            status.set_state(ChannelState.FAILED, str(setup))
             return SETUP_WAIT_S
-        except Exception as broken:  # the wall of a connection
-            error = told_of(broken)
+        except Exception as broken:  # a channel may raise anything; reconnect
+            error = describe_error(broken)
             log.debug("%s: the connection broke", name, exc_info=True)
         wait_s: float = min(self._first_wait_s * 2 ** min(failures, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1)  # noqa: S311
         if failures == 0:
             log.warning("%s: not connected (%s); trying again until it is", name, error)
-        evidence.turn(ChannelState.DOWN, error)
+        status.set_state(ChannelState.DOWN, error)
         return wait_s
 
-    async def _say_goodbye(self) -> None:
-        try:
-            async with asyncio.timeout(self._goodbye_s):
-                await contained(self._channel.stop())
-        except TimeoutError:
-            log.warning("%s: its stop took longer than %g s, and is left", self._channel.name, self._goodbye_s)
-        except Exception:  # the wall of a connection: what is raised here would end every other channel too
-            log.exception("%s: its stop broke", self._channel.name)
+    async def _stop(self) -> None:
+        # no asyncio.timeout: below Python 3.11.3 it raises CancelledError in a task that is being cancelled
+        stopping = asyncio.create_task(contain_errors(self._channel.stop()), name=f"stop {self._channel.name}")
+        await asyncio.wait([stopping], timeout=self._stop_timeout_s)
+        if not stopping.done():
+            stopping.cancel()
+            log.warning("%s: stop took longer than %g s; abandoned", self._channel.name, self._stop_timeout_s)
+        elif not stopping.cancelled() and (error := stopping.exception()) is not None:
+            log.error("%s: stop failed", self._channel.name, exc_info=error)  # raised, it would end every other channel
 
-    async def _until_it_stalls(self) -> None:
-        """Run the connection; cut it off when the platform has given no sign for too long. Raises what it raises."""
-        channel, evidence = self._channel, self._channel.evidence
-        evidence.sign()
-        serving = asyncio.create_task(contained(channel.start()), name=f"channel {channel.name}")
-        if not channel.says_when_up:
-            channel.up()
+    async def _serve(self) -> None:
+        """Run `start` and cancel it when the platform stalls. Raises what `start` raises."""
+        channel, status = self._channel, self._channel.status
+        status.touch()
+        serving = asyncio.create_task(contain_errors(channel.start()), name=f"channel {channel.name}")
+        if not channel.reports_up:
+            channel.mark_up()
         try:
             while not serving.done():
-                left_s = channel.stall_s - (evidence.clock.monotonic() - evidence.last_sign)
+                left_s = channel.stall_s - (status.clock.monotonic() - status.last_seen)
                 if channel.stall_s and left_s <= 0:
-                    raise TimeoutError(f"no sign of life for {channel.stall_s:g} s")
+                    raise TimeoutError(f"the platform was silent for {channel.stall_s:g} s")
                 await asyncio.wait([serving], timeout=left_s if channel.stall_s else None)
         finally:
             serving.cancel()
             await asyncio.wait([serving])
-        if serving.cancelled():  # by something of its own: nobody here wanted it to end
+        if serving.cancelled():  # by the channel itself
             raise ConnectionError("the connection was given up")
         await serving
 
 
-def told_of(error: Exception) -> str:
-    """An error in a line: ours says it all by itself, others need their name."""
+def describe_error(error: Exception) -> str:
+    """Return an error as one line: a NanobotError by its text, any other with the name of its type."""
     name, text = type(error).__name__, str(error)
     return text if isinstance(error, NanobotError) and text else f"{name}: {text}" if text else name

@@ -1,5 +1,4 @@
-"""Screens: the terminal's commands and the chat. The only home of Typer, Rich and prompt-toolkit.
+"""The command line: the terminal chat and all commands. The only package that imports Typer, Rich and prompt-toolkit.
 
-Only `__main__` may import it. Read commands (the table of commands), then any command's own file; agent says how the
-chat is to be read.
+`main` has the command table. A command is a function in `commands` or `setup`, imported when it runs.
 """

@@ -1,6 +1,6 @@
-"""What the commands share: options, the config they read, and how lists, values and texts are printed.
+"""Shared by the commands: options, loading the config, and printing of tables, JSON and texts.
 
-A terminal gets a table; a pipe gets plain lines with tabs, without a heading; `--json` gets JSON anywhere.
+A terminal gets a table, a pipe gets tab-separated lines without a heading, `--json` prints JSON anywhere.
 """
 
 import json
@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.terminal import harmless_json, is_screen, visible
+from nanobot.cli.terminal import escape_control, is_terminal, strip_control
 from nanobot.errors import NanobotError
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
 
-INTERRUPTED = 130
-"""The exit code of who was stopped by Ctrl+C."""
-SHOWN_WARNINGS = 5
+EXIT_INTERRUPTED = 130
+"""The exit code after Ctrl+C."""
+MAX_WARNINGS = 5
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("-c", "--config", metavar="FILE", help="Another config file; its folder is the data folder."),
+    typer.Option("-c", "--config", metavar="FILE", help="Use this config file; its folder is the data folder."),
 ]
 WorkspaceOption = Annotated[
-    Path | None, typer.Option("-w", "--workspace", metavar="FOLDER", help="Another workspace than the config's.")
+    Path | None, typer.Option("-w", "--workspace", metavar="FOLDER", help="Use this workspace instead of the config's.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Where a command works: its config and its folders."""
+    """The config and the folders a command works with."""
 
     config: "Config"
     config_path: Path
@@ -45,21 +45,21 @@ class Setup:
 
 
 def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
-    """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing.
+    """Load the config given on the command line, else the user's, else the defaults. Creates no file or folder.
 
-    What is odd about the file but does no harm (a key nobody knows) is said on stderr, unless somebody else says it.
-    Who needs no secret says so: it may take a command and its owner's finger to get one.
+    `warns` prints harmless problems of the file (an unknown key) on stderr. Without `secrets`, references to secrets
+    are not resolved: that may run a command that asks the user for a fingerprint. Raises ConfigError.
     """
     from nanobot.config import paths  # the loader brings pydantic, 150 ms
     from nanobot.config.loader import load_config, load_warnings
-    from nanobot.security import vault
+    from nanobot.security import redaction as vault
     from nanobot.security.secrets import named_secrets
 
     paths.use_config(config)
     loaded = load_config(must_exist=config is not None, secrets=secrets)
-    vault.hold(lambda: named_secrets(loaded.model_dump(), os.environ))
+    vault.hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
     if warns:
-        warn(load_warnings(loaded))
+        print_warnings(load_warnings(loaded))
     return Setup(
         config=loaded,
         config_path=paths.get_config_path(),
@@ -68,71 +68,71 @@ def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = Tru
     )
 
 
-def warn(warnings: Sequence[str]) -> None:
-    """Say on stderr what may be wrong, as far as a screen has room for it."""
-    for warning in warnings[:SHOWN_WARNINGS]:
-        typer.echo(f"Warning: {one_line(warning)}", err=True)
-    if len(warnings) > SHOWN_WARNINGS:
-        typer.echo(f"Warning: {len(warnings) - SHOWN_WARNINGS} more; `nanobot status --json` has them all.", err=True)
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Print the first MAX_WARNINGS warnings on stderr, and how many more there are."""
+    for warning in warnings[:MAX_WARNINGS]:
+        typer.echo(f"Warning: {to_one_line(warning)}", err=True)
+    if len(warnings) > MAX_WARNINGS:
+        typer.echo(f"Warning: {len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.", err=True)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:
-    """There is no such thing; the nearest names, and the command that lists all."""
-    near = ", ".join(repr(one_line(other)) for other in nearest(name, known))
+def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:
+    """Return the error for an unknown name, with the nearest known names. `see` is the command that lists all."""
+    near = ", ".join(repr(to_one_line(other)) for other in nearest(name, known))
     return NanobotError(
-        f"There is no {kind} {one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}See `{see}`."
+        f"There is no {kind} {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}See `{see}`."
     )
 
 
-def say_text(text: str) -> None:
-    """A text of somebody's, without what would steer a terminal and without secrets of ours."""
-    from nanobot.security.vault import masked  # only who shows such a text waits for it
+def print_text(text: str) -> None:
+    """Print text from a model or a file: without control sequences, with known secrets redacted."""
+    from nanobot.security.redaction import redact_known  # slow to import; not needed for --help
 
-    typer.echo(visible(masked(text)).rstrip("\n"))
-
-
-def show_json(value: object) -> None:
-    """As JSON, for programs; nothing in it steers a terminal, and no secret of ours is in it."""
-    from nanobot.security.vault import masked
-
-    typer.echo(harmless_json(masked(json.dumps(value, ensure_ascii=False, indent=2, default=str))))
+    typer.echo(strip_control(redact_known(text)).rstrip("\n"))
 
 
-def show_rows(
+def print_json(value: object) -> None:
+    """Print as JSON, with control characters escaped and known secrets redacted."""
+    from nanobot.security.redaction import redact_known
+
+    typer.echo(escape_control(redact_known(json.dumps(value, ensure_ascii=False, indent=2, default=str))))
+
+
+def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
 ) -> None:
-    """A table, or tabbed lines in a pipe. Without rows, the sentence `empty`, on stderr.
+    """Print a table, or tab-separated lines in a pipe. Without rows, print `empty` on stderr.
 
-    `spare` is for a table of numbers: which columns go, the first one first, where a screen has no room for all.
+    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
     """
-    from nanobot.security.vault import masked
+    from nanobot.security.redaction import redact_known
 
-    lines = [["" if cell is None else one_line(masked(str(cell))) for cell in row] for row in rows]
+    lines = [["" if cell is None else to_one_line(redact_known(str(cell))) for cell in row] for row in rows]
     if not lines:
         typer.echo(empty, err=True)
-    elif is_screen(sys.stdout):
+    elif is_terminal(sys.stdout):
         _show_table(headings, lines, spare)
     else:
         for line in lines:
             typer.echo("\t".join(line))
 
 
-def one_line(text: str) -> str:
-    """The words of a text in one line, without what would steer a terminal."""
-    return " ".join(visible(text).split())
+def to_one_line(text: str) -> str:
+    """The text in one line, white space collapsed and control sequences removed."""
+    return " ".join(strip_control(text).split())
 
 
 _SHORT_NAME = 12
-"""As much of a name has to be seen beside the numbers."""
+"""Cells of the first column that must stay visible beside the numbers."""
 
 
 def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
-    """Columns as wide as their characters are in a terminal (a Chinese one takes two cells).
+    """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
 
-    Where they do not fit, the widest give way; the first, which is what one types in the next command, never does. In a
-    table of numbers it is the one that does: half a number is a wrong one.
+    Too wide a table shrinks its widest columns, but never the first, which people type in the next command. A table of
+    numbers (`spare`) shrinks the first instead: a truncated number is a wrong one.
     """
-    from rich.cells import cell_len  # rich: 50 ms, for those who look
+    from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -142,8 +142,8 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     widths = [max(map(cell_len, column)) for column in columns]
     for name in spare:
         if min(widths[0], _SHORT_NAME) + sum(width + 2 for width in widths[1:]) > console.width:
-            place = next(index for index, column in enumerate(columns) if column[0] == name)
-            del columns[place], widths[place]
+            dropped = next(index for index, column in enumerate(columns) if column[0] == name)
+            del columns[dropped], widths[dropped]
     if spare:
         widths[0] = min(widths[0], max(console.width - sum(width + 2 for width in widths[1:]), 4))
     headings, *lines = zip(*columns, strict=True)

@@ -1,37 +1,38 @@
-"""What a terminal can show: which characters, which colours, how wide. Nothing here knows turns."""
+"""Terminals: what a stream can show, text made safe for it, colours, and writing that never raises."""
 
+import errno
 import os
 import re
 from typing import TextIO
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_BEYOND_JSON = re.compile("[\x7f-\x9f]")
+_UNESCAPED_BY_JSON = re.compile("[\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def mended(text: str) -> str:
-    """The text with what is no character (lone surrogates, as broken argv bytes become) replaced, so it can be sent."""
+def repair_output(text: str) -> str:
+    """Replace lone surrogates, which undecodable argv bytes become, so that the text can be encoded."""
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-8", "surrogateescape" if _only_escapes(text) else "replace").decode("utf-8", "replace")
 
 
 def _only_escapes(text: str) -> bool:
-    return all("\udc80" <= found <= "\udcff" for found in _SURROGATE.findall(text))
+    return all("\udc80" <= surrogate <= "\udcff" for surrogate in _SURROGATE.findall(text))
 
 
-def visible(text: str) -> str:
-    """The text without what would steer the terminal: a model or a tool may not move the cursor or set a title."""
-    return _CONTROL.sub("", mended(text).replace("\r\n", "\n").replace("\r", "\n"))
+def strip_control(text: str) -> str:
+    """Remove control sequences: text of a model or tool must not move the cursor or set a title."""
+    return _CONTROL.sub("", repair_output(text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def harmless_json(text: str) -> str:
-    """JSON, in which what may steer a terminal and JSON leaves as it is (DEL, C1) is escaped as well."""
-    return _BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", mended(text))
+def escape_control(text: str) -> str:
+    """Escape in a JSON text the control characters that JSON allows unescaped (DEL, C1)."""
+    return _UNESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", repair_output(text))
 
 
-def say(stream: TextIO, text: str) -> None:
-    """Write and flush; what the stream's encoding lacks becomes a question mark. Raises OSError when nobody reads."""
+def write_text(stream: TextIO, text: str) -> None:
+    """Write and flush. Characters the stream cannot encode become `?`. Raises OSError where the reader is gone."""
     try:
         stream.write(text)
     except UnicodeEncodeError:
@@ -40,19 +41,21 @@ def say(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def is_screen(stream: TextIO | None) -> bool:
-    """Whether a person looks at this stream."""
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether this stream is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def wants_colour(stream: TextIO | None) -> bool:
-    """Whether colours may be used: on a screen that knows them, unless NO_COLOR says no."""
-    return is_screen(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Whether to use colours: on a terminal that is not dumb, unless NO_COLOR is set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def can_redraw(stream: TextIO | None) -> bool:
-    """Whether lines that were written can be drawn anew."""
-    return is_screen(stream) and os.environ.get("TERM") not in ("dumb", "unknown") and (os.name == "nt" or _has_term())
+    """Whether the terminal can redraw lines that were written."""
+    return (
+        is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown") and (os.name == "nt" or _has_term())
+    )
 
 
 def _has_term() -> bool:
@@ -60,7 +63,7 @@ def _has_term() -> bool:
 
 
 class Paint:
-    """Colours as SGR sequences; without colour, the text as it is."""
+    """Wrap text in SGR colour sequences, or return it unchanged where `colour` is off."""
 
     def __init__(self, colour: bool) -> None:
         self.colour = colour
@@ -69,7 +72,7 @@ class Paint:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
 
     def dim(self, text: str) -> str:
-        """For what stands beside the answer."""
+        """For everything beside the answer."""
         return self._wrap("2", text)
 
     def bold(self, text: str) -> str:
@@ -77,9 +80,47 @@ class Paint:
         return self._wrap("1", text)
 
     def red(self, text: str) -> str:
-        """For what failed."""
+        """For failures."""
         return self._wrap("31", text)
 
     def green(self, text: str) -> str:
-        """For lines that a change added."""
+        """For added lines."""
         return self._wrap("32", text)
+
+
+class SafeStream:
+    """A stream whose writes never raise: the reader of a pipe may leave, the disk may be full.
+
+    `stream` is None in a process without that stream; then writes are dropped.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self.closed = False
+        self.problem = ""
+        """Why writing failed; empty while it works, and where the reader merely closed the pipe."""
+
+    def write(self, text: str) -> None:
+        """Write and flush."""
+        if self.closed or self._stream is None:
+            return
+        try:
+            write_text(self._stream, text)
+        except BrokenPipeError:
+            self._close()
+        except OSError as error:
+            if not (os.name == "nt" and error.errno == errno.EINVAL):  # a broken pipe on Windows
+                self.problem = f"the output could not be written: {error.strerror}"
+            self._close()
+
+    def _close(self) -> None:
+        """Redirect the stream to the null device, so that the flush at exit does not fail."""
+        self.closed = True
+        sink = os.open(os.devnull, os.O_WRONLY)
+        try:
+            if self._stream is not None:
+                os.dup2(sink, self._stream.fileno())
+        except (OSError, ValueError):
+            pass  # no file descriptor, so nothing to flush
+        finally:
+            os.close(sink)

@@ -1,14 +1,15 @@
-"""The `channels` part of config.json: one model a platform.
+"""The `channels` section of config.json: one model a platform.
 
-Every channel has what `ChannelConfig` has. A platform that is not here belongs to a plugin: its section is kept as it
-stands and handed to the channel. `allowFrom`: an empty list lets in nobody but those who paired, ["*"] everybody.
+All inherit `ChannelConfig`. An unknown platform belongs to a plugin: its section is passed to the channel unchanged.
+`allowFrom`: an empty list allows paired users only, ["*"] everyone.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from nanobot.config.section import (
+    RESTRICTS,
     Count,
     Ids,
     Millis,
@@ -22,11 +23,11 @@ from nanobot.config.section import (
     Whole,
 )
 
-GroupPolicy = Literal["mention", "open", "allowlist"]
+GroupPolicy = Annotated[Literal["mention", "open", "allowlist"], RESTRICTS]
 
 
 class ChannelConfig(Section):
-    """What every channel knows; null means: as `channels` says."""
+    """Settings of every channel; null means the value in `channels`."""
 
     enabled: bool = False
     allow_from: Ids = Field(default_factory=list)
@@ -39,7 +40,7 @@ class ChannelConfig(Section):
 
 
 class TelegramConfig(ChannelConfig):
-    """A Telegram bot, by long polling."""
+    """A Telegram bot, with long polling."""
 
     token: Text = ""
     proxy: str | None = None
@@ -47,18 +48,18 @@ class TelegramConfig(ChannelConfig):
     group_policy: GroupPolicy = "mention"
     streaming: bool = True
     react_emoji: Text = "👀"
-    api_base: NullableUrl = None  # null: Telegram's own; else a Bot API server of one's own
+    api_base: NullableUrl = None  # null: Telegram's own; else a self-hosted Bot API server
 
 
 class DiscordConfig(ChannelConfig):
-    """A Discord bot, by the gateway."""
+    """A Discord bot, over the gateway."""
 
     token: Text = ""
     gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
     intents: Whole = 37377
     proxy: str | None = None
     group_policy: GroupPolicy = "mention"
-    allow_channels: Ids = Field(default_factory=list)
+    allow_channels: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
     streaming: bool = True
     react_emoji: Text = "👀"
 
@@ -74,9 +75,9 @@ class WhatsAppConfig(ChannelConfig):
 class SlackDirectConfig(Section):
     """Direct messages in Slack."""
 
-    enabled: bool = True
-    policy: Literal["open", "allowlist"] = "open"
-    allow_from: Ids = Field(default_factory=list)
+    enabled: Annotated[bool, RESTRICTS] = True
+    policy: Annotated[Literal["open", "allowlist"], RESTRICTS] = "open"
+    allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
 
 
 class SlackConfig(ChannelConfig):
@@ -89,14 +90,14 @@ class SlackConfig(ChannelConfig):
     reply_in_thread: bool = True
     react_emoji: Text = "eyes"
     group_policy: GroupPolicy = "mention"
-    group_allow_from: Ids = Field(default_factory=list)
+    group_allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
     streaming: bool = True
-    api_base: NullableUrl = None  # null: Slack's own; else where its Web API is, such as a gateway of a company
+    api_base: NullableUrl = None  # null: Slack's own; else the base URL of its Web API, such as a company gateway
     dm: SlackDirectConfig = Field(default_factory=SlackDirectConfig)
 
 
 class FeishuConfig(ChannelConfig):
-    """A Feishu (or Lark) app, by its long connection."""
+    """A Feishu (or Lark) app, over its long connection."""
 
     app_id: Text = ""
     app_secret: Text = ""
@@ -122,7 +123,7 @@ class QQConfig(ChannelConfig):
 
 
 class EmailConfig(ChannelConfig):
-    """A mailbox, read by IMAP and answered by SMTP; only with `consentGranted`."""
+    """A mailbox, read with IMAP and answered with SMTP; requires `consentGranted`."""
 
     consent_granted: bool = False
     imap_host: Text = ""
@@ -152,7 +153,7 @@ class EmailConfig(ChannelConfig):
 
 
 class MatrixConfig(ChannelConfig):
-    """A Matrix account, by access token or password."""
+    """A Matrix account, with access token or password."""
 
     homeserver: Text = "https://matrix.org"
     user_id: Text = ""
@@ -165,13 +166,13 @@ class MatrixConfig(ChannelConfig):
 
 
 class MochatMentionConfig(Section):
-    """When Mochat counts a message as meant for the bot."""
+    """When a Mochat message counts as addressed to the bot."""
 
     require_in_groups: bool = False
 
 
 class MochatConfig(ChannelConfig):
-    """A Mochat agent, by Socket.IO with polling behind it."""
+    """A Mochat agent, over Socket.IO with polling as a fallback."""
 
     base_url: Text = "https://mochat.io"
     socket_url: Text = ""
@@ -195,13 +196,20 @@ class MochatConfig(ChannelConfig):
     reply_delay_ms: Millis = 120000
 
 
+class WebSocketClient(Section):
+    """A client of the WebSocket server, identified by its token."""
+
+    token: Text = ""
+
+
 class WebSocketConfig(ChannelConfig):
-    """A WebSocket server of ours, for clients of one's own."""
+    """A WebSocket server for custom clients."""
 
     host: Text = "127.0.0.1"
     port: Port = 8765
-    token: Text = ""
-    allow_origins: list[str] = Field(default_factory=list)
+    token: Annotated[Text, RESTRICTS] = ""
+    clients: dict[str, WebSocketClient] = Field(default_factory=dict)
+    allow_origins: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
     media_folders: list[str] = Field(default_factory=list)
     streaming: bool = True
     max_message_bytes: Count = 8 * 1024 * 1024
@@ -212,7 +220,7 @@ class WebSocketConfig(ChannelConfig):
 
 
 class ChannelsConfig(Section):
-    """How channels talk; each may say otherwise for itself."""
+    """Defaults for all channels; each channel may override them."""
 
     send_progress: bool = True
     send_tool_hints: bool = False
@@ -234,21 +242,21 @@ class ChannelsConfig(Section):
     websocket: WebSocketConfig = Field(default_factory=WebSocketConfig)
 
     def section(self, name: str) -> ChannelConfig:
-        """The section of that channel; for a plugin's, what every channel knows of it."""
+        """The section of a channel; for a plugin's channel, the settings that every channel has."""
         known = getattr(self, name, None) if name in type(self).model_fields else None
         if isinstance(known, ChannelConfig):
             return known
-        kept = (self.model_extra or {}).get(name)
-        return ChannelConfig.model_validate(kept if isinstance(kept, dict) else {})
+        extra = (self.model_extra or {}).get(name)
+        return ChannelConfig.model_validate(extra if isinstance(extra, dict) else {})
 
-    def switched_on(self) -> dict[str, bool]:
-        """Every channel by name, a plugin's too, and whether it is switched on."""
+    def enabled_by_name(self) -> dict[str, bool]:
+        """All channels by name, including plugins', and whether they are enabled."""
         sections = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
-        known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
-        theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
-        return known | theirs
+        known = {name: section.enabled for name, section in sections.items() if isinstance(section, ChannelConfig)}
+        plugins = {name: extra.get("enabled") is True for name, extra in sections.items() if isinstance(extra, dict)}
+        return known | plugins
 
     @property
     def enabled(self) -> list[str]:
-        """Those that are switched on, in the order of the schema, then plugins'."""
-        return [name for name, is_on in self.switched_on().items() if is_on]
+        """Enabled channels in the order of the schema, then those of plugins."""
+        return [name for name, is_on in self.enabled_by_name().items() if is_on]

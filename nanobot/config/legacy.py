@@ -1,7 +1,10 @@
-"""Keys that earlier releases of the public design wrote and that mean nothing to us: kept as they stand, no warning.
+"""Keys of earlier releases of the public design: moved ones are migrated, those without effect are preserved.
 
-Names are camelCase; `*` stands for any one name. A key stands for all below it.
+Names are camelCase; `*` matches any one name. A key includes everything below it.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from nanobot.config.spelling import camel
 
@@ -31,15 +34,88 @@ _SECTION_KEYS: dict[str, str] = {
     "tools.web": "userAgent",
     "tools.web.search": "timeout",
     "tools.web.fetch": "useJinaReader",
-    "tools.exec": "pathPrepend sandboxRoBinds sandboxRwBinds restrictToWorkspace",
-    "tools.mcpServers.*": "cwd",
+    "tools.exec": "sandboxRoBinds sandboxRwBinds restrictToWorkspace",
 }
-_KNOWN = {place: frozenset(names.split()) for place, names in _SECTION_KEYS.items()}
+_INEFFECTIVE: dict[str, tuple[tuple[object, ...], str]] = {
+    "providers.*.apiType": (
+        (None, "", "auto", "chat_completions"),
+        "is not used: nanobot speaks OpenAI chat completions with this provider.",
+    ),
+    "providers.*.thinkingStyle": (
+        (None, ""),
+        "is not used: agents.defaults.reasoningEffort says how much a model thinks, and extraBody of this provider "
+        "takes a switch that only its own API has.",
+    ),
+}
+"""Keys whose value has no effect here: the values that ask for nothing, and the warning for any other."""
+_LEGACY_KEYS = {section: frozenset(names.split()) for section, names in _SECTION_KEYS.items()}
 
 
 def is_legacy(path: tuple[str | int, ...]) -> bool:
-    """Whether an earlier release, or another client whose sections are copied here, may have written the key."""
-    names = [str(part) for part in path]
-    exact, any_name = ".".join(names[:-1]), ".".join([*names[:-2], "*"])
-    key = camel(names[-1])
-    return key in _KNOWN.get(exact, ()) or (len(names) > 1 and key in _KNOWN.get(any_name, ()))
+    """Whether an earlier release, or another client whose config was copied, may have written this key."""
+    return any(key in _LEGACY_KEYS.get(section, ()) for section, key in _candidates(path))
+
+
+def why_unused(path: tuple[str | int, ...], value: object) -> str:
+    """A warning that such a key does not do what its value asks for; empty if there is nothing to warn about."""
+    for section, key in _candidates(path):
+        neutral, explanation = _INEFFECTIVE.get(f"{section}.{key}", ((), ""))
+        if explanation and value not in neutral:
+            return explanation
+    return ""
+
+
+def _candidates(path: tuple[str | int, ...]) -> list[tuple[str, str]]:
+    """Section and key name: with the section's own name, and with `*` for it."""
+    names, key = [str(part) for part in path[:-1]], camel(str(path[-1]))
+    return [(".".join(names), key), *([(".".join([*names[:-1], "*"]), key)] if names else [])]
+
+
+# `agents.defaults.memoryWindow` needs no entry: it is still in use.
+MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("tools", "exec", "restrictToWorkspace"): ("tools", "restrictToWorkspace"),
+    ("agents", "defaults", "sessionTtlMinutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
+}
+
+
+def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with moved keys in their new place; if both places are set, the new one wins."""
+    result: dict[str, Any] = _deep_copy(tree)
+    for old, new in MOVED.items():
+        holder, key = _find_key(result, old)
+        if holder is None or key is None:
+            continue
+        value = holder.pop(key)
+        target = _create_path(result, new[:-1])
+        if target is None:
+            holder[key] = value  # the value in the way is invalid itself and will be reported
+        elif _existing_key(target, new[-1]) is None:
+            target[new[-1]] = value
+    return result
+
+
+def _find_key(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any] | None, str | None]:
+    holder: Any = tree
+    for name in path[:-1]:
+        key = _existing_key(holder, name)
+        holder = holder[key] if key is not None else None
+        if not isinstance(holder, dict):
+            return None, None
+    return holder, _existing_key(holder, path[-1])
+
+
+def _create_path(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    holder = tree
+    for name in path:
+        holder = holder.setdefault(_existing_key(holder, name) or name, {})
+        if not isinstance(holder, dict):
+            return None
+    return holder
+
+
+def _existing_key(holder: Mapping[str, Any], name: str) -> str | None:
+    return next((key for key in holder if key == name or camel(key) == name), None)
+
+
+def _deep_copy(value: Any) -> Any:
+    return {key: _deep_copy(entry) for key, entry in value.items()} if isinstance(value, dict) else value

@@ -1,6 +1,6 @@
-"""Where a config came from: what its file said, what the environment filled in, what was odd about it.
+"""The origin of a config: what its file contained, what the environment filled in, and warnings.
 
-A config carries it privately, so that saving can put back what was written and `sources` can say where a value is from.
+A config carries it privately, so that saving can restore what was written and `sources` can tell where a value is from.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MISSING = object()
 
 
 def entry_of(tree: Any, name: str | int) -> Any:
-    """What stands under a name of an object or a list, MISSING if nothing does."""
+    """The value under a name of an object or an index of a list, else MISSING."""
     if isinstance(tree, dict):
         return tree.get(name, MISSING)
     if isinstance(tree, list) and isinstance(name, int) and name < len(tree):
@@ -23,7 +23,7 @@ def entry_of(tree: Any, name: str | int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A text that points elsewhere (`${VAR}`, `file:`, `cmd:`): as it is written, and what it stood for when loaded."""
+    """A string that refers elsewhere (`${VAR}`, `file:`, `cmd:`): as written, and its value when loaded."""
 
     written: str
     loaded: Any
@@ -31,19 +31,19 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedFrom:
-    """How a config came to be; one without a file was made. Paths are camelCase.
+    """How a config was created; `file` is None without one. Paths are camelCase.
 
-    All are equal: two configs with the same settings are the same, wherever they came from.
+    All instances are equal, so that configs with the same settings are.
     """
 
     file: Path | None = None
     written: Mapping[str, Any] = field(default_factory=dict)
-    """The file, migrated, its known keys in camelCase, `${VAR}` as it stands there."""
+    """The migrated file with known keys in camelCase and `${VAR}` as written."""
     references: Mapping[KeyPath, Reference] = field(default_factory=dict)
     variables: Mapping[KeyPath, str] = field(default_factory=dict)
-    """For each key that the environment filled, the variable."""
+    """The variable of each key that the environment filled."""
     filled: Mapping[KeyPath, Any] = field(default_factory=dict)
-    """For each of these keys, the value it had when it was loaded."""
+    """The value of each of these keys when it was loaded."""
     warnings: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:

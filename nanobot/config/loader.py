@@ -1,138 +1,175 @@
-"""Reading config.json.
+"""Reads config.json.
 
-A file that cannot be used stops the command: ConfigError with file, line and key. It is never replaced by defaults
-and never rewritten. Writing is in `saver`, and offered here, where people look for it.
+An unusable file stops the command with a ConfigError that names file, line and key. It is never replaced by defaults
+and never rewritten. Writing is in `saver`, and exported here as well.
 """
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from nanobot.config import document, environment, keys
+from nanobot.config.legacy import MOVED, migrate
 from nanobot.config.loaded_from import KeyPath, LoadedFrom, Reference
-from nanobot.config.migrate import MOVED, migrate
 from nanobot.config.paths import expand, get_config_path, get_data_dir
 from nanobot.config.problems import Problem, problems_in
-from nanobot.config.saver import save_config
+from nanobot.config.saver import change_config, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.security.references import References
 
-__all__ = ["closed_channels", "get_config_path", "get_data_dir", "load_config", "load_warnings", "save_config"]
+__all__ = [
+    "change_config",
+    "closed_channels",
+    "get_config_path",
+    "get_data_dir",
+    "load_config",
+    "load_warnings",
+    "save_config",
+]
 
-SHOWN_PROBLEMS = 5
+MAX_PROBLEMS = 5
 
 
 def load_config(path: Path | str | None = None, *, must_exist: bool = False, secrets: bool = True) -> Config:
-    """The config in a file, the one in use if none is given. Raises ConfigError, and nothing else.
+    """Load a config file, by default the one in use. Raises only ConfigError.
 
-    A missing file means the defaults, unless it must exist: what a person named should be there. Who needs no secret
-    says so: then no `cmd:` of the file is run and no `file:` is read, and they stay as they are written.
+    A missing file means the defaults, unless `must_exist`. With `secrets` false, `cmd:` and `file:` references stay
+    unresolved: no command runs and no file is read.
     """
-    place = expand(path) if path is not None else get_config_path()
-    data = _read(place, must_exist)
+    path = expand(path) if path is not None else get_config_path()
+    data = _read(path, must_exist)
     try:
         text, tree = document.parse(data) if data is not None else ("{}", {})
-        return _build(place, text, tree, References(place.parent) if secrets else None)
+        return _build(path, text, tree, References(path.parent) if secrets else None)
     except document.DocumentError as error:
-        spot = f"{place}:{error.line}:{error.column}: " if error.line else f"{place} "
-        raise ConfigError(f"{spot}{error}.") from error
+        location = f"{path}:{error.line}:{error.column}: " if error.line else f"{path} "
+        raise ConfigError(f"{location}{error}.") from error
     except RecursionError as error:
-        raise ConfigError(f"{place} is nested too deeply.") from error
+        raise ConfigError(f"{path} is nested too deeply.") from error
 
 
-def _read(place: Path, must_exist: bool) -> bytes | None:
+def _read(path: Path, must_exist: bool) -> bytes | None:
     try:
-        with open(place, "rb") as file:
-            return file.read(document.LONGEST + 1)
+        with open(path, "rb") as file:
+            return file.read(document.MAX_BYTES + 1)
     except FileNotFoundError as error:
         if must_exist:
             raise ConfigError(
-                f"{place} does not exist. Correct the path, or run `nanobot onboard` to make it."
+                f"{path} does not exist. Correct the path, or run `nanobot onboard` to create it."
             ) from error
         return None
     except IsADirectoryError as error:
-        raise ConfigError(f"{place} is a folder. Name the file in it.") from error
+        raise ConfigError(f"{path} is a folder. Name the file in it.") from error
     except NotADirectoryError as error:
-        taken = next((folder for folder in place.parents if folder.is_file()), place.parent)
+        blocking_file = next((folder for folder in path.parents if folder.is_file()), path.parent)
         raise ConfigError(
-            f"{taken} is a file where a folder should be, so there is no config. Move it away, or name a config."
+            f"{blocking_file} is a file where a folder should be, so there is no config. Move it away, or "
+            "use another config."
         ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{place} cannot be read: {reason}. Correct its permissions or the path.") from error
+        raise ConfigError(f"{path} cannot be read: {reason}. Correct its permissions or the path.") from error
 
 
-def _build(place: Path, text: str, tree: dict[str, Any], secrets: References | None) -> Config:
-    """Check and fill a parsed file; every complaint is made here, where its place is known."""
+def _build(path: Path, text: str, tree: dict[str, Any], secrets: References | None) -> Config:
+    """Validate a parsed file and apply the environment. All errors are raised here, where the line is known."""
     try:
         written = keys.in_camel_case(migrate(tree), Config)
         resolved = environment.resolve(written, os.environ, secrets)
         filled = environment.fill(resolved.tree, Config, os.environ)
-    except keys.TwiceError as error:
-        raise ConfigError(f"{place}:{_line(text, error.path)}: {error}") from error
-    except environment.BadTextError as error:
-        raise ConfigError(f"{place}:{_line(text, error.path)}: {Problem(error.path, str(error))}.") from error
-    # What begins with an underscore is ours to keep, not a setting: pydantic-settings would obey it.
+    except keys.DuplicateKeyError as error:
+        raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {error}") from error
+    except environment.UnresolvedTextError as error:
+        raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {Problem(error.path, str(error))}.") from error
+    # Keys that begin with an underscore are preserved, not settings: pydantic-settings would use them.
     settings = {key: value for key, value in filled.tree.items() if not key.startswith("_")}
     try:
         config = Config(**settings)
     except ValidationError as error:
-        raise _refusal(place, text, problems_in(error, filled.tree), filled.variables) from error
+        raise _config_error(path, text, problems_in(error, filled.tree), filled.variables) from error
+    unknown = [*keys.unknown_keys(resolved.tree, Config)]
+    _require_restrictions(path, text, unknown, filled.unknown_variables)
     loaded_from = LoadedFrom(
-        file=place,
+        file=path,
         written=written,
-        references={path: Reference(said, keys.value_at(config, path)) for path, said in resolved.references.items()},
+        references={
+            path: Reference(written_text, keys.value_at(config, path))
+            for path, written_text in resolved.references.items()
+        },
         variables=filled.variables,
         filled={path: keys.value_at(config, path) for path in filled.variables},
-        warnings=tuple(_warnings(place, text, resolved.tree, filled.strays)),
+        warnings=tuple(_warnings(path, text, unknown, filled.unknown_variables)),
     )
-    return config.came_from(loaded_from)
+    return config.with_origin(loaded_from)
 
 
-def _refusal(place: Path, text: str, problems: list[Problem], variables: Mapping[KeyPath, str]) -> ConfigError:
+def _require_restrictions(
+    path: Path, text: str, unknown: Sequence[keys.UnknownKey], unknown_variables: Sequence[str]
+) -> None:
+    """Raise ConfigError if a misspelt key would drop a restriction: a warning is easily missed."""
+    lost_restrictions = [pair for key in unknown for pair in key.lost_restrictions]
+    variables: dict[KeyPath, str] = {}
+    for variable in unknown_variables:
+        tree = keys.in_camel_case(environment.as_tree(variable), Config)
+        pairs = [pair for key in keys.unknown_keys(tree, Config) for pair in key.lost_restrictions]
+        variables |= dict.fromkeys((written for written, _ in pairs), variable)
+        lost_restrictions += pairs
+    if lost_restrictions:
+        problems = [
+            Problem(
+                written,
+                f"is not a known key. Did you mean {keys.dotted(meant)}? That key restricts what the agent may do or "
+                "spend, so nanobot does not start without it. Correct the name, or delete the key",
+            )
+            for written, meant in lost_restrictions
+        ]
+        raise _config_error(path, text, problems, variables)
+
+
+def _config_error(path: Path, text: str, problems: list[Problem], variables: Mapping[KeyPath, str]) -> ConfigError:
     lines = []
-    for problem in problems[:SHOWN_PROBLEMS]:
+    for problem in problems[:MAX_PROBLEMS]:
         variable = next((name for path, name in variables.items() if problem.path[: len(path)] == path), None)
-        spot = f"{variable} in the environment" if variable else f"{place}:{_line(text, problem.path)}"
-        lines.append(f"{spot}: {problem}.")
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"... and {len(problems) - SHOWN_PROBLEMS} more.")
+        location = f"{variable} in the environment" if variable else f"{path}:{_line_of_key(text, problem.path)}"
+        lines.append(f"{location}: {problem}.")
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"... and {len(problems) - MAX_PROBLEMS} more.")
     return ConfigError("\n".join(lines))
 
 
-def _line(text: str, path: KeyPath) -> int:
-    """The line of a key; of one that moved, where it stands in the file."""
+def _line_of_key(text: str, path: KeyPath) -> int:
+    """The line of a key; of a moved key, its line under the old name."""
     old = next((old for old, new in MOVED.items() if new == path and document.has(text, old)), None)
     return document.line_of(text, old or path)
 
 
-def _warnings(place: Path, text: str, tree: Mapping[str, Any], strays: tuple[str, ...]) -> list[str]:
-    found = []
-    for unknown in keys.unknown_keys(tree, Config):
-        hint = f" Did you mean {unknown.nearest}?" if unknown.nearest else ""
-        found.append(f"{place}:{_line(text, unknown.path)}: {keys.dotted(unknown.path)} is not a key we know.{hint}")
-    return found + [f"{variable} in the environment fits no key of the config." for variable in strays]
+def _warnings(path: Path, text: str, unknown: list[keys.UnknownKey], unknown_variables: tuple[str, ...]) -> list[str]:
+    warnings = []
+    for key in unknown:
+        explanation = key.unused or "is not a known key." + (f" Did you mean {key.nearest}?" if key.nearest else "")
+        warnings.append(f"{path}:{_line_of_key(text, key.path)}: {keys.dotted(key.path)} {explanation}")
+    return warnings + [f"{variable} in the environment matches no key of the config." for variable in unknown_variables]
 
 
 def load_warnings(config: Config) -> tuple[str, ...]:
-    """What was odd about the file but did no harm: unknown keys, each in one line."""
+    """Warnings about the file that do not prevent its use, such as unknown keys; one line each."""
     return config.loaded_from.warnings
 
 
 def closed_channels(config: Config, paired: Container[str] = ()) -> list[str]:
-    """A line for each enabled channel whose allowFrom is empty; the original took that for everybody.
+    """A line for each enabled channel with an empty allowFrom, which the original treated as open to all.
 
-    None for the channels in `paired`: where somebody has paired, an empty list is what the owner wants.
+    Channels in `paired` are left out: once users have paired, an empty list is intended.
     """
-    found: dict[str, Any] = {name: getattr(config.channels, name) for name in type(config.channels).model_fields}
+    channels: dict[str, Any] = {name: getattr(config.channels, name) for name in type(config.channels).model_fields}
     return [
-        f"channels.{name}.allowFrom is empty: only who paired may speak, and nobody has. Write to the bot; it gives "
-        "you a code to let yourself in with: `nanobot pairing approve CODE --owner`."
-        for name, channel in (found | (config.channels.__pydantic_extra__ or {})).items()
+        f"channels.{name}.allowFrom is empty: only paired users are allowed, and there are none. Write to the bot; it "
+        "replies with a code to approve yourself: `nanobot pairing approve CODE --owner`."
+        for name, channel in (channels | (config.channels.__pydantic_extra__ or {})).items()
         if name not in paired and _is_closed(channel)
     ]
 

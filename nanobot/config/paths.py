@@ -1,6 +1,6 @@
-"""Where things lie. The config in use decides: its folder is the data folder.
+"""File locations. They follow from the config in use: its folder is the data folder.
 
-`use_config` is said once, by the command line; everything else asks. Home is looked up at each call. Nothing is made.
+Only the command line calls `use_config`. The home folder is looked up at each call. Nothing is created.
 """
 
 from dataclasses import dataclass
@@ -8,182 +8,179 @@ from pathlib import Path
 
 from nanobot.errors import ConfigError
 
-_chosen: Path | None = None
+_selected: Path | None = None
 
 
 def use_config(path: Path | str | None) -> None:
-    """Make this the config of the process (`--config`); None goes back to the one at home."""
-    global _chosen
-    _chosen = absolute(path) if path is not None else None
+    """Select the config of this process (`--config`); None goes back to the default."""
+    global _selected
+    _selected = absolute(path) if path is not None else None
 
 
 def get_config_path() -> Path:
-    """The config in use: the chosen one, else `~/.nanobot/config.json`."""
-    return _chosen or expand("~/.nanobot/config.json")
+    """The selected config, else `~/.nanobot/config.json`."""
+    return _selected or expand("~/.nanobot/config.json")
 
 
 def get_data_dir(config_path: Path | None = None) -> Path:
-    """The folder of the config, which is where all that is ours lies."""
+    """The data folder, which is the folder of the config."""
     return (config_path or get_config_path()).parent
 
 
 def expand(path: Path | str) -> Path:
-    """The path with `~` written out. Raises ConfigError where there is no such home."""
+    """The path with `~` expanded. Raises ConfigError if the home folder is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(
-            f"{path}: this host knows no such home folder. Write the path in full, or set HOME."
-        ) from error
+        raise ConfigError(f"{path}: the home folder is unknown. Write the path in full, or set HOME.") from error
 
 
 def absolute(path: Path | str) -> Path:
-    """The path in full, `~` written out. Raises ConfigError where it is relative to a folder that is gone."""
+    """The absolute path with `~` expanded. Raises ConfigError if it is relative and the current folder was deleted."""
     try:
         return expand(path).absolute()
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{path}: the current folder is gone. Change to another one, or write the path in full."
+            f"{path}: the current folder was deleted. Change to another one, or write the path in full."
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """What lies where in a data folder."""
+class DataPaths:
+    """The paths in a data folder."""
 
     data: Path
 
     @property
     def config(self) -> Path:
-        """The configuration, unless another file was named."""
+        """The default location of the configuration."""
         return self.data / "config.json"
 
     @property
     def state(self) -> Path:
-        """What is nanobot's own."""
+        """nanobot's own state."""
         return self.data / "state"
 
     @property
     def turns(self) -> Path:
-        """The half-done turns."""
+        """Checkpoints of interrupted turns."""
         return self.state / "turns"
 
     @property
     def tasks(self) -> Path:
-        """What subagents were asked to do."""
+        """Subagent tasks."""
         return self.state / "tasks"
 
     @property
     def goals(self) -> Path:
-        """What sessions work at by themselves."""
+        """Goals of sessions."""
         return self.state / "goals"
 
     @property
     def usage(self) -> Path:
-        """The ledger: what models used, a file a month."""
+        """The ledger of model usage, one file a month."""
         return self.state / "usage"
 
     @property
     def prices(self) -> Path:
-        """What models cost, as far as it is known."""
+        """Known model prices."""
         return self.state / "prices.json"
 
     @property
     def search(self) -> Path:
-        """Which words were said where."""
+        """The full-text index of sessions."""
         return self.state / "search.db"
 
     @property
     def sandbox(self) -> Path:
-        """Which walls around commands hold on this machine."""
+        """Result of the sandbox probe on this machine."""
         return self.state / "sandbox.json"
 
     @property
     def tmp(self) -> Path:
-        """What commands know as /tmp."""
+        """Mounted as /tmp in the sandbox."""
         return self.data / "tmp"
 
     @property
     def traces(self) -> Path:
-        """What happened in each turn."""
+        """Turn traces."""
         return self.state / "traces"
 
     @property
     def mcp(self) -> Path:
-        """What MCP servers offer, as far as it is remembered."""
+        """Cached tool lists of MCP servers."""
         return self.state / "mcp"
 
     @property
-    def plugin_book(self) -> Path:
-        """What went wrong with hooks of plugins."""
+    def plugin_failures(self) -> Path:
+        """Failures of plugin hooks."""
         return self.state / "plugins.json"
 
     @property
     def lessons(self) -> Path:
-        """How often each mistake came back."""
+        """How often each mistake was repeated."""
         return self.state / "lessons.json"
 
     @property
     def logs(self) -> Path:
-        """The logs."""
         return self.data / "logs"
 
     @property
     def journal(self) -> Path:
-        """Messages accepted and messages sent."""
+        """Accepted and sent messages."""
         return self.state / "journal.db"
 
     @property
     def media(self) -> Path:
-        """Attachments that were received, a folder a channel."""
+        """Received attachments, one folder a channel."""
         return self.data / "media"
 
     @property
     def gateway_log(self) -> Path:
-        """What the gateway says."""
+        """The gateway's log."""
         return self.logs / "gateway.log"
 
     @property
     def cli_history(self) -> Path:
-        """What was typed in the terminal chat."""
+        """Input history of the terminal chat."""
         return self.data / "history" / "cli_history"
 
     @property
     def pairing(self) -> Path:
-        """Who may speak."""
+        """Paired users."""
         return self.data / "pairing.json"
 
     @property
     def grants(self) -> Path:
-        """What the owner said "always" to."""
+        """Standing approvals."""
         return self.state / "grants.json"
 
     @property
     def skills(self) -> Path:
-        """What is kept of skills: what was installed, what was used."""
+        """State of skills: installations and usage."""
         return self.state / "skills"
 
     @property
-    def file_book(self) -> Path:
-        """Which files hold somebody else's words."""
+    def file_provenance(self) -> Path:
+        """Files with untrusted content."""
         return self.state / "provenance.json"
 
     @property
-    def to_consolidate(self) -> Path:
-        """Which archived sessions are not in memory yet."""
+    def pending_consolidation(self) -> Path:
+        """Archived sessions that still have to be consolidated into memory."""
         return self.state / "to-consolidate.json"
 
     @property
-    def old_jobs(self) -> Path:
-        """Where earlier releases kept jobs."""
+    def legacy_jobs(self) -> Path:
+        """Cron jobs of earlier releases."""
         return self.data / "cron" / "jobs.json"
 
-    def jobs_of(self, workspace: Path) -> Path:
-        """Where the jobs lie now, for who only looks: what writes them moves them into the workspace first."""
-        ours = workspace / "cron" / "jobs.json"
-        return self.old_jobs if self.old_jobs.is_file() and not ours.exists() else ours
+    def jobs_file(self, workspace: Path) -> Path:
+        """The current file of cron jobs, for reading only: writers first move it into the workspace."""
+        jobs_file = workspace / "cron" / "jobs.json"
+        return self.legacy_jobs if self.legacy_jobs.is_file() and not jobs_file.exists() else jobs_file
 
     @property
-    def old_sessions(self) -> Path:
-        """Where earlier releases kept sessions."""
+    def legacy_sessions(self) -> Path:
+        """Sessions of earlier releases."""
         return self.data / "sessions"

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, told as: this key must be that, not this. Secrets are not quoted."""
+"""Turns pydantic's errors into messages of the form "key must be X, not Y". Secrets are not quoted."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,32 +17,35 @@ class Problem:
     """A key and what is wrong with it."""
 
     path: KeyPath
-    what: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{dotted(self.path)} {self.what}" if self.path else self.what
+        return f"{dotted(self.path)} {self.text}" if self.path else self.text
 
 
 def problems_in(error: ValidationError, tree: Mapping[str, Any]) -> list[Problem]:
-    """Each wrong key once, in the order of the schema."""
-    expected: dict[KeyPath, list[str]] = {}
+    """One problem per wrong key, in the order of the schema."""
+    expectations: dict[KeyPath, list[str]] = {}
     values: dict[KeyPath, Any] = {}
     for detail in error.errors(include_url=False):
         path, value = _walk(detail["loc"], tree, detail["type"])
-        noted = getattr(detail.get("ctx", {}).get("error"), "__notes__", None)
-        if noted and not path:
-            path, value = _parts(noted[0]), MISSING
+        notes = getattr(detail.get("ctx", {}).get("error"), "__notes__", None)
+        if notes and not path:
+            path, value = _parse_path(notes[0]), MISSING
         if detail["type"] == "value_error" and isinstance(value, list):
-            value = MISSING  # its words say which entry it is
-        words = _expected(detail["type"], detail.get("ctx", {}), detail["msg"], value)
+            value = MISSING  # its message names the entry
+        expectation = _expected(detail["type"], detail.get("ctx", {}), detail["msg"], value)
         values.setdefault(path, value)
-        if words not in expected.setdefault(path, []):
-            expected[path].append(words)
-    return [Problem(path, _told(path, " or ".join(words), values[path])) for path, words in expected.items()]
+        if expectation not in expectations.setdefault(path, []):
+            expectations[path].append(expectation)
+    return [
+        Problem(path, _with_value(path, " or ".join(expectation), values[path]))
+        for path, expectation in expectations.items()
+    ]
 
 
 def _walk(loc: tuple[int | str, ...], tree: Any, kind: str) -> tuple[KeyPath, Any]:
-    """The key an error is about: its loc without the names of pydantic's alternatives."""
+    """The key of an error: its loc without the names of pydantic's union members."""
     path: list[str | int] = []
     value = tree
     for index, part in enumerate(loc):
@@ -56,7 +59,7 @@ def _walk(loc: tuple[int | str, ...], tree: Any, kind: str) -> tuple[KeyPath, An
     return tuple(path), value
 
 
-def _parts(key: str) -> KeyPath:
+def _parse_path(key: str) -> KeyPath:
     parts: list[str | int] = []
     for part in key.split("."):
         name, bracket, index = part.partition("[")
@@ -66,18 +69,18 @@ def _parts(key: str) -> KeyPath:
     return tuple(parts)
 
 
-def _told(path: KeyPath, words: str, value: Any) -> str:
-    """What it must be, and what it is. A text in the place of a section may be the key that belongs into it."""
-    return words + ("" if isinstance(value, str) and "object" in words else _but(path, value))
+def _with_value(path: KeyPath, expectation: str, value: Any) -> str:
+    """Expectation and actual value. A string in place of a section is not quoted: it may be an API key."""
+    return expectation + ("" if isinstance(value, str) and "object" in expectation else _not_this(path, value))
 
 
-def _but(path: KeyPath, value: Any) -> str:
+def _not_this(path: KeyPath, value: Any) -> str:
     if value is MISSING or is_secret(path):
         return ""
-    if isinstance(value, dict | list):  # it may hold a key wherever one was not looked for
+    if isinstance(value, dict | list):  # it may contain a secret anywhere
         return f", not {'an object' if isinstance(value, dict) else 'a list'}"
-    shown = json.dumps(value, ensure_ascii=True, default=str)
-    return f", not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    quoted = json.dumps(value, ensure_ascii=True, default=str)
+    return f", not {quoted if len(quoted) <= 60 else quoted[:57] + '...'}"
 
 
 def _expected(kind: str, context: Mapping[str, Any], message: str, value: Any) -> str:
@@ -85,8 +88,8 @@ def _expected(kind: str, context: Mapping[str, Any], message: str, value: Any) -
         return _one_of(str(context["expected"]), value)
     if kind == "value_error":
         return message.removeprefix("Value error, ")
-    words = _WORDS.get(kind)
-    return words(context) if words else f"is wrong: {message}"
+    expectation = _MESSAGES.get(kind)
+    return expectation(context) if expectation else f"is wrong: {message}"
 
 
 def _one_of(expected: str, value: Any) -> str:
@@ -95,19 +98,19 @@ def _one_of(expected: str, value: Any) -> str:
     return f"must be one of {', '.join(names)}" + (f" (did you mean {guess}?)" if guess else "")
 
 
-def _is(words: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda _: f"must be {words}"
+def _must_be(expectation: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda _: f"must be {expectation}"
 
 
-_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _is("a whole number")),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), _is("a number")),
-    **dict.fromkeys(("bool_type", "bool_parsing"), _is("true or false")),
-    **dict.fromkeys(("string_type", "string_unicode"), _is("a text")),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _is("an object {...}")),
-    "list_type": _is("a list [...]"),
+_MESSAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _must_be("a whole number")),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), _must_be("a number")),
+    **dict.fromkeys(("bool_type", "bool_parsing"), _must_be("true or false")),
+    **dict.fromkeys(("string_type", "string_unicode"), _must_be("a text")),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _must_be("an object {...}")),
+    "list_type": _must_be("a list [...]"),
     "missing": lambda _: "is missing",
-    "string_too_short": _is("a text that is not empty"),
+    "string_too_short": _must_be("a text that is not empty"),
     "greater_than": lambda limits: f"must be more than {limits['gt']}",
     "greater_than_equal": lambda limits: f"must be at least {limits['ge']}",
     "less_than_equal": lambda limits: f"must be at most {limits['le']}",

@@ -1,4 +1,4 @@
-"""Providers as data. A row is all there is to know about one without loading it; `provider_match` chooses."""
+"""The table of providers: everything about a provider that does not require loading it. `provider_match` chooses."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,19 @@ PromptCache = Literal["anthropic", "automatic", "none"]
 
 
 def plain_name(name: str) -> str:
-    """A provider's name without case, dashes and underscores: `lmStudio`, `lm_studio` and `lm-studio` are one."""
+    """A provider's name without case, dashes and underscores: `lmStudio`, `lm_studio` and `lm-studio` are equal."""
     return name.replace("-", "").replace("_", "").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """One way to reach models.
+    """One provider.
 
-    `keywords` begin a word in the names of its models. `env_keys` hold its key in the environment, the first one set
-    counts. `prompt_cache`: "anthropic" wants cache_control markers, "automatic" caches by itself. `litellm_prefix` is
-    LiteLLM's own name for it. `default_api_base` is where its endpoint lives; only direct requests need it.
-    `is_oauth`: an account instead of a key; `nanobot provider login` asks for it.
-    `brings_credentials`: the host has them where LiteLLM looks (a profile, a role); no key is asked for.
+    `keywords` match the beginning of a word in its model names. `env_keys`: environment variables for its key, the
+    first one set counts. `prompt_cache`: "anthropic" needs cache_control markers, "automatic" needs nothing.
+    `litellm_prefix` is LiteLLM's name for it. `default_api_base` is only used for direct requests. `is_oauth`: uses an
+    account instead of a key, see `nanobot provider login`. `brings_credentials`: LiteLLM finds credentials on the host
+    (a profile, a role).
     """
 
     name: str
@@ -49,23 +49,23 @@ class ProviderSpec:
 
     @property
     def config_key(self) -> str:
-        """Its name under `providers` in config.json: camelCase."""
+        """Its camelCase name under `providers` in config.json."""
         return camel(self.name)
 
-    def variable_in(self, environ: Mapping[str, str]) -> str:
-        """The variable that holds its key; empty where none is set."""
+    def env_variable(self, environ: Mapping[str, str]) -> str:
+        """The variable with its key; empty if none is set."""
         return next((name for name in self.env_keys if environ.get(name)), "")
 
-    def key_in(self, environ: Mapping[str, str]) -> str | None:
-        """Its key in the environment, if one is set."""
-        return environ.get(self.variable_in(environ)) or None
+    def env_key(self, environ: Mapping[str, str]) -> str | None:
+        """Its key in the environment, if set."""
+        return environ.get(self.env_variable(environ)) or None
 
     def is_direct(self, backend: str) -> bool:
-        """Whether it is reached without LiteLLM, `backend` being what the config says of it."""
+        """Whether it is called without LiteLLM, given the configured `backend`."""
         return self.speaks_chat_completions if backend == "auto" else backend == "direct"
 
 
-# In the order in which keys of the environment are tried.
+# In the order in which keys in the environment are tried.
 PROVIDERS: tuple[ProviderSpec, ...] = (
     ProviderSpec(
         "openrouter",
@@ -219,7 +219,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "meta/llama-3.3-70b-instruct",
         litellm_prefix="nvidia_nim",
     ),
-    # After those whose key is there for a model: these are often there for transcription or downloads alone.
+    # After providers whose key implies a chat model: these keys often serve transcription or downloads only.
     ProviderSpec(
         "groq",
         "Groq",
@@ -242,7 +242,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         is_gateway=True,
         litellm_prefix="huggingface",
     ),
-    # Azure and Bedrock have no endpoint and no model that is everybody's: they are chosen in the config.
+    # Azure and Bedrock have no common endpoint or model: they are chosen in the config.
     ProviderSpec(
         "azure_openai",
         "Azure OpenAI",
@@ -322,7 +322,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
 
 _BY_NAME = {plain_name(spec.name): spec for spec in PROVIDERS}
 
-# Tokens a model family can read, the most particular name first; deliberately the smallest a member of it has.
+# Context windows in tokens, the most specific name first; the smallest of each family.
 CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
     ("claude", 200_000),
     ("gpt-5", 400_000),
@@ -349,46 +349,46 @@ CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
 
 
 def context_window(model: str) -> int:
-    """Tokens the model can read, by its family; a cautious number where the family is unknown."""
+    """The context window in tokens, by model family; a conservative default for unknown families."""
     name = model.rsplit("/", 1)[-1].lower()
     return next((tokens for family, tokens in CONTEXT_WINDOWS if name.startswith(family)), DEFAULT_CONTEXT_WINDOW)
 
 
 def find_by_name(name: str) -> ProviderSpec | None:
-    """The row of that name, in any of its spellings."""
+    """The provider of that name, in any spelling."""
     return _BY_NAME.get(plain_name(name))
 
 
 def spec_for(name: str) -> ProviderSpec:
-    """The row of that name; any other name means an endpoint of somebody's own that speaks chat completions."""
+    """The provider of that name; an unknown name means a custom chat completions endpoint."""
     return find_by_name(name) or ProviderSpec(name, name, needs_key=False)
 
 
 def find_by_model(model: str) -> ProviderSpec | None:
-    """The row a model's name points at, by its prefix or its keywords, whoever has a key."""
+    """The provider that a model name suggests, by prefix or keywords, regardless of keys."""
     return next(chain(by_prefix(model), by_keywords(model)), None)
 
 
 def find_by_key(key: str) -> ProviderSpec | None:
-    """The row whose keys begin like this one, if only one provider's do."""
-    found = [spec for spec in PROVIDERS if len(spec.key_prefix) > len("sk-") and key.startswith(spec.key_prefix)]
-    return found[0] if len(found) == 1 else None
+    """The provider whose keys start like this one, if that is unambiguous."""
+    matches = [spec for spec in PROVIDERS if len(spec.key_prefix) > len("sk-") and key.startswith(spec.key_prefix)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def wire_model(spec: ProviderSpec, model: str) -> str:
-    """What the endpoint is asked for: one leading `<name>/` of this very provider is taken off, all else stays."""
+    """The model name to send: one leading `<name>/` of this provider is removed."""
     prefix, slash, rest = model.partition("/")
     return rest if slash and rest and plain_name(prefix) == plain_name(spec.name) else model
 
 
 def by_prefix(model: str) -> Iterator[ProviderSpec]:
-    """The row that the part before the first slash names, if one is of that name."""
+    """The provider named before the first slash, if any."""
     prefix, slash, _ = model.partition("/")
     spec = find_by_name(prefix) if slash else None
     return iter([spec] if spec else [])
 
 
 def by_keywords(model: str) -> Iterator[ProviderSpec]:
-    """The rows whose models have such names."""
+    """The providers whose keywords occur in the model name."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))

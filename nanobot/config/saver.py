@@ -1,12 +1,13 @@
-"""Writing config.json: little, and faithful to what somebody else wrote there.
+"""Writes config.json: only differences from the defaults, preserving what others wrote.
 
-Only what differs from the defaults is written. Unknown keys, the order of keys and `${VAR}` stay as they stand in the
-file; what the environment filled in stays out of it.
+Unknown keys, key order and `${VAR}` stay as in the file; values from the environment are not written.
 """
 
 import itertools
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +19,61 @@ from nanobot.config.loaded_from import MISSING, KeyPath, Reference, entry_of
 from nanobot.config.paths import expand, get_config_path
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder, sweep_temps, write_atomic
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps, write_atomic
+from nanobot.utils.locks import file_lock
 
-BACKUPS = (".bak", ".bak.1", ".bak.2")  # the newest first
-_FORGOTTEN_S = 3600.0
-"""Nobody writes a config for so long: a temp file of that age is what a kill left, and it may hold keys."""
+BACKUPS = (".bak", ".bak.1", ".bak.2")  # newest first
+_STALE_TEMP_S = 3600.0
+"""No save takes this long: an older temp file was left by a kill, and may contain keys."""
 
 
 def save_config(config: Config, path: Path | str | None = None) -> None:
-    """Write what differs from the defaults, 0600, in one step; what was there before becomes `.bak`.
+    """Write the differences from the defaults, mode 0600, atomically; the previous content becomes `.bak`.
 
-    Without a path, to where the config came from. What the environment filled in stays out of the file. Raises
-    StorageError, and then the old file is whole.
+    Without a path, to the file the config came from. Values from the environment are not written. Raises StorageError
+    and leaves the old file intact. Use `change_config` to change a file that others may change, too.
     """
-    place = expand(path) if path is not None else config.loaded_from.file or get_config_path()
+    path = expand(path) if path is not None else config.loaded_from.file or get_config_path()
+    with _lock_config(path):
+        _save(config, path)
+
+
+def change_config(load: Callable[[], Config], change: Callable[[Config], Config], path: Path | str) -> None:
+    """Load, change and save this file while holding its lock. Raises NanobotError."""
+    path = expand(path)
+    with _lock_config(path):
+        _save(change(load()), path)
+
+
+@contextmanager
+def _lock_config(path: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(path.with_name(f".{path.stem}.lock")))
+        except OSError as error:
+            raise _storage_error(path, error) from error
+        yield
+
+
+def _save(config: Config, path: Path) -> None:
     text = json.dumps(to_document(config), indent=2, ensure_ascii=False) + "\n"
     try:
-        make_private_folder(place.parent)
-        old = place.read_bytes() if place.exists() else None
+        make_private_folder(path.parent)
+        old = path.read_bytes() if path.exists() else None
         if old is not None and old != text.encode():
-            _back_up(place, old)
-        write_atomic(place, text, mode=PRIVATE_FILE)
-        sweep_temps(place, older_than_s=_FORGOTTEN_S)
+            _back_up(path, old)
+        write_atomic(path, text, mode=PRIVATE_FILE)
+        remove_stale_temps(path, older_than_s=_STALE_TEMP_S)
     except OSError as error:
-        raise StorageError(f"{place} cannot be written: {error.strerror or error}. Nothing was changed.") from error
+        raise _storage_error(path, error) from error
 
 
-def _back_up(place: Path, old: bytes) -> None:
-    names = [place.with_name(place.name + ending) for ending in BACKUPS]
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be written: {error.strerror or error}. The old file is unchanged.")
+
+
+def _back_up(path: Path, old: bytes) -> None:
+    names = [path.with_name(path.name + ending) for ending in BACKUPS]
     for newer, older in reversed(list(itertools.pairwise(names))):
         if newer.exists():
             os.replace(newer, older)
@@ -53,80 +81,82 @@ def _back_up(place: Path, old: bytes) -> None:
 
 
 def to_document(config: Config) -> dict[str, Any]:
-    """The config as its file would hold it: camelCase, without defaults, `${VAR}` as it was written."""
-    result = _differences(config)
+    """The config as its file would contain it: camelCase, without defaults, `${VAR}` as written."""
+    result = _changes(config)
     loaded = config.loaded_from
     result |= {key: value for key, value in loaded.written.items() if key.startswith("_")}
-    lent = {path for path, value in loaded.filled.items() if value_at(config, path) == value}
-    for path in lent:
-        _drop(result, path)
-    for path in environment.fill(result, Config, os.environ).variables.keys() - lent:
-        _restore(result, path, _plain(value_at(config, path)))  # a default, but left out a variable would win over it
+    from_environment = {path for path, value in loaded.filled.items() if value_at(config, path) == value}
+    for path in from_environment:
+        _delete_key(result, path)
+    for path in environment.fill(result, Config, os.environ).variables.keys() - from_environment:
+        _set_value(
+            result, path, _to_json(value_at(config, path))
+        )  # a default, but if left out, a variable would override it
     for path, reference in loaded.references.items():
         if reference.loaded is not MISSING and value_at(config, path) == reference.loaded:
-            _restore(result, path, reference.written)
+            _set_value(result, path, reference.written)
         else:
-            _restore_elsewhere(result, path, reference)
-    ordered = _in_order(result, loaded.written)
-    assert isinstance(ordered, dict)  # noqa: S101 for the type alone: the root is an object
+            _restore_in_list(result, path, reference)
+    ordered = _sort_like(result, loaded.written)
+    assert isinstance(ordered, dict)  # noqa: S101 for mypy: the root is an object
     return ordered
 
 
-def _differences(section: BaseModel) -> dict[str, Any]:
+def _changes(section: BaseModel) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, BaseModel):
-            if inner := _differences(value):
+            if inner := _changes(value):
                 result[str(field.alias or name)] = inner
         elif value != field.get_default(call_default_factory=True):
-            result[str(field.alias or name)] = _plain(value)
-    return result | {key: _plain(value) for key, value in (section.__pydantic_extra__ or {}).items()}
+            result[str(field.alias or name)] = _to_json(value)
+    return result | {key: _to_json(value) for key, value in (section.__pydantic_extra__ or {}).items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return _differences(value)
+        return _changes(value)
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {key: _to_json(entry) for key, entry in value.items()}
+    return [_to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _drop(tree: dict[str, Any], path: KeyPath) -> None:
-    """Take a key out, and what is empty without it."""
-    key = str(path[0])
+def _delete_key(tree: dict[str, Any], key_path: KeyPath) -> None:
+    """Delete a key, and parents that become empty."""
+    key = str(key_path[0])
     if key not in tree:
         return
-    if len(path) > 1 and isinstance(tree[key], dict):
-        _drop(tree[key], path[1:])
+    if len(key_path) > 1 and isinstance(tree[key], dict):
+        _delete_key(tree[key], key_path[1:])
         if tree[key]:
             return
     del tree[key]
 
 
-def _restore(tree: Any, path: KeyPath, written: Any) -> None:
-    """Put a value where the file is to hold it; where that was a default, and so left out, too."""
-    *above, last = path
+def _set_value(tree: Any, key_path: KeyPath, written: Any) -> None:
+    """Set a value, creating parents that were left out as defaults."""
+    *above, last = key_path
     for name in above:
         tree = tree.setdefault(name, {}) if isinstance(tree, dict) else entry_of(tree, name)
     if isinstance(tree, dict) or entry_of(tree, last) is not MISSING:
         tree[last] = written
 
 
-def _restore_elsewhere(tree: Any, path: KeyPath, reference: Reference) -> None:
-    """In a list that changed, the same value at another place is still the same reference."""
+def _restore_in_list(tree: Any, key_path: KeyPath, reference: Reference) -> None:
+    """In a list that changed, the same value at another index is still the same reference."""
     holder: Any = tree
-    for name in path[:-1]:
+    for name in key_path[:-1]:
         holder = holder.get(name) if isinstance(holder, dict) else None
     if isinstance(holder, list):
         holder[:] = [reference.written if entry == reference.loaded else entry for entry in holder]
 
 
-def _in_order(value: Any, written: Any) -> Any:
-    """The keys in the order of the file, new ones behind."""
+def _sort_like(value: Any, written: Any) -> Any:
+    """Sort keys as in the file, new ones last."""
     if not isinstance(value, dict) or not isinstance(written, dict):
         return value
     first = [key for key in written if key in value]
     return {
-        key: _in_order(value[key], written.get(key)) for key in [*first, *(key for key in value if key not in written)]
+        key: _sort_like(value[key], written.get(key)) for key in [*first, *(key for key in value if key not in written)]
     }

@@ -1,7 +1,7 @@
-"""What may stand in config.json, and what holds where it does not: one model a section, one line a key.
+"""The schema of config.json with its defaults: one model a section, one line a key.
 
-`Config()` is what holds without a file; NANOBOT_ variables fill what its arguments leave open. It reads no file:
-the loader does. Channels have a file of their own.
+`Config()` gives the defaults, filled from NANOBOT_ variables. It reads no file; that is the loader's task. Channels are
+in `channels`.
 """
 
 import os
@@ -17,6 +17,7 @@ from nanobot.config.loaded_from import LoadedFrom
 from nanobot.config.provider_match import ProviderMatch, match_provider
 from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
+    RESTRICTS,
     AnyMap,
     Count,
     Headers,
@@ -38,7 +39,7 @@ def _empty_is_auto(value: object) -> object:
 
 
 def _http_transport(value: object) -> object:
-    """Other clients' names for the same transport; a config is often copied from one."""
+    """Accept the names that other clients use for the same transport; configs are often copied."""
     return "streamableHttp" if value in ("http", "streamable-http", "streamable_http") else empty_is_null(value)
 
 
@@ -50,7 +51,7 @@ Temperature = Annotated[float, Number, Field(ge=0, le=2)]
 
 
 class ModelPreset(Section):
-    """A model under a name of one's own; what is null is as in `agents.defaults`."""
+    """A named model; null means the value in `agents.defaults`."""
 
     model: str = Field(min_length=1)
     provider: Text = AUTO
@@ -61,23 +62,23 @@ class ModelPreset(Section):
 
 
 class DreamConfig(Section):
-    """When and how far the memory is tidied from what is new. Without something new no model is asked."""
+    """When and how Dream edits the memory. It calls no model unless there is something new."""
 
-    enabled: bool = True  # the gateway does it by itself; /dream does it in any case
-    cron: str | None = None  # when, by the zone of the agent; before intervalH
-    interval_h: Annotated[float, Number, Field(gt=0, le=24 * 366)] | None = None  # both null: at four in the morning
-    model_override: str | None = None  # a model or a preset; null: backgroundModel, else the usual one
-    max_batch_size: Count = 20  # entries of the log in one call
-    max_iterations: Count = 3  # calls of a model in one run
-    max_tokens: Count = 60_000  # in one run, both ways
-    annotate_line_ages: bool = True  # tell the model how old each fact is
+    enabled: bool = True  # scheduled by the gateway; /dream always works
+    cron: str | None = None  # in the agent's time zone; overrides intervalH
+    interval_h: Annotated[float, Number, Field(gt=0, le=24 * 366)] | None = None  # both null: at 04:00
+    model_override: str | None = None  # a model or a preset; null: backgroundModel, else the default model
+    max_batch_size: Count = 20  # log entries per model call
+    max_iterations: Count = 3  # model calls per run
+    max_tokens: Count = 60_000  # per run, input and output
+    annotate_line_ages: bool = True  # show the model the age of each fact
 
     @field_validator("cron")
     @classmethod
     def _is_a_time(cls, value: str | None) -> str | None:
         if not value or not value.strip():
             return None
-        from croniter import croniter  # only a config that sets it pays
+        from croniter import croniter  # only needed if it is set
 
         if not croniter.is_valid(value):
             raise ValueError("must be a cron expression such as `0 4 * * *`")
@@ -85,13 +86,13 @@ class DreamConfig(Section):
 
 
 class AgentDefaults(Section):
-    """How the agent thinks and works."""
+    """Settings of the agent."""
 
     workspace: str = "~/.nanobot/workspace"
     model: str = Field(default=DEFAULT_MODEL, min_length=1)
-    provider: Text = AUTO  # a name of `providers`, or auto
-    model_preset: str | None = None  # a name of `modelPresets`; goes before model and provider
-    fallback_models: list[str | ModelPreset] = Field(default_factory=list)  # names of presets, or models
+    provider: Text = AUTO  # a key of `providers`, or auto
+    model_preset: str | None = None  # a key of `modelPresets`; overrides model and provider
+    fallback_models: list[str | ModelPreset] = Field(default_factory=list)  # presets or models
     background_model: str | None = None  # for consolidation, heartbeat and Dream
     max_tokens: Count = 8192
     context_window_tokens: Count | None = None  # null: from the model table, else 65536
@@ -108,18 +109,24 @@ class AgentDefaults(Section):
     memory_budget_bytes: Count = 8192  # of MEMORY.md, after a consolidation
     dream: DreamConfig = Field(default_factory=DreamConfig)
     idle_compact_after_minutes: Whole = 0  # 0: never
-    session_max_mb: Whole = 256  # a larger session goes to the archive, and a fresh one goes on; 0: never
-    session_max_days: Whole = 0  # the same by age
+    session_max_mb: Whole = 256  # a larger session is archived and a new one started; 0: never
+    session_max_days: Whole = 0  # the same, by age
     steering: Literal["join", "queue"] = "join"
     review: bool = False
-    goal_steps: Count = 200  # model calls that a goal may make, its subagents' too
-    goal_usd: float = Field(default=2.0, gt=0)  # dollars that a goal may use
+    goal_steps: Annotated[Count, RESTRICTS] = 200  # model calls of a goal, including its subagents
+    goal_usd: Annotated[float, RESTRICTS] = Field(default=2.0, gt=0)  # dollars a goal may spend
     unified_session: bool = False
-    disabled_skills: list[str] = Field(default_factory=list)
-    skills_prompt_chars: Count = 8000  # how much of a prompt the summaries of skills may take
+    disabled_skills: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    skills_prompt_chars: Count = 8000  # limit for the skill summaries in the prompt
     timezone: str | None = None  # null: the host's
     bot_name: Text = "nanobot"
-    bot_icon: Text = "🐈"
+    bot_icon: Text = "🐈"  # shown before the name in the terminal chat if changed
+
+    @property
+    def bot_title(self) -> str:
+        """The bot's name for chats, with the icon if the owner changed it."""
+        chosen = self.bot_icon not in ("", type(self).model_fields["bot_icon"].default)
+        return f"{self.bot_icon} {self.bot_name}" if chosen else self.bot_name
 
     @field_validator("workspace")
     @classmethod
@@ -133,43 +140,50 @@ class AgentDefaults(Section):
     def _is_a_zone(cls, value: str | None) -> str | None:
         if not value:
             return None
-        from zoneinfo import ZoneInfo, available_timezones  # reads files; only a config that names a zone pays
+        from zoneinfo import ZoneInfo, available_timezones  # reads files; only needed if a zone is set
 
         try:
             ZoneInfo(value)
         except (ValueError, OSError) as error:
             raise ValueError("must be a zone such as Europe/Berlin") from error
-        except KeyError as error:  # not found: a host without zones knows none, and that is not the config's fault
+        except KeyError as error:  # not found; a host without a zone database knows none, which is not an error
             if available_timezones():
                 raise ValueError("must be a zone such as Europe/Berlin") from error
         return value
 
 
 class AgentsConfig(Section):
-    """The agent."""
-
     defaults: AgentDefaults = Field(default_factory=AgentDefaults)
 
 
+class ModelPrice(Section):
+    """Prices in dollars per million tokens."""
+
+    input: Money
+    output: Money
+    cached: Money | None = None  # cached input tokens; null: same as input
+
+
 class ProviderConfig(Section):
-    """How to reach one provider. An empty key means: look in the environment."""
+    """Connection to one provider. With an empty key, the environment is used."""
 
     api_key: Text = ""
-    api_base: NullableUrl = None  # null: the provider's own address
+    api_base: NullableUrl = None  # null: the provider's default
     extra_headers: Headers | None = None
     extra_body: AnyMap | None = None
     proxy: str | None = None
-    backend: Literal["auto", "direct", "litellm"] = "auto"  # direct: our own HTTP; auto: direct where it can be
+    backend: Literal["auto", "direct", "litellm"] = "auto"  # direct: our own HTTP client; auto: direct if supported
     connect_timeout_s: Seconds | None = None
     first_token_timeout_s: Seconds | None = None
     idle_timeout_s: Seconds | None = None
     total_timeout_s: Seconds | None = None
     region: str | None = None  # bedrock
     profile: str | None = None  # bedrock
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)  # by model, or a pattern such as `large-*`
 
 
 class ProvidersConfig(Section):
-    """Ways to reach models. Any other name is an endpoint of one's own that speaks OpenAI chat completions."""
+    """Access to models. Any other key is a custom endpoint that speaks OpenAI chat completions."""
 
     __pydantic_extra__: dict[str, ProviderConfig] = Field(init=False)
 
@@ -200,22 +214,22 @@ class ProvidersConfig(Section):
     github_copilot: ProviderConfig = Field(default_factory=ProviderConfig)
 
     def by_name(self) -> dict[str, ProviderConfig]:
-        """Every section under its name, those of one's own too."""
+        """All sections by name, including custom ones."""
         return {spec.name: getattr(self, spec.name) for spec in PROVIDERS} | self.__pydantic_extra__
 
 
 class HeartbeatConfig(Section):
-    """The regular look at HEARTBEAT.md: it begins with the first task there, unless `enabled` is set to false."""
+    """The periodic check of HEARTBEAT.md: starts with the first task in it, unless `enabled` is set to false."""
 
     enabled: bool = False
     interval_s: Count = 1800
     channel: Text = ""
-    """With `to`, the chat that hears of it; where they are empty, the one its owner wrote in last."""
+    """With `to`, the chat that gets the results; if empty, the one in which the owner wrote last."""
     to: Text = ""
 
 
 class GatewayConfig(Section):
-    """Where the gateway answers health checks."""
+    """The gateway's health endpoint and heartbeat."""
 
     host: str = "127.0.0.1"
     port: Port = 18790
@@ -223,16 +237,16 @@ class GatewayConfig(Section):
 
 
 class ApiConfig(Section):
-    """The OpenAI-compatible HTTP face."""
+    """The OpenAI-compatible HTTP API."""
 
     host: str = "127.0.0.1"
     port: Port = 8900
-    token: Text = ""
+    token: Annotated[Text, RESTRICTS] = ""
     timeout: Seconds = 120
 
 
 class WebSearchConfig(Section):
-    """Web search; `auto` takes the first that has a key, else DuckDuckGo."""
+    """Web search; `auto` uses the first provider with a key, else DuckDuckGo."""
 
     provider: Annotated[
         Literal["auto", "brave", "tavily", "searxng", "duckduckgo", "jina", "kagi", "olostep"],
@@ -250,25 +264,26 @@ class WebFetchConfig(Section):
 
 
 class WebToolsConfig(Section):
-    """The web tools; off as a whole with `enable` false."""
+    """The web tools; `enable` false turns them all off."""
 
-    enable: bool = True
+    enable: Annotated[bool, RESTRICTS] = True
     proxy: str | None = None
     search: WebSearchConfig = Field(default_factory=WebSearchConfig)
     fetch: WebFetchConfig = Field(default_factory=WebFetchConfig)
 
 
 class ExecConfig(Section):
-    """The exec tool; off with `enable` false."""
+    """The exec tool; `enable` false turns it off."""
 
-    enable: bool = True
+    enable: Annotated[bool, RESTRICTS] = True
     timeout: Seconds = 60
+    path_prepend: Text = ""
     path_append: Text = ""
-    sandbox: Annotated[Literal["auto", "bwrap", "none"], BeforeValidator(_empty_is_auto)] = "auto"
-    network: bool = True
+    sandbox: Annotated[Literal["auto", "bwrap", "none"], BeforeValidator(_empty_is_auto), RESTRICTS] = "auto"
+    network: Annotated[bool, RESTRICTS] = True
     allowed_env_keys: list[str] = Field(default_factory=list)
-    deny_patterns: list[str] = Field(default_factory=list)
-    allow_patterns: list[str] = Field(default_factory=list)
+    deny_patterns: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    allow_patterns: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
 
     @field_validator("deny_patterns", "allow_patterns")
     @classmethod
@@ -279,31 +294,32 @@ class ExecConfig(Section):
             try:
                 re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as error:
-                raise ValueError(f"must hold regular expressions, and {pattern[:60]!r} is none: {error}") from error
+                raise ValueError(f"must contain regular expressions; {pattern[:60]!r} is not one: {error}") from error
         return value
 
 
 class McpServerConfig(Section):
-    """An MCP server: a command to start, or a URL to reach."""
+    """An MCP server: a command to start, or a URL."""
 
     type: Annotated[Literal["stdio", "sse", "streamableHttp"] | None, BeforeValidator(_http_transport)] = None
     command: Text = ""
     args: list[str] = Field(default_factory=list)
     env: StrMap | None = Field(default_factory=dict)
+    cwd: Text = ""  # empty: its own folder in the state folder
     url: Text = ""
     headers: Headers | None = Field(default_factory=dict)
     tool_timeout: Seconds = 30
-    enabled_tools: list[str] = Field(default_factory=lambda: ["*"])
+    enabled_tools: Annotated[list[str], RESTRICTS] = Field(default_factory=lambda: ["*"])
 
 
 class ToolsConfig(Section):
-    """What the agent may do."""
+    """Tools and their permissions."""
 
-    restrict_to_workspace: bool = False
+    restrict_to_workspace: Annotated[bool, RESTRICTS] = False
     custom_tools: bool = False
     allowed_paths: list[str] = Field(default_factory=list)
-    protected_paths: list[str] = Field(default_factory=list)
-    approval: Literal["ask", "deny", "off"] = "ask"
+    protected_paths: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    approval: Annotated[Literal["ask", "deny", "off"], RESTRICTS] = "ask"
     ssrf_whitelist: list[str] = Field(default_factory=list)  # CIDR
     web: WebToolsConfig = Field(default_factory=WebToolsConfig)
     exec: ExecConfig = Field(default_factory=ExecConfig)
@@ -318,52 +334,56 @@ class ToolsConfig(Section):
             try:
                 ip_network(network, strict=False)
             except ValueError as error:
-                raise ValueError(f"must hold networks such as 192.168.1.0/24, and {network[:60]!r} is none") from error
+                raise ValueError(
+                    f"must contain networks such as 192.168.1.0/24; {network[:60]!r} is not one"
+                ) from error
         return value
 
 
 class HookCommandConfig(Section):
-    """A hook that is a program: what it is told of, and whether what it fails to judge is denied."""
+    """A program as a hook: the events it gets, and whether its failure denies the event."""
 
     command: list[str] = Field(min_length=1)
     on: list[Literal["message", "request", "answer", "beforeTool", "afterTool", "turnEnd"]] = Field(min_length=1)
-    guard: bool = False
+    guard: Annotated[bool, RESTRICTS] = False
     env: StrMap = Field(default_factory=dict)
 
 
 class PluginsConfig(Section):
-    """Installed packages that bring tools and hooks. Any other key is the settings of the package of that name."""
+    """Installed packages with tools and hooks. Any other key is the settings of the package of that name."""
 
-    enabled: list[str] = Field(default_factory=list)  # names of packages; "*": whatever is installed
-    disabled: list[str] = Field(default_factory=list)  # of these nothing is used, not even channels and providers
+    enabled: list[str] = Field(default_factory=list)  # package names; "*": all installed ones
+    disabled: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    """Nothing of these packages is used, including channels and providers."""
     hook_timeout_s: Seconds = 5
-    commands: dict[str, HookCommandConfig] = Field(default_factory=dict)  # programs as hooks, behind those of packages
+    commands: dict[str, HookCommandConfig] = Field(default_factory=dict)  # hooks run after those of packages
 
 
 class LimitsConfig(Section):
-    """What may be spent; null means no limit."""
+    """Spending limits; null means no limit."""
 
-    daily_usd: Money | None = None
-    monthly_usd: Money | None = None
-    turn_tokens: Count | None = None
+    daily_usd: Annotated[Money | None, RESTRICTS] = None
+    monthly_usd: Annotated[Money | None, RESTRICTS] = None
+    turn_tokens: Annotated[Count | None, RESTRICTS] = None
+    unknown_price: Annotated[Literal["refuse", "allow"], RESTRICTS] = "refuse"
+    """Whether to use a model without a known price under a limit in dollars."""
 
 
-class _Layers(PydanticBaseSettingsSource):
-    """What was passed in, its keys in camelCase, and under it the NANOBOT_ variables."""
+class _ArgumentsAndEnvironment(PydanticBaseSettingsSource):
+    """The constructor's arguments with keys in camelCase, then the NANOBOT_ variables."""
 
-    def __init__(self, settings_cls: type[BaseSettings], passed: dict[str, Any]) -> None:
+    def __init__(self, settings_cls: type[BaseSettings], arguments: dict[str, Any]) -> None:
         super().__init__(settings_cls)
-        self._passed = passed
+        self._arguments = arguments
 
     def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:
-        """Not asked: `__call__` answers for all fields at once."""
+        """Unused: `__call__` returns all fields at once."""
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """One tree."""
         from nanobot.config import environment, keys
 
-        tree = keys.in_camel_case(self._passed, self.settings_cls)
+        tree = keys.in_camel_case(self._arguments, self.settings_cls)
         filled = environment.fill(tree, self.settings_cls, os.environ).tree
         return keys.with_all_sections(filled, self.settings_cls)
 
@@ -394,50 +414,51 @@ class Config(BaseSettings, Section):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is passed in wins over the environment; nothing else is read."""
-        del env_settings, dotenv_settings, file_secret_settings  # their environment would win over the file
-        passed = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
-        return (_Layers(settings_cls, passed),)
+        """Arguments override the environment; nothing else is read."""
+        del env_settings, dotenv_settings, file_secret_settings  # pydantic's environment source would override the file
+        arguments = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
+        return (_ArgumentsAndEnvironment(settings_cls, arguments),)
 
     @model_validator(mode="after")
-    def _names_lead_somewhere(self) -> "Config":
-        """A preset or a provider that is named must be there."""
+    def _validate_names(self) -> "Config":
+        """Check that named presets and providers exist."""
         defaults = self.agents.defaults
-        for key, name in (("modelPreset", defaults.model_preset or None), *_named(defaults.fallback_models)):
+        for key, name in (("modelPreset", defaults.model_preset or None), *_fallback_names(defaults.fallback_models)):
             if name is not None and name not in self.model_presets:
-                raise unknown_name(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
-        chosen = [("agents.defaults.provider", defaults.provider)]
-        chosen += [(f"modelPresets.{name}.provider", preset.provider) for name, preset in self.model_presets.items()]
-        chosen += [
+                raise unknown_name_error(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
+        provider_names = [("agents.defaults.provider", defaults.provider)]
+        provider_names += [
+            (f"modelPresets.{name}.provider", preset.provider) for name, preset in self.model_presets.items()
+        ]
+        provider_names += [
             (f"agents.defaults.fallbackModels[{index}].provider", preset.provider)
             for index, preset in enumerate(defaults.fallback_models)
             if isinstance(preset, ModelPreset)
         ]
-        for key, name in chosen:
-            if name != AUTO and not find_by_name(name) and not self._own_section(name):
+        for key, name in provider_names:
+            if name != AUTO and not find_by_name(name) and not self._custom_section(name):
                 names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
-                raise unknown_name(key, name, names, "providers")
+                raise unknown_name_error(key, name, names, "providers")
         return self
 
     @property
     def loaded_from(self) -> LoadedFrom:
-        """Where it was loaded from."""
         return self._loaded_from
 
-    def came_from(self, place: LoadedFrom) -> "Config":
-        """Remember where it was loaded from: the loader's word."""
-        self._loaded_from = place
+    def with_origin(self, origin: LoadedFrom) -> "Config":
+        """Set where it was loaded from."""
+        self._loaded_from = origin
         return self
 
     @property
     def workspace_path(self) -> Path:
-        """The workspace, its `~` written out. Raises ConfigError where the host knows no such home."""
+        """The workspace with `~` expanded. Raises ConfigError if the home folder is unknown."""
         from nanobot.config.paths import expand
 
         return expand(self.agents.defaults.workspace)
 
     def active_preset(self) -> ModelPreset:
-        """Model and settings in force: the chosen preset over `agents.defaults`, nothing left open but the window."""
+        """The model settings in use: the chosen preset over `agents.defaults`; only the context window may be None."""
         defaults = self.agents.defaults
         preset = self.model_presets.get(defaults.model_preset or "")
         base = {name: getattr(defaults, name) for name in ModelPreset.model_fields}
@@ -448,60 +469,60 @@ class Config(BaseSettings, Section):
     def match_provider(
         self, model: str | None = None, environ: Mapping[str, str] | None = None
     ) -> ProviderMatch | None:
-        """Which provider serves the model (the active one if none is given) and why; None where nothing is set up.
+        """The provider of the model (by default the active one) and why; None if nothing is configured.
 
-        The environment is `os.environ` unless another is passed.
+        Uses `os.environ` unless another environment is passed.
         """
         active = self.active_preset()
         return match_provider(
             model or active.model,
-            self._own_section(active.provider) or active.provider,
+            self._custom_section(active.provider) or active.provider,
             self.providers.by_name(),
             os.environ if environ is None else environ,
         )
 
     def get_provider_name(self, model: str | None = None) -> str | None:
-        """The name of the provider that serves the model."""
+        """The name of the provider of the model."""
         match = self.match_provider(model)
         return match.spec.name if match else None
 
     def get_provider(self, model: str | None = None) -> ProviderConfig | None:
-        """The section of the provider that serves the model."""
+        """The config section of the provider of the model."""
         name = self.get_provider_name(model)
         return self.providers.by_name().get(name, ProviderConfig()) if name else None
 
     def get_api_key(self, model: str | None = None) -> str | None:
-        """The key for the model: the config's, else the one in `os.environ`."""
+        """The key for the model: from the config, else from `os.environ`."""
         match = self.match_provider(model)
         section = self.get_provider(model)
         if match is None or section is None:
             return None
-        return section.api_key or match.spec.key_in(os.environ)
+        return section.api_key or match.spec.env_key(os.environ)
 
     def get_api_base(self, model: str | None = None) -> str | None:
-        """The address for the model: the config's, else the provider's own."""
+        """The base URL for the model: from the config, else the provider's default."""
         match = self.match_provider(model)
         section = self.get_provider(model)
         if match is None or section is None:
             return None
         return section.api_base or match.spec.default_api_base
 
-    def _own_section(self, name: str) -> str | None:
-        """The name under `providers` of an endpoint of one's own, in the spelling of the file."""
-        own = self.providers.__pydantic_extra__
-        return next((known for known in own if plain_name(known) == plain_name(name)), None)
+    def _custom_section(self, name: str) -> str | None:
+        """The key under `providers` of a custom endpoint, as written in the file."""
+        custom = self.providers.__pydantic_extra__
+        return next((known for known in custom if plain_name(known) == plain_name(name)), None)
 
 
-def unknown_name(key: str, name: str, known: Any, place: str) -> ValueError:
-    """A name that leads nowhere, as a problem that names its key."""
+def unknown_name_error(key: str, name: str, known: Any, section: str) -> ValueError:
+    """An error about a name that does not exist, with a note that carries its key."""
     from nanobot.config.keys import nearest
 
     guess = nearest(name, list(known))
-    hint = f'; did you mean "{guess}"?' if guess else f"; it must be one of `{place}`"
+    hint = f'; did you mean "{guess}"?' if guess else f"; it must be one of `{section}`"
     error = ValueError(f'"{name}" is not known{hint}')
     error.add_note(key)
     return error
 
 
-def _named(models: list[str | ModelPreset]) -> list[tuple[str, str]]:
+def _fallback_names(models: list[str | ModelPreset]) -> list[tuple[str, str]]:
     return [(f"fallbackModels[{index}]", name) for index, name in enumerate(models) if isinstance(name, str)]

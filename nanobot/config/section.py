@@ -1,6 +1,6 @@
-"""What all parts of the schema are made of: the base of a section, and the kinds of values with a range.
+"""The base class of all config sections, and value types with a range.
 
-Attributes are snake_case. In the file both styles are read and camelCase is written. Keys we do not know are kept.
+Attributes are snake_case. The file may use both styles; camelCase is written. Unknown keys are preserved.
 """
 
 import re
@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from nanobot.config.masking import shown
+from nanobot.config.masking import mask_value
 from nanobot.config.spelling import camel
 
 
 class Section(BaseModel):
-    """A part of config.json."""
+    """A section of config.json."""
 
-    # defer_build: a model costs its share of start-up only when a config is really made.
+    # defer_build: models are built when a config is first created, not at import.
     model_config = ConfigDict(
         alias_generator=camel,
         populate_by_name=True,
@@ -27,12 +27,16 @@ class Section(BaseModel):
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What a log or a traceback would print: no secrets."""
-        return ((name, shown((name,), value) if name else value) for name, value in super().__repr_args__())
+        """Masks secrets in logs and tracebacks."""
+        return ((name, mask_value((name,), value) if name else value) for name, value in super().__repr_args__())
+
+
+RESTRICTS = object()
+"""Marks a key that removes rights or limits spending. Misspelling such a key is an error, not just a warning."""
 
 
 def empty_is_null(value: object) -> object:
-    """An empty text says no more than null."""
+    """Treat an empty string as null."""
     return None if value == "" else value
 
 
@@ -40,27 +44,27 @@ def _null_is_empty(value: object) -> object:
     return "" if value is None else value
 
 
-def _not_a_truth(value: object) -> object:
-    """`true` where a number belongs is a slip, not a one."""
+def _reject_bool(value: object) -> object:
+    """Reject `true` as a number, which Python would read as 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")  # noqa: TRY004 only a ValueError becomes a problem
     return value
 
 
-def _can_be_sent(headers: dict[str, str]) -> dict[str, str]:
-    """What no wire would take is found here, not when a model is asked: then it would look like a dead line."""
+def _validate_headers(headers: dict[str, str]) -> dict[str, str]:
+    """Reject headers that HTTP cannot carry, which would otherwise look like a connection failure."""
     for name, value in headers.items():
         if not _HEADER.fullmatch(name):
-            raise ValueError(f"must hold names of HTTP headers, and {name[:60]!r} is none")
+            raise ValueError(f"must contain HTTP header names; {name[:60]!r} is not one")
         if not (value.isascii() and value.strip().isprintable()):
-            raise ValueError(f"must hold plain values of one line, and that of {name[:60]!r} is not")
+            raise ValueError(f"must contain printable one-line values; that of {name[:60]!r} is not")
     return {name: value.strip() for name, value in headers.items()}
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-Number = BeforeValidator(_not_a_truth)
-Text = Annotated[str, BeforeValidator(_null_is_empty)]  # releases before ours wrote null for an empty text
+Number = BeforeValidator(_reject_bool)
+Text = Annotated[str, BeforeValidator(_null_is_empty)]  # earlier releases wrote null for an empty string
 Count = Annotated[int, Number, Field(ge=1)]
 Whole = Annotated[int, Number, Field(ge=0)]
 Port = Annotated[int, Number, Field(ge=1, le=65535)]
@@ -71,7 +75,7 @@ Money = Annotated[float, Number, Field(ge=0)]
 WebSocketUrl = Annotated[str, Field(pattern=r"^wss?://.+")]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://.+")]
 NullableUrl = Annotated[HttpUrl | None, BeforeValidator(empty_is_null)]
-Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # people write ids as numbers
+Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # users write ids as numbers
 StrMap = dict[str, str]
-Headers = Annotated[StrMap, AfterValidator(_can_be_sent)]
+Headers = Annotated[StrMap, AfterValidator(_validate_headers)]
 AnyMap = dict[str, Any]

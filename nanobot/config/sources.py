@@ -1,7 +1,4 @@
-"""Where each setting comes from: the file, the environment, a file or a command that keeps a secret, or the default.
-
-Secrets are masked here, not by who shows them.
-"""
+"""The source of each setting: file, environment, secret file, command or default. Secrets are masked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from pydantic import BaseModel
 from nanobot.config.environment import is_pointer, variables_in
 from nanobot.config.keys import dotted
 from nanobot.config.loaded_from import MISSING, KeyPath, LoadedFrom, entry_of
-from nanobot.config.masking import shown
+from nanobot.config.masking import mask_value
 from nanobot.config.schema import Config
 from nanobot.security.references import references_in
 
@@ -21,7 +18,7 @@ Source = Literal["file", "environment", "secret file", "command", "default"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. `value` is fit to be shown; `where` names the file, the variable or the program."""
+    """One setting. `value` is masked; `where` names the file, variable or program."""
 
     key: str
     value: Any
@@ -30,9 +27,11 @@ class Setting:
 
 
 def sources(config: Config) -> list[Setting]:
-    """Every setting in force, by dotted camelCase key, in the order of the schema."""
+    """All settings by dotted camelCase key, in the order of the schema."""
     loaded = config.loaded_from
-    return [Setting(dotted(path), shown(path, value), *_source(path, loaded)) for path, value in _leaves(config, ())]
+    return [
+        Setting(dotted(path), mask_value(path, value), *_source(path, loaded)) for path, value in _leaves(config, ())
+    ]
 
 
 def _source(path: KeyPath, loaded: LoadedFrom) -> tuple[Source, str]:
@@ -43,11 +42,11 @@ def _source(path: KeyPath, loaded: LoadedFrom) -> tuple[Source, str]:
     for name in path:
         if (node := entry_of(node, name)) is MISSING:
             return "default", ""
-    return _pointed_at(path, node) or ("file", str(loaded.file))
+    return _referenced_source(path, node) or ("file", str(loaded.file))
 
 
-def _pointed_at(path: KeyPath, written: object) -> tuple[Source, str] | None:
-    """Where a text of the file points; None where it stands for itself."""
+def _referenced_source(path: KeyPath, written: object) -> tuple[Source, str] | None:
+    """The source that a string in the file refers to; None if it is the value itself."""
     if not isinstance(written, str):
         return None
     for reference in references_in(written, whole=is_pointer(path, written)):
@@ -58,7 +57,7 @@ def _pointed_at(path: KeyPath, written: object) -> tuple[Source, str] | None:
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """A leaf is a value of its own: a section is walked into, and so is a map of sections."""
+    """All values; sections and maps or lists of sections are descended into."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             yield from _leaves(getattr(value, name), (*path, str(field.alias or name)))

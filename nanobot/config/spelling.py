@@ -1,7 +1,7 @@
-"""The two styles of a name: snake_case in Python, camelCase in the file."""
+"""Conversion between snake_case (Python) and camelCase (the file)."""
 
 
 def camel(name: str) -> str:
-    """The name in camelCase: `e2ee_enabled` is e2eeEnabled. One that is in camelCase already stays."""
+    """The name in camelCase: `e2ee_enabled` becomes `e2eeEnabled`; camelCase stays."""
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest) if head else name

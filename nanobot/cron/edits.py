@@ -1,42 +1,89 @@
-"""The jobs of one store, as people make, list and change them. Needs no event loop, and may be called in any thread."""
+"""Adding, listing and changing the jobs of a store, and the check of their targets. Thread-safe, no event loop."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.judging import DAY_MS, job_zone
-from nanobot.cron.keeper import Keeper
-from nanobot.cron.rounds import Rounds
-from nanobot.cron.schedule import check, instants, next_instant
-from nanobot.cron.store import Book, CronStore
-from nanobot.cron.targets import Targets, check_target
+from nanobot.cron.job_cache import JobCache
+from nanobot.cron.misfire import DAY_MS, job_zone
+from nanobot.cron.schedule import check_schedule, instants, next_instant
+from nanobot.cron.scheduler import Scheduler
+from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import CronError, CronJob, CronPayload, CronSchedule, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
+from nanobot.utils.text import nearest
+
+_PLACEHOLDER_TARGETS = frozenset({"", "last", "default", "none", "null"})
+
+
+class Targets(Protocol):
+    """Checks which chats can be reached."""
+
+    def check(self, channel: str, to: str, thread_id: str | None) -> None:
+        """Raise NanobotError, which says what to do, if nothing sent there would arrive."""
+        ...
+
+
+class KnownChannels:
+    """Targets from the config: each channel's name, and whether it is enabled."""
+
+    def __init__(self, channels: Mapping[str, bool]) -> None:
+        self._channels = dict(channels)
+
+    def check(self, channel: str, to: str, thread_id: str | None) -> None:
+        """Raise CronError if the channel is unknown or disabled."""
+        if channel == "cli":  # the terminal needs no channel
+            return
+        if channel not in self._channels:
+            near = nearest(channel, self._channels, 1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            enabled_names = ", ".join(sorted(name for name, is_on in self._channels.items() if is_on)) or "none"
+            raise CronError(f"There is no channel {channel!r}. {hint}Enabled channels: {enabled_names}.")
+        if not self._channels[channel]:
+            raise CronError(
+                f"The channel {channel} is not enabled, so nothing would arrive. Set channels.{channel}.enabled, or "
+                f"run `nanobot channels login {channel}`."
+            )
+
+
+def check_target(
+    deliver: bool, channel: str | None, to: str | None, thread_id: str | None, targets: Targets | None
+) -> None:
+    """Raise NanobotError if a job that delivers has no valid target."""
+    if not deliver:
+        return
+    if not channel or (to or "").strip().lower() in _PLACEHOLDER_TARGETS:
+        raise CronError(
+            "A job that delivers needs a channel and a chat id to post to, for example `--channel telegram --to 12345`."
+        )
+    if targets is not None:
+        targets.check(channel, to or "", thread_id)
+
 
 T = TypeVar("T")
 
-_MOST_JOBS = 1_000
+_MAX_JOBS = 1_000
 
 
 class JobEdits:
-    """What a person does with jobs. Raises CronError for what cannot be, StorageError where disk or file say no."""
+    """Operations on jobs. They raise CronError for invalid input and StorageError if the store cannot be used."""
 
-    def __init__(self, store: CronStore, keeper: Keeper, rounds: Rounds, targets: Targets | None) -> None:
+    def __init__(self, store: CronStore, cache: JobCache, scheduler: Scheduler, targets: Targets | None) -> None:
         self._store = store
-        self._keeper = keeper
-        self._rounds = rounds
+        self._cache = cache
+        self._scheduler = scheduler
         self._targets = targets
 
     @property
     def timezone(self) -> str | None:
-        """The user's zone, for jobs without one of their own."""
-        return self._rounds.timezone
+        """The user's time zone, for jobs without one."""
+        return self._scheduler.timezone
 
     def add_job(
         self,
@@ -56,18 +103,16 @@ class JobEdits:
         misfire: Misfire = Misfire.RUN_ONCE,
         misfire_within_s: float | None = None,
     ) -> CronJob:
-        """Make a job. Nothing is written where it could never run, or never reach its chat."""
+        """Add a job. Raises CronError if it could never run or never reach its chat."""
         if not message.strip():
-            raise CronError("A job needs a message: what is to be done or said when it is due.")
-        check(schedule)
+            raise CronError("A job needs a message: what to do or say when it runs.")
+        check_schedule(schedule)
         if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
-            raise CronError(
-                f"notify {notify} says when a chat hears of the job, and it delivers to none. Use --deliver."
-            )
+            raise CronError(f"notify {notify} needs a chat to notify. Use --deliver.")
         if misfire_within_s is not None and misfire is not Misfire.RUN_IF_WITHIN:
-            raise CronError("How late a run may be (--within) counts for `--misfire run_if_within` alone.")
+            raise CronError("--within is only valid with `--misfire run_if_within`.")
         check_target(deliver, channel, to, thread_id, self._targets)
-        now = self._rounds.now_ms()
+        now = self._scheduler.now_ms()
         job = CronJob(
             id=secrets.token_hex(4),
             name=" ".join(name.split()) or " ".join(message.split())[:30],
@@ -91,51 +136,53 @@ class JobEdits:
         )
         job.state.next_run_at_ms = self._first_instant(job, now)
 
-        def add(book: Book) -> CronJob:
-            if len(book.entries) >= _MOST_JOBS:
-                raise CronError(f"There are {_MOST_JOBS} jobs already. Remove some with `nanobot cron remove`.")
-            while book.get(job.id) is not None:
+        def add(job_file: JobFile) -> CronJob:
+            if len(job_file.entries) >= _MAX_JOBS:
+                raise CronError(f"There are already {_MAX_JOBS} jobs. Remove some with `nanobot cron remove`.")
+            while job_file.get(job.id) is not None:
                 job.id = secrets.token_hex(4)
-            book.entries.append(job)
+            job_file.entries.append(job)
             return deepcopy(job)
 
         return self._edit(add)
 
     def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
-        """The jobs, those first that run first. Raises StorageError where the file was never readable."""
+        """The jobs, next to run first. Raises StorageError if the file was never readable."""
         jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or include_disabled]
         return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
 
     def get_job(self, job_id: str) -> CronJob | None:
-        """The job of that id."""
+        """The job of this id, or None."""
         return deepcopy(self._fresh().get(job_id))
 
     def unreadable(self) -> list[str]:
-        """What stands in the file and is no job, each in a sentence."""
+        """A sentence for each invalid entry of the file."""
         return [entry.reason for entry in self._fresh().unreadable]
 
     def remove_job(self, job_id: str) -> bool:
-        """Take a job away; False where there is none."""
+        """Remove a job; False if there is none."""
 
-        def remove(book: Book) -> bool:
-            job = book.get(job_id)
+        def remove(job_file: JobFile) -> bool:
+            job = job_file.get(job_id)
             if job is not None:
-                book.remove(job)
+                job_file.remove(job)
             return job is not None
 
         return self._edit(remove)
 
     def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
-        """Switch a job on or off; None where there is none. Instants that pass while it is off are nobody's."""
+        """Enable or disable a job; None if there is none. Runs missed while disabled are not made up for."""
 
-        def enable(book: Book) -> CronJob | None:
-            job = book.get(job_id)
+        def enable(job_file: JobFile) -> CronJob | None:
+            job = job_file.get(job_id)
             if job is None:
                 return None
-            now = self._rounds.now_ms()
+            now = self._scheduler.now_ms()
             if enabled and not job.enabled:
-                ran = job.state.last_due_at_ms or 0  # not again where the clock was set back since
-                job.state.next_run_at_ms = self._first_instant(job, ran if now < ran < now + DAY_MS else now)
+                last_run_ms = job.state.last_due_at_ms or 0  # do not repeat it if the clock was set back
+                job.state.next_run_at_ms = self._first_instant(
+                    job, last_run_ms if now < last_run_ms < now + DAY_MS else now
+                )
             elif not enabled:
                 job.state.next_run_at_ms = job.state.run_requested_at_ms = None
             job.enabled, job.updated_at_ms = enabled, now
@@ -144,18 +191,18 @@ class JobEdits:
         return self._edit(enable)
 
     def request_run(self, job_id: str) -> bool:
-        """Have a job run now by whoever serves the store, within seconds; False where there is none."""
+        """Ask the process that serves the store to run a job, within seconds; False if there is none."""
 
-        def request(book: Book) -> bool:
-            job = book.get(job_id)
+        def request(job_file: JobFile) -> bool:
+            job = job_file.get(job_id)
             if job is not None:
-                job.state.run_requested_at_ms = self._rounds.now_ms()
+                job.state.run_requested_at_ms = self._scheduler.now_ms()
             return job is not None
 
         return self._edit(request)
 
     def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
-        """When it runs next, the planned instant first; nothing where it is switched off."""
+        """The next `count` due instants in milliseconds; empty if it is disabled."""
         first = job.state.next_run_at_ms
         if not job.enabled or first is None:
             return []
@@ -163,37 +210,37 @@ class JobEdits:
         return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
 
     def history(self, job_id: str | None = None) -> list[HistoryRow]:
-        """What became of due instants, the oldest first. Raises StorageError."""
+        """Past runs, oldest first. Raises StorageError."""
         try:
             return self._store.history.rows(job_id)
         except OSError as error:
             raise StorageError(f"{self._store.history.path} cannot be read: {error.strerror}.") from error
 
     def adopt(self, old: Path) -> None:
-        """Take over the store from where earlier releases kept it, once. Raises StorageError."""
+        """Move the store from its location in earlier releases, once. Raises StorageError."""
         self._store.adopt(old)
 
     def _first_instant(self, job: CronJob, now: int) -> int:
         zone = job_zone(job, self.timezone)
         first = next_instant(job.schedule, now, zone=zone, anchor_ms=job.created_at_ms or now)
         if first is None and job.schedule.kind == "at":
-            raise CronError("That time is in the past. Give one that is still to come.")
+            raise CronError("That time is in the past. Give a future time.")
         if first is None:
-            raise CronError(f"{job.schedule.expr!r} never comes due any more. Give one that does.")
+            raise CronError(f"{job.schedule.expr!r} never matches again. Give one that does.")
         return first
 
-    def _edit(self, change: Callable[[Book], T]) -> T:
-        done = self._keeper.edit(change)
-        self._nudge()
-        return done
+    def _edit(self, change: Callable[[JobFile], T]) -> T:
+        result = self._cache.edit(change)
+        self._wake_up()
+        return result
 
-    def _fresh(self) -> Book:
-        return self._keeper.fresh(owned=not self._is_serving)
+    def _fresh(self) -> JobFile:
+        return self._cache.fresh(may_replace=not self._is_serving)
 
     @property
     def _is_serving(self) -> bool:
-        """Whether a clockwork goes by the book at this very moment, and reads it itself."""
+        """Whether this service is running and reads the file itself."""
         return False
 
-    def _nudge(self) -> None:
-        """Something was edited: whoever runs jobs here looks at once. From any thread."""
+    def _wake_up(self) -> None:
+        """Called after an edit, to check for due jobs at once. Thread-safe."""

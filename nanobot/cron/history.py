@@ -1,6 +1,6 @@
-"""What became of each instant, in lines beside jobs.json: ran, skipped with the reason, or failed with the error.
+"""The history of runs, as JSON lines beside jobs.json: ran, skipped with a reason, or failed with an error.
 
-Written once, kept in two files: when the first is full it takes the place of the second.
+Two files: when the current one is full, it replaces the older one.
 """
 
 import json
@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, cast
 
-from nanobot.utils.files import line_end, open_lines, sync_data, write_whole
+from nanobot.utils.files import missing_newline, sync_data, sync_folder, write_whole
+from nanobot.utils.open_no_follow import open_own, read_own, rename_own
 from nanobot.utils.text import json_objects
 
 Outcome = Literal["ran", "skipped", "failed"]
@@ -18,7 +19,7 @@ _FULL_BYTES = 2_000_000
 
 
 class HistoryRow(TypedDict):
-    """How one instant of a job ended; where `count` is above 1, all of them up to `untilMs`."""
+    """The result of one due instant; with `count` above 1, of all instants up to `untilMs`."""
 
     jobId: str
     name: str
@@ -34,35 +35,38 @@ class HistoryRow(TypedDict):
 
 
 class History:
-    """The two files of a folder. Who appends holds the store's lock."""
+    """The history files of a folder. Callers of `append` hold the store's lock."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "history.jsonl"
         self._older = folder / "history.old.jsonl"
 
     def append(self, rows: Sequence[HistoryRow]) -> None:
-        """Add rows, seen to the disk. Raises OSError."""
+        """Append rows durably. Raises OSError."""
         if not rows:
             return
         with suppress(FileNotFoundError):
             if self.path.stat().st_size > _FULL_BYTES:
-                os.replace(self.path, self._older)
+                rename_own(self.path, self._older)
         lines = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-        descriptor = open_lines(self.path)
+        descriptor = open_own(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            write_whole(descriptor, line_end(descriptor) + lines.encode("utf-8", "backslashreplace"))
+            is_new = os.fstat(descriptor).st_size == 0
+            write_whole(descriptor, missing_newline(descriptor) + lines.encode("utf-8", "backslashreplace"))
             sync_data(descriptor)
+            if is_new:
+                sync_folder(self.path.parent)
         finally:
             os.close(descriptor)
 
     def rows(self, job_id: str | None = None) -> list[HistoryRow]:
-        """All that is kept, the oldest first; of one job, where it is named. Damaged lines are passed over.
+        """All rows, or those of one job, oldest first. Damaged lines are skipped.
 
         Raises OSError.
         """
-        found = [row for path in (self._older, self.path) if path.exists() for row in json_objects(path.read_bytes())]
-        sound = [cast("HistoryRow", row) for row in found if _is_row(row)]
-        return [row for row in sound if job_id is None or row["jobId"] == job_id]
+        parsed = [row for path in (self._older, self.path) if path.exists() for row in json_objects(read_own(path))]
+        rows = [cast("HistoryRow", row) for row in parsed if _is_row(row)]
+        return [row for row in rows if job_id is None or row["jobId"] == job_id]
 
 
 def _is_row(row: dict[str, object]) -> bool:

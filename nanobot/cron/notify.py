@@ -1,70 +1,70 @@
-"""What a run is asked, what of its answer reaches a person, and when. The one place that decides either."""
+"""The message of a run, and whether its answer is sent."""
 
 import hashlib
 import re
 
 from nanobot.bus.events import InboundMessage
-from nanobot.cron.judging import late_words
+from nanobot.cron.misfire import format_lateness
 from nanobot.cron.types import CronJob, Due, Notify
 from nanobot.messages.types import Origin
 
 NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
-"""What the model answers in a job with `notify: on_alert` when there is no alert."""
+"""The model's answer for `notify: on_alert` if there is no alert."""
 _EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
 def message_for(job: CronJob, due: Due) -> InboundMessage:
-    """The message that a run is: at the job's target, in the job's own session, with the run's id as its own.
+    """The inbound message of a run: at the job's target, in the job's session, with the run's id as message id.
 
-    Every attempt at an instant has the same id. A job whose answer is judged before it is told, or never is, is quiet:
-    what its turn sends by itself would pass by that judgement.
+    Every attempt at a due instant has the same id. It is quiet unless every answer is sent, since messages the turn
+    sends itself would bypass `is_worth_sending`.
     """
     payload = job.payload
     return InboundMessage(
         payload.channel or "cli",
         "cron",
         payload.to or "direct",
-        words_for(job, due),
+        run_message(job, due),
         session_key_override=job.run_session,
         message_id=due.run_id,
         thread_id=payload.thread_id,
         origin=Origin.CRON,
         provenance=payload.provenance,
-        quiet=not may_tell(job) or payload.notify is not Notify.ALWAYS,
+        quiet=not may_notify(job) or payload.notify is not Notify.ALWAYS,
         journal_key=due.run_id,
     )
 
 
-def words_for(job: CronJob, due: Due) -> str:
-    """The message of a run: the job's own, then what the model has to know about this run."""
+def run_message(job: CronJob, due: Due) -> str:
+    """The text of a run: the job's message, then notes for the model about this run."""
     notes = []
     if due.late_ms:
-        notes.append(f"This run is late by {late_words(due.late_ms)}.")
+        notes.append(f"This run is late by {format_lateness(due.late_ms)}.")
     if due.missed:
         runs = "run was" if due.missed == 1 else "runs were"
         notes.append(f"{due.missed} earlier {runs} missed; this one stands for all.")
-    if may_tell(job) and job.payload.notify is Notify.ON_ALERT:
+    if may_notify(job) and job.payload.notify is Notify.ON_ALERT:
         notes.append(f"If nothing needs the person's attention, answer with {NOTHING_TO_REPORT} alone.")
     return f"{job.payload.message}\n\n[{' '.join(notes)}]" if notes else job.payload.message
 
 
-def may_tell(job: CronJob) -> bool:
-    """Whether anything of this job may reach a person: neither its answer nor the `message` tool, where not."""
+def may_notify(job: CronJob) -> bool:
+    """Whether the job may send anything: its answer, or with the `message` tool."""
     return job.payload.deliver and job.payload.notify is not Notify.NEVER
 
 
-def worth_telling(job: CronJob, answer: str | None) -> bool:
-    """Whether this answer is sent to the job's target. `job` is as it was when the run began."""
-    said = (answer or "").strip()
-    if not may_tell(job) or not said:
+def is_worth_sending(job: CronJob, answer: str | None) -> bool:
+    """Whether to send this answer to the job's target. `job` is its state when the run started."""
+    text = (answer or "").strip()
+    if not may_notify(job) or not text:
         return False
     if job.payload.notify is Notify.ON_CHANGE:
-        return fingerprint(said) != job.state.last_answer
+        return fingerprint(text) != job.state.last_answer
     if job.payload.notify is Notify.ON_ALERT:
-        return _EDGES.sub("", said).upper() != _EDGES.sub("", NOTHING_TO_REPORT)
+        return _EDGES.sub("", text).upper() != _EDGES.sub("", NOTHING_TO_REPORT)
     return True
 
 
 def fingerprint(answer: str) -> str:
-    """Equal for answers that differ in spaces and case alone."""
+    """Equal for answers that differ only in white space and case."""
     return hashlib.sha256(" ".join(answer.casefold().split()).encode("utf-8", "backslashreplace")).hexdigest()[:16]

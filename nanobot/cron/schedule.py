@@ -1,10 +1,10 @@
-"""When a schedule comes due. Pure: the time and the zone are handed in.
+"""When a schedule is due. Pure functions: time and zone are parameters.
 
 - `at`: once.
-- `every`: so many milliseconds after a fixed instant, its anchor, so that a restart does not move it.
-- `cron`: by the wall clock of the zone. A time of day comes once a day, also on the day it is shown twice (the first
-  counts), and on the day it is skipped it comes at the moment the clocks jump. An expression that runs in every hour
-  goes by the time that passes instead: also through the hour that is shown twice, and not at one that never was.
+- `every`: at fixed intervals from an anchor, so that a restart does not shift them.
+- `cron`: by the zone's wall clock. A time of day that occurs twice (clocks go back) runs once, the first time; one
+  that is skipped runs when the clocks jump. An expression that matches in every hour follows elapsed time instead: it
+  runs in both repeated hours and not in a skipped one.
 """
 
 import re
@@ -14,27 +14,27 @@ from functools import lru_cache
 from typing import Any
 
 from nanobot.cron.types import LAST_MS, CronError, CronSchedule
-from nanobot.cron.zones import reading, wall_at
+from nanobot.cron.zones import read_wall_time, wall_at
 
 _HOUR = 1
 _EVERY_HOUR = frozenset(range(24))
-_BY_CHANCE = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
-"""Croniter's R and H: a time that is drawn anew at each reading is no time to wait for."""
-_LONG_AGO = datetime(2000, 1, 1)
+_RANDOM_FIELD = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
+"""Croniter's R and H fields: random values, different at each evaluation."""
+_CRONITER_START = datetime(2000, 1, 1)
 
 
 def to_ms(instant: datetime) -> int:
-    """Milliseconds since 1970, as the file has them."""
+    """Milliseconds since 1970."""
     return round(instant.timestamp() * 1000)
 
 
 def from_ms(ms: int, zone: tzinfo = UTC) -> datetime:
-    """The instant, on the wall clock of the zone."""
+    """The instant in the zone."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(zone)
 
 
-def check(schedule: CronSchedule) -> None:
-    """Raises CronError where the schedule says nothing, or nothing that a calendar knows."""
+def check_schedule(schedule: CronSchedule) -> None:
+    """Raise CronError if the schedule is invalid or never due."""
     if schedule.kind == "at":
         if schedule.at_ms is None or not 0 <= schedule.at_ms < LAST_MS:
             raise CronError("A job that runs once needs its time, for example 2026-12-24T18:00.")
@@ -42,14 +42,14 @@ def check(schedule: CronSchedule) -> None:
         if not schedule.every_ms or not 0 < schedule.every_ms < LAST_MS:
             raise CronError("An interval must be more than 0 seconds.")
     elif schedule.kind == "cron":
-        _runs_every_hour(schedule.expr or "")
+        _covers_every_hour(schedule.expr or "")
     else:
-        raise CronError(f"unknown kind of schedule {schedule.kind!r}. Use at, every or cron.")
+        raise CronError(f"Unknown kind of schedule {schedule.kind!r}. Use at, every or cron.")
 
 
 def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: int) -> Iterator[int]:
-    """When the schedule comes due after that instant, in order, in milliseconds. Raises CronError as `check` does."""
-    check(schedule)
+    """Due instants after `after_ms`, in order, in milliseconds. Raises CronError as `check_schedule` does."""
+    check_schedule(schedule)
     if schedule.kind == "at":
         yield from (at for at in (schedule.at_ms,) if at is not None and at > after_ms)
     elif schedule.kind == "every":
@@ -63,25 +63,25 @@ def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: 
 
 
 def next_instant(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: int) -> int | None:
-    """The first of them; None where there is none."""
+    """The first due instant after `after_ms`, or None."""
     return next(instants(schedule, after_ms, zone=zone, anchor_ms=anchor_ms), None)
 
 
 def is_moved(schedule: CronSchedule, due_ms: int, zone: tzinfo) -> bool:
-    """Whether this instant of an expression stands for a time of day that the clocks have just jumped over."""
+    """Whether this due instant replaces a time of day that the clocks skipped."""
     due = from_ms(due_ms, zone)
     if schedule.kind != "cron" or due.utcoffset() == from_ms(due_ms - 1, zone).utcoffset():
         return False
     wall = wall_at(due, zone)
-    return next(_walls(schedule.expr or "", wall - timedelta(seconds=1)), None) != wall
+    return next(_wall_times(schedule.expr or "", wall - timedelta(seconds=1)), None) != wall
 
 
 def count_between(
-    schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int, most: int
+    schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int, limit: int
 ) -> tuple[int, int]:
-    """How many instants there are from `first_ms`, which is one, to `until_ms`, and the last of them.
+    """The number of due instants from `first_ms` (itself one) to `until_ms`, and the last of them.
 
-    Counts to `most` and leaves it there: a minute's job that slept for years is not counted out.
+    Stops counting at `limit`, for a job every minute that was missed for years.
     """
     if schedule.kind == "every":
         steps = max(until_ms - first_ms, 0) // (schedule.every_ms or 1)
@@ -91,19 +91,19 @@ def count_between(
         if due > until_ms:
             break
         count, last = count + 1, due
-        if count >= most:
+        if count >= limit:
             return count, last_between(schedule, last, until_ms, zone=zone, anchor_ms=anchor_ms)
     return count, last
 
 
 def last_between(schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int) -> int:
-    """The last instant up to `until_ms`, from `first_ms` on, which is one. Looks from behind, in growing steps."""
-    back = 60_000
-    while until_ms - back > first_ms:
-        found = list(_up_to(schedule, until_ms - back, until_ms, zone, anchor_ms))
-        if found:
-            return found[-1]
-        back *= 8
+    """The last due instant up to `until_ms`, at least `first_ms`. Searches backwards in growing windows."""
+    window_ms = 60_000
+    while until_ms - window_ms > first_ms:
+        match_ = list(_up_to(schedule, until_ms - window_ms, until_ms, zone, anchor_ms))
+        if match_:
+            return match_[-1]
+        window_ms *= 8
     return max((first_ms, *_up_to(schedule, first_ms, until_ms, zone, anchor_ms)))
 
 
@@ -115,27 +115,34 @@ def _up_to(schedule: CronSchedule, after_ms: int, until_ms: int, zone: tzinfo, a
 
 
 @lru_cache(maxsize=256)
-def _runs_every_hour(expr: str) -> bool:
-    """Whether the expression leaves out no hour of a day. Raises CronError where it says nothing that ever comes."""
-    from croniter import CroniterBadDateError, croniter  # 50 ms, for those who have such a job
+def _covers_every_hour(expr: str) -> bool:
+    """Whether the expression matches in every hour. Raises CronError if it is invalid or never matches."""
+    from croniter import CroniterBadDateError, croniter  # takes 50 ms
 
-    told = f"{expr!r} is no cron expression"
+    problem = f"Invalid cron expression {expr!r}"
     hint = "Use minute, hour, day of the month, month, day of the week: `0 9 * * 1-5` is every weekday at 9:00."
-    if _BY_CHANCE.search(expr):
-        raise CronError(f"{told} that can be kept: R and H draw their time by chance. {hint}")
+    if _RANDOM_FIELD.search(expr):
+        raise CronError(f"{problem}: the random fields R and H are not supported. {hint}")
     try:
-        parsed = croniter(expr, _LONG_AGO)
+        parsed = croniter(expr, _CRONITER_START)
         parsed.get_next(datetime)
     except CroniterBadDateError as error:
-        raise CronError(f"{expr!r} never comes due: no calendar has such a day. {hint}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:  # as it stumbles
-        raise CronError(f"{told}: {error}. {hint}") from error
+        raise CronError(f"{expr!r} never matches any date. {hint}") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+    ) as error:
+        raise CronError(f"{problem}: {error}. {hint}") from error
     hours: Any = parsed.expanded[_HOUR]
     return hours == ["*"] or set(hours) >= _EVERY_HOUR
 
 
-def _walls(expr: str, start: datetime) -> Iterator[datetime]:
-    """The wall times after that one that match, in order, until the calendar ends."""
+def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
+    """Matching wall times after `start`, in order."""
     from croniter import CroniterBadDateError, croniter
 
     try:
@@ -147,50 +154,50 @@ def _walls(expr: str, start: datetime) -> Iterator[datetime]:
 
 
 def _matches(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    return _by_passing_time(expr, after, zone) if _runs_every_hour(expr) else _by_the_wall(expr, after, zone)
+    return _by_elapsed_time(expr, after, zone) if _covers_every_hour(expr) else _by_wall_time(expr, after, zone)
 
 
-def _by_the_wall(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """Each matching time of day once. The instants of wall times never fall, so nothing before the wall is missed."""
+def _by_wall_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+    """Each matching time of day once. The instants of increasing wall times never decrease."""
     last = after
-    for wall in _walls(expr, wall_at(after, zone).replace(fold=0)):
-        at = reading(wall, zone).first
+    for wall in _wall_times(expr, wall_at(after, zone).replace(fold=0)):
+        at = read_wall_time(wall, zone).first
         if at > last:
             yield at
             last = at
 
 
-def _by_passing_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """Every instant at which the clocks show a matching time. Near a clock change each is looked for by itself."""
-    last, walls = after, _walls(expr, wall_at(after, zone).replace(fold=0))
-    while (wall := next(walls, None)) is not None:
-        shown = reading(wall, zone)
-        if shown.is_plain and reading(wall_at(last, zone).replace(fold=0), zone).is_plain:
+def _by_elapsed_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+    """Every instant at which the clocks show a matching time; found one by one near a clock change."""
+    last, wall_times = after, _wall_times(expr, wall_at(after, zone).replace(fold=0))
+    while (wall := next(wall_times, None)) is not None:
+        shown = read_wall_time(wall, zone)
+        if shown.is_plain and read_wall_time(wall_at(last, zone).replace(fold=0), zone).is_plain:
             yield shown.first
             last = shown.first
             continue
-        found = _next_shown(expr, last, zone)
-        if found is None:
+        match_ = _next_shown(expr, last, zone)
+        if match_ is None:
             return
-        yield found
-        last, walls = found, _walls(expr, wall_at(found, zone).replace(fold=0))
+        yield match_
+        last, wall_times = match_, _wall_times(expr, wall_at(match_, zone).replace(fold=0))
 
 
 def _next_shown(expr: str, after: datetime, zone: tzinfo) -> datetime | None:
     wall = wall_at(after, zone)
-    shown_now = reading(wall.replace(fold=0), zone)
+    shown_now = read_wall_time(wall.replace(fold=0), zone)
     candidates = []
-    if shown_now.second is not None and wall.fold == 0:  # the clocks are about to go back: the second pass counts too
-        back = shown_now.second - shown_now.first
-        for earlier in _walls(expr, wall.replace(fold=0) - back):
-            again = reading(earlier, zone)
-            if earlier > wall.replace(fold=0) + back:
+    if shown_now.second is not None and wall.fold == 0:  # the clocks will go back: the repeated hour counts too
+        window_ms = shown_now.second - shown_now.first
+        for earlier in _wall_times(expr, wall.replace(fold=0) - window_ms):
+            again = read_wall_time(earlier, zone)
+            if earlier > wall.replace(fold=0) + window_ms:
                 break
             if again.second is not None and again.second > after:
                 candidates.append(again.second)
                 break
-    for later in _walls(expr, wall.replace(fold=0)):
-        shown = reading(later, zone)
+    for later in _wall_times(expr, wall.replace(fold=0)):
+        shown = read_wall_time(later, zone)
         at = next((at for at in (shown.first, shown.second) if at is not None and at > after), None)
         if at is not None and shown.jump is None:
             candidates.append(at)

@@ -1,9 +1,8 @@
-"""CronService: the jobs of one store, and the clockwork that runs each at its time, once.
+"""CronService: the jobs of one store, each run once when due, across processes.
 
-A round reads the store under its lock, judges what is due, leases what is to be run and writes it all back in one step;
-so two processes on one store run an instant once, and whoever finds the lease of a dead one settles it. Between rounds
-there is a look at the clock and at the file every two seconds, which costs microseconds. Edits (`edits`) need no event
-loop; `start`, `run_job` and `close` do.
+A round locks the store, leases due jobs and writes everything back at once, so that each due instant runs once; the
+lease of a dead process is settled by the next. Between rounds, clock and file are checked every TICK_S seconds. Edits
+(`edits`) need no event loop; `start`, `run_job` and `close` do.
 """
 
 import asyncio
@@ -15,13 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanobot.cron.edits import JobEdits
+from nanobot.cron.edits import JobEdits, Targets
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.keeper import Keeper
+from nanobot.cron.job_cache import JobCache
 from nanobot.cron.leases import Leases
-from nanobot.cron.rounds import Begun, Ended, Rounds, WasBegun
-from nanobot.cron.store import Book, CronStore
-from nanobot.cron.targets import Targets
+from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
+from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import CronError, CronJob, Due, JobSkippedError
 from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
@@ -30,20 +28,20 @@ from nanobot.utils.clock import Clock, SystemClock
 log = logging.getLogger(__name__)
 
 OnJob = Callable[..., Awaitable[str | None]]
-"""Runs a job: `on_job(job, due)`, or `on_job(job)`. What it returns is the run's answer; what it raises, its failure;
-JobSkippedError says that it was not run after all."""
+"""Runs a job: `on_job(job, due)` or `on_job(job)`. Returns the answer; raises for a failure, or JobSkippedError if the
+job was not run."""
 
 TICK_S = 2.0
-"""How often the clock and the file are looked at. Three of these without a tick, and the clockwork is not well."""
-_STEP_S = 1.0
+"""How often clock and file are checked. The service is unhealthy after three of these without a tick."""
+_CLOCK_STEP_S = 1.0
 
 
 class CronService(JobEdits):
-    """The jobs of a store, and what runs them.
+    """The jobs of a store, and their execution.
 
-    `timezone` is the user's, for jobs without one of their own. `was_begun` is asked about a run whose process died:
-    has the agent got it, so that it goes on by itself? Without it, it is taken that it has; a run that the agent never
-    saw is begun again. `on_problem` hears of what keeps the clockwork from its work, once a problem.
+    `timezone` is the user's, for jobs without one. `was_started` tells whether the agent received a run whose process
+    died and therefore resumes it itself; other runs are started again. The default assumes that it did. `on_problem`
+    is called once for each problem that keeps jobs from running.
     """
 
     def __init__(
@@ -54,49 +52,54 @@ class CronService(JobEdits):
         clock: Clock | None = None,
         timezone: str | None = None,
         targets: Targets | None = None,
-        was_begun: WasBegun | None = None,
+        was_started: WasStarted | None = None,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self.on_job = on_job
         self.problem: str | None = None
-        """What keeps the clockwork from its work, for health to tell."""
+        """What keeps jobs from running, for the health check."""
         store = CronStore(Path(store_path))
         self._clock = clock or SystemClock()
-        keeper = Keeper(store, lambda refusal: self._tell(refusal or self._trouble()))
-        rounds = Rounds(self._clock, timezone, Leases(store.locks), store.history, was_begun)
-        super().__init__(store, keeper, rounds, targets)
+        cache = JobCache(store, lambda refusal: self._report_problem(refusal or self._file_problem()))
+        scheduler = Scheduler(self._clock, timezone, Leases(store.locks), store.history, was_started)
+        super().__init__(store, cache, scheduler, targets)
         self._on_problem = on_problem
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._ended: list[tuple[CronJob, Ended]] = []
-        """Runs whose end nobody has begun to write down."""
+        self._unrecorded: list[tuple[CronJob, EndedRun]] = []
+        """Ended runs that are not recorded yet."""
         self._writing = asyncio.Lock()
-        self._leaving: set[asyncio.Task[None]] = set()
-        """What was stopped and has not ended yet: it may still hold our locks."""
+        self._stopping: set[asyncio.Task[None]] = set()
+        """Cancelled tasks that have not ended yet and may still hold locks."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
-        self._looked = False
+        self._has_ticked = False
         self._skew_s = 0.0
         self._ticked_s: float | None = None
 
     def serve_only(self, served: Callable[[CronJob], bool]) -> None:
-        """From the next `start` on, run these jobs alone: the others wait for a process that runs all."""
-        self._rounds.only = served
+        """From the next `start` on, run only these jobs; another process runs the others."""
+        self._scheduler.only = served
 
     def is_served(self) -> bool:
-        """Whether some process, this one perhaps, runs the jobs when they are due."""
-        return self._rounds.leases.is_served()
+        """Whether any process, including this one, runs the jobs when due."""
+        return self._scheduler.leases.is_served()
 
-    # -- the clockwork ---------------------------------------------------------------------------------------------
+    def is_running(self, job_id: str) -> bool:
+        """Whether this job is running, here or in another process. Raises StorageError."""
+        job = self._fresh().get(job_id)
+        return job is not None and job.state.running is not None and self._scheduler.is_running(job, job.state.running)
+
+    # -- lifecycle -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Run jobs when they are due, until `stop` or `close`. What was missed meanwhile is settled at once."""
-        while self._leaving:
-            await asyncio.wait({*self._leaving})
+        """Run jobs when due, until `stop` or `close`. Runs missed meanwhile are settled at once."""
+        while self._stopping:
+            await asyncio.wait({*self._stopping})
         if self._task is not None:
             return
-        self._rounds.leases = Leases(self._store.locks)
-        self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
+        self._scheduler.leases = Leases(self._store.locks)
+        self._loop, self._wake, self._has_ticked = asyncio.get_running_loop(), asyncio.Event(), False
         self._writing = asyncio.Lock()
         self._ticked_s = self._clock.monotonic()
         if self.on_job is not None:
@@ -104,18 +107,18 @@ class CronService(JobEdits):
         self._task = asyncio.create_task(self._serve(), name="cron")
 
     def stop(self) -> None:
-        """Stop at once. A run that is cut off stays leased; the next start settles it."""
-        lives = {life for life in (*self._runs, self._task) if life is not None and not life.done()}
+        """Stop at once. Interrupted runs stay leased; the next start settles them."""
+        stopping = {task for task in (*self._runs, self._task) if task is not None and not task.done()}
         self._task, self._ticked_s = None, None
-        self._leaving |= lives
-        for life in lives:
-            life.add_done_callback(self._gone)
-            life.cancel()
-        if not self._leaving:
-            self._rounds.leases.close()
+        self._stopping |= stopping
+        for task in stopping:
+            task.add_done_callback(self._task_stopped)
+            task.cancel()
+        if not self._stopping:
+            self._scheduler.leases.close()
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Begin no more runs, give those that are under way so much time, then stop."""
+        """Start no more runs, give running ones `grace_s` seconds, then stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -127,8 +130,8 @@ class CronService(JobEdits):
             await asyncio.wait(cut_off)
 
     def status(self) -> dict[str, Any]:
-        """How it is: `enabled` (it runs), `jobs`, `next_wake_at_ms`; for health `tick_age_s`, `running`, `problem`."""
-        jobs = self._keeper.book.jobs if self._keeper.book is not None else []
+        """`enabled` (is it running), `jobs`, `next_wake_at_ms`; for health `tick_age_s`, `running`, `problem`."""
+        jobs = self._cache.job_file.jobs if self._cache.job_file is not None else []
         with suppress(StorageError):
             jobs = self._fresh().jobs
         planned = [job.state.next_run_at_ms for job in jobs if job.enabled and job.state.next_run_at_ms is not None]
@@ -137,124 +140,130 @@ class CronService(JobEdits):
             "jobs": len(jobs),
             "next_wake_at_ms": min(planned, default=None),
             "tick_age_s": self.tick_age_s,
-            "running": len(self._rounds.running),
+            "running": len(self._scheduler.running),
             "problem": self.problem,
         }
 
     @property
     def tick_age_s(self) -> float | None:
-        """Seconds since the clockwork last ticked; None where it does not run. Above 3 * TICK_S something is wrong."""
+        """Seconds since the last tick; None if not running. Above 3 * TICK_S the service is unhealthy."""
         return None if self._ticked_s is None else self._clock.monotonic() - self._ticked_s
 
     async def run_job(self, job_id: str, force: bool = False) -> bool:
-        """Run a job now and wait for its end; its schedule goes on as if nothing had been.
+        """Run a job now and wait for its end; its schedule is not affected.
 
-        False where there is no such job, it is switched off (`force` runs it all the same), it is running already, or
-        nothing was handed in that runs jobs. Cancelling cuts the run off.
+        False if the job is unknown, disabled (unless `force`) or already running, or if there is no `on_job`.
+        Cancelling interrupts the run.
         """
         if self.on_job is None:
             return False
-        begun = await self._leasing(lambda book, rows: self._rounds.lease_by_hand(book, rows, job_id, force=force))
+        leased = await self._change_and_lease(
+            lambda file, rows: self._scheduler.lease_manually(file, rows, job_id, force=force)
+        )
         try:
-            for job, due in begun:
-                await self._begin(job, due)
+            for job, due in leased:
+                await self._start_run(job, due)
         finally:
             if self._task is None and not self._runs:
-                self._rounds.leases.close()
-        return bool(begun)
+                self._scheduler.leases.close()
+        return bool(leased)
 
     async def tick(self) -> float | None:
-        """Look at the clock and the file; begin what is due. Seconds until the next instant; None where none is."""
+        """Check clock and file and start due jobs. Returns seconds until the next due instant, or None."""
         self._ticked_s = self._clock.monotonic()
         if self.on_job is None:
             return None
-        if self._has_work():
-            for job, due in await self._leasing(self._rounds.settle):
-                self._begin(job, due)
-            self._looked = True
-        waits = [job.state.next_run_at_ms for job in self._waiting() if job.state.next_run_at_ms is not None]
-        return max(min(waits) - self._rounds.now_ms(), 0) / 1000 if waits else None
+        if self._needs_round():
+            for job, due in await self._change_and_lease(self._scheduler.run_round):
+                self._start_run(job, due)
+            self._has_ticked = True
+        waits = [job.state.next_run_at_ms for job in self._waiting_jobs() if job.state.next_run_at_ms is not None]
+        return max(min(waits) - self._scheduler.now_ms(), 0) / 1000 if waits else None
 
-    async def settled(self) -> None:
-        """Wait until every run that is under way has ended."""
+    async def wait_for_runs(self) -> None:
+        """Wait until all current runs have ended."""
         while self._runs:
             await asyncio.wait({*self._runs})
 
     async def _serve(self) -> None:
         while True:
-            if self.on_job is not None and not self._rounds.leases.complete:
+            if self.on_job is not None and not self._scheduler.leases.complete:
                 await finish(asyncio.to_thread(self._take_locks))
             try:
                 wait_s = await self.tick()
             except StorageError as error:
                 wait_s = None
-                self._tell(str(error))
-            except Exception as error:  # whatever a round stumbles over, the next one must come
+                self._report_problem(str(error))
+            except Exception as error:  # a failed round must not stop the next one
                 wait_s = None
                 if self.problem is None:
-                    log.exception("A round of the jobs failed.")
-                self._tell(f"A round of the jobs failed with {type(error).__name__}: {error}")
+                    log.exception("A scheduling round failed.")
+                self._report_problem(f"A scheduling round failed with {type(error).__name__}: {error}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if wait_s is None else min(wait_s, TICK_S)):
                     await self._wake.wait()
             self._wake.clear()
 
     def _take_locks(self) -> None:
-        """A disk that refuses locks keeps no reminder from ringing."""
+        """Take the locks if possible; jobs also run on a disk without locks."""
         with suppress(OSError):
-            self._rounds.leases.open()
-            if self._rounds.only is None:
-                self._rounds.leases.serve()
+            self._scheduler.leases.open()
+            if self._scheduler.only is None:
+                self._scheduler.leases.serve()
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
-    def _has_work(self) -> bool:
-        """Whether a round may change anything."""
+    def _needs_round(self) -> bool:
+        """Whether a round could change anything."""
         skew_s = self._clock.now().timestamp() - self._clock.monotonic()
-        stepped, self._skew_s = abs(skew_s - self._skew_s) > _STEP_S, skew_s
-        if stepped:
-            self._rounds.forget_plans()
-        if not self._looked or stepped or self._keeper.is_behind() or self._is_any_due():
+        clock_stepped, self._skew_s = abs(skew_s - self._skew_s) > _CLOCK_STEP_S, skew_s
+        if clock_stepped:
+            self._scheduler.forget_plans()
+        if not self._has_ticked or clock_stepped or self._cache.is_behind() or self._is_any_due():
             return True
-        running = [(job, job.state.running) for job in self._keeper.jobs]
-        return any(lease is not None and not self._rounds.is_at_work(job, lease) for job, lease in running)
+        running = [(job, job.state.running) for job in self._cache.jobs]
+        return any(lease is not None and not self._scheduler.is_running(job, lease) for job, lease in running)
 
-    async def _leasing(self, change: Callable[[Book, list[HistoryRow]], list[Begun]]) -> list[Begun]:
-        """What a change has leased. Where the wait is cancelled, nothing of it is at work here: the leases are left."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._keeper.change, change))
+    async def _change_and_lease(
+        self, change: Callable[[JobFile, list[HistoryRow]], list[LeasedRun]]
+    ) -> list[LeasedRun]:
+        """Apply a change and return the runs it leased. If cancelled, they are not started and keep their leases."""
+        change_task = asyncio.ensure_future(asyncio.to_thread(self._cache.change, change))
         try:
-            return await finish(work)
+            return await finish(change_task)
         except asyncio.CancelledError:
-            for job, _ in work.result() if work.exception() is None else ():
-                self._rounds.running.pop(job.id, None)
+            for job, _ in change_task.result() if change_task.exception() is None else ():
+                self._scheduler.running.pop(job.id, None)
             raise
 
     def _is_any_due(self) -> bool:
-        now = self._rounds.now_ms()
+        now = self._scheduler.now_ms()
         return any(
             job.state.run_requested_at_ms is not None or (job.state.next_run_at_ms or now + 1) <= now
-            for job in self._waiting()
+            for job in self._waiting_jobs()
         )
 
-    def _waiting(self) -> list[CronJob]:
-        jobs, refused = self._keeper.jobs, self._rounds.refused
-        return [job for job in jobs if job.state.running is None and self._rounds.serves(job) and job.id not in refused]
+    def _waiting_jobs(self) -> list[CronJob]:
+        jobs, failed = self._cache.jobs, self._scheduler.failed
+        return [
+            job for job in jobs if job.state.running is None and self._scheduler.serves(job) and job.id not in failed
+        ]
 
-    def _gone(self, life: "asyncio.Task[None]") -> None:
-        self._leaving.discard(life)
-        if not self._leaving:
-            self._rounds.leases.close()
+    def _task_stopped(self, task: "asyncio.Task[None]") -> None:
+        self._stopping.discard(task)
+        if not self._stopping:
+            self._scheduler.leases.close()
 
     # -- a run -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, job: CronJob, due: Due) -> "asyncio.Task[None]":
-        running = self._rounds.running
+    def _start_run(self, job: CronJob, due: Due) -> "asyncio.Task[None]":
+        running = self._scheduler.running
         lease = running.get(job.id)
 
         def ended(run: "asyncio.Task[None]") -> None:
             self._runs.discard(run)
-            if run.cancelled() and running.get(job.id) is lease:  # perhaps before its first step
-                running.pop(job.id, None)  # the lease stays in the file, for the next start to settle
+            if run.cancelled() and running.get(job.id) is lease:  # maybe before its first step
+                running.pop(job.id, None)  # the lease stays in the file; the next start settles it
 
         run = asyncio.create_task(self._run(job, due), name=due.run_id)
         self._runs.add(run)
@@ -262,80 +271,80 @@ class CronService(JobEdits):
         return run
 
     async def _run(self, job: CronJob, due: Due) -> None:
-        began_s = self._clock.monotonic()
+        started_s = self._clock.monotonic()
         try:
-            ended = Ended("ok", answer=await self._called(job, due))
+            ended = EndedRun("ok", answer=await self._call_handler(job, due))
         except JobSkippedError as skipped:
-            ended = Ended("skipped", str(skipped))
-        except Exception as error:  # whatever a job's own code raises is how the run ended
-            is_odd = not isinstance(error, NanobotError)
-            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
-            ended = Ended("error", str(error) or type(error).__name__)
-        ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
-        await finish(self._written_down(job, ended))
+            ended = EndedRun("skipped", str(skipped))
+        except Exception as error:  # any error of a job is the result of its run
+            is_unexpected = not isinstance(error, NanobotError)
+            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_unexpected)
+            ended = EndedRun("error", str(error) or type(error).__name__)
+        ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))
+        await finish(self._record_ended(job, ended))
 
-    def _called(self, job: CronJob, due: Due) -> Awaitable[str | None]:
+    def _call_handler(self, job: CronJob, due: Due) -> Awaitable[str | None]:
         if self.on_job is None:
-            raise JobSkippedError("nothing was handed in that runs jobs")
+            raise JobSkippedError("this service has no job handler")
         try:
             inspect.signature(self.on_job).bind(job, due)
         except TypeError:
             return self.on_job(job)
         return self.on_job(job, due)
 
-    async def _written_down(self, job: CronJob, ended: Ended) -> None:
-        """How a run ended is on the disk when this returns: with all that ended while another was written, at once."""
-        self._ended.append((job, ended))
+    async def _record_ended(self, job: CronJob, ended: EndedRun) -> None:
+        """Record a run's end durably, in one write with the runs that ended meanwhile."""
+        self._unrecorded.append((job, ended))
         async with self._writing:
-            together, self._ended = self._ended, []
-            if together:
-                await asyncio.to_thread(self._finish, together)
+            batch, self._unrecorded = self._unrecorded, []
+            if batch:
+                await asyncio.to_thread(self._record_batch, batch)
 
-    def _finish(self, together: Sequence[tuple[CronJob, Ended]]) -> None:
-        """Write down how these runs ended. Never raises: what the disk refuses is kept in memory."""
+    def _record_batch(self, batch: Sequence[tuple[CronJob, EndedRun]]) -> None:
+        """Record the ends of these runs. Never raises: on a disk error they are kept in memory."""
 
-        def end(book: Book, rows: list[HistoryRow]) -> None:
-            for job, ended in together:
-                self._rounds.ended(book, rows, job, ended)
+        def end(job_file: JobFile, rows: list[HistoryRow]) -> None:
+            for job, ended in batch:
+                self._scheduler.ended(job_file, rows, job, ended)
 
         try:
-            self._keeper.change(end)
+            self._cache.change(end)
         except (StorageError, CronError) as error:
-            for job, ended in together:
+            for job, ended in batch:
                 log.warning(
-                    "How the job %r (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error
+                    "The end of the job %r (%s, %s) cannot be written: %s", job.name, job.id, ended.status, error
                 )
-        for job, _ in together:
-            self._rounds.running.pop(job.id, None)
-        self._nudge()
+        for job, _ in batch:
+            self._scheduler.running.pop(job.id, None)
+        self._wake_up()
 
-    # -- beside them -------------------------------------------------------------------------------------------------
+    # -- problems ----------------------------------------------------------------------------------------------------
 
-    def _trouble(self) -> str | None:
-        """What is wrong with the entries of a file that can be read."""
-        if self._keeper.book is None:
+    def _file_problem(self) -> str | None:
+        """Invalid entries in a readable file."""
+        if self._cache.job_file is None:
             return None
-        wrong = [entry.reason for entry in self._keeper.book.unreadable]
-        wrong += [
+        problems = [entry.reason for entry in self._cache.job_file.unreadable]
+        problems += [
             f"{job.name} ({job.id}): {job.state.last_error}"
-            for job in self._keeper.jobs
-            if job.id in self._rounds.refused
+            for job in self._cache.jobs
+            if job.id in self._scheduler.failed
         ]
-        return f"{self._store.path}: {'; '.join(wrong)}" if wrong else None
+        return f"{self._store.path}: {'; '.join(problems)}" if problems else None
 
-    def _tell(self, problem: str | None) -> None:
-        """Say it once when it begins, and once when it is over."""
+    def _report_problem(self, problem: str | None) -> None:
+        """Log a problem once when it starts and once when it is over."""
         if problem == self.problem:
             return
         self.problem = problem
         if problem is None:
-            log.info("The jobs of %s are well again.", self._store.path)
+            log.info("The jobs of %s work again.", self._store.path)
             return
         log.error("%s", problem)
         if self._on_problem is None:
             return
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds are at work in a thread
+            self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds run in a thread
         else:
             self._on_problem(problem)
 
@@ -343,7 +352,7 @@ class CronService(JobEdits):
     def _is_serving(self) -> bool:
         return self._task is not None
 
-    def _nudge(self) -> None:
-        """Have the clockwork look at once; from any thread."""
+    def _wake_up(self) -> None:
+        """Trigger a tick now. Thread-safe."""
         if self._loop is not None and self._task is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake.set)

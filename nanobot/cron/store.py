@@ -1,11 +1,11 @@
-"""jobs.json: read whatever wrote it, written in one step, by one process at a time.
+"""jobs.json: written atomically, by one process at a time.
 
-A file that cannot be read is left as it is, byte for byte, and nothing is written until somebody has mended it; a copy
-beside it says what it held. One job in it that makes no sense is kept as it stands, named, and left out.
+A damaged file is never overwritten until someone has repaired it; a copy beside it has the last good content. An
+invalid entry is kept as it is, reported, and ignored.
 """
 
 import json
-import shutil
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,12 +16,14 @@ from typing import Any
 from nanobot.cron.history import History, HistoryRow
 from nanobot.cron.types import CronError, CronJob
 from nanobot.errors import StorageError
-from nanobot.utils.files import make_private_folder, sweep_temps, sync_folder, write_atomic, write_in_place
+from nanobot.utils.files import remove_stale_temps, write_whole
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.refusals import refusal
-from nanobot.utils.text import sound_json
+from nanobot.utils.open_no_follow import move_in, open_own, read_own, replace_own
+from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import strict_json
 
-_PATIENCE_S = 10.0
+_VERSION = 1
+_LOCK_TIMEOUT_S = 10.0
 _POLL_S = 0.002
 _OLD_TEMPS_S = 60.0
 
@@ -29,176 +31,185 @@ Stamp = tuple[int, int, int]
 
 
 class StoreDamagedError(StorageError):
-    """jobs.json is no list of jobs. It was left as it is."""
+    """jobs.json is not a valid list of jobs. It was not changed."""
 
 
 class StoreBusyError(StorageError):
-    """Another process has the store and does not let go."""
+    """Another process holds the store's lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An entry of the file that is no job: kept as it stands."""
+    """An invalid entry of the file, kept as it is."""
 
     raw: Any
     reason: str
 
 
 @dataclass(slots=True)
-class Book:
-    """All that is in the file, in its order."""
+class JobFile:
+    """The content of the file, in its order."""
 
     entries: list[CronJob | Unreadable] = field(default_factory=list)
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property
     def jobs(self) -> list[CronJob]:
-        """The jobs."""
         return [entry for entry in self.entries if isinstance(entry, CronJob)]
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """What stands between them."""
         return [entry for entry in self.entries if isinstance(entry, Unreadable)]
 
     def get(self, job_id: str) -> CronJob | None:
-        """The job of that id."""
         return next((job for job in self.jobs if job.id == job_id), None)
 
     def remove(self, job: CronJob) -> None:
-        """Take it out."""
         self.entries = [entry for entry in self.entries if entry is not job]
 
     def to_json(self) -> dict[str, Any]:
-        """All of the file."""
         entries = [entry.to_json() if isinstance(entry, CronJob) else entry.raw for entry in self.entries]
-        return {"version": 1, **self.raw, "jobs": entries}
+        return {"version": _VERSION, **self.raw, "jobs": entries}
 
 
 class CronStore:
     """The file, its lock and its history."""
 
     def __init__(self, path: Path) -> None:
+        folder = path.parent
+        path = Path(os.path.realpath(folder.parent), folder.name, path.name)  # no symlinks below the workspace
         self.path = path
         self.locks = path.parent / ".locks"
         self._copy = path.with_name(f"{path.name}.last-good")
         self.history = History(path.parent)
-        self._read: dict[str, Any] | None = None
+        self._last_saved: dict[str, Any] | None = None
 
     def stamp(self) -> Stamp | None:
-        """What changes when the file does; None where there is none. Never raises."""
+        """A value that changes with the file; None if there is no file. Never raises."""
         try:
             stat = self.path.stat()
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    def load(self) -> Book:
-        """What is in the file; without one, nothing. Raises StorageError; a damaged one is left as it is."""
+    def load(self) -> JobFile:
+        """Read the file; empty if there is none. Raises StorageError if it cannot be read or is damaged."""
         try:
-            data = self.path.read_bytes()
+            data = read_own(self.path)
         except FileNotFoundError:
-            self._read = None
-            return Book()
+            self._last_saved = None
+            return JobFile()
         except OSError as error:
-            raise refusal(f"{self.path} cannot be read", error) from error
-        book = self._parsed(data)
-        self._read = book.to_json()
-        return book
+            raise storage_error(f"{self.path} cannot be read", error) from error
+        job_file = self._parse(data)
+        self._last_saved = job_file.to_json()
+        return job_file
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep every other process from changing the file. Raises StorageError."""
-        lock = ProcessLock(self.locks / "jobs.lock")
+        """Hold the store's lock. Raises StorageError."""
+        lock = ProcessLock(self.locks / "jobs.lock", open_own)
         try:
-            give_up = time.monotonic() + _PATIENCE_S
+            give_up = time.monotonic() + _LOCK_TIMEOUT_S
             while not lock.try_acquire():
                 if time.monotonic() > give_up:
-                    raise StoreBusyError(f"{self.path} is held by another nanobot that does not go on. Look for it.")
+                    raise StoreBusyError(
+                        f"{self.path} is locked by another nanobot process that does not respond. Stop it."
+                    )
                 time.sleep(_POLL_S)
         except OSError as error:
-            raise refusal(f"{self.path} cannot be changed", error) from error
+            raise storage_error(f"{self.path} cannot be changed", error) from error
         try:
             yield
         finally:
             lock.release()
 
     def note(self, rows: Sequence[HistoryRow]) -> None:
-        """Write what became of instants; before the jobs, and only while held. Raises StorageError.
+        """Append history rows, before `save` and only while held. Raises StorageError.
 
-        A kill between the two is seen by who settles the lease: the instant has its row, and gets no second one.
+        After a kill between the two, the lease is settled from the row and no second row is written.
         """
         try:
             self.history.append(rows)
         except OSError as error:
-            raise refusal(f"{self.history.path} cannot be written", error) from error
+            raise storage_error(f"{self.history.path} cannot be written", error) from error
 
-    def save(self, book: Book) -> None:
-        """Write the jobs where they changed since they were loaded. Only while held. Raises StorageError."""
-        whole = book.to_json()
-        if self._read == whole or (self._read is None and not book.entries):
+    def save(self, job_file: JobFile) -> None:
+        """Write the jobs if they changed since `load`. Only while held. Raises StorageError."""
+        data_ = job_file.to_json()
+        if self._last_saved == data_ or (self._last_saved is None and not job_file.entries):
             return
         try:
-            make_private_folder(self.path.parent)
-            sweep_temps(self.path, older_than_s=_OLD_TEMPS_S)
-            write_atomic(self.path, _text(whole))
-            write_in_place(self._copy, _text(whole))
+            replace_own(self.path, _text(data_))
+            self._write_copy(data_)
+            remove_stale_temps(self.path, older_than_s=_OLD_TEMPS_S)
         except OSError as error:
-            raise refusal(f"{self.path} cannot be written", error) from error
-        self._read = whole
+            raise storage_error(f"{self.path} cannot be written", error) from error
+        self._last_saved = data_
 
-    def save_copy(self, book: Book) -> None:
-        """Keep what the file should hold, while it cannot be read. Never raises: it is a copy."""
+    def save_copy(self, job_file: JobFile) -> None:
+        """Write the copy while the file cannot be read. Never raises."""
         with suppress(OSError):
-            write_in_place(self._copy, _text(book.to_json()))
+            self._write_copy(job_file.to_json())
 
-    def load_copy(self) -> Book | None:
-        """What was last written or should have been; None where nobody knows."""
+    def _write_copy(self, data_: dict[str, Any]) -> None:
+        """Write in place; `load_copy` detects a partial write."""
+        descriptor = open_own(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            return self._parsed(self._copy.read_bytes())
+            write_whole(descriptor, _text(data_).encode())
+        finally:
+            os.close(descriptor)
+
+    def load_copy(self) -> JobFile | None:
+        """The content of the copy, or None."""
+        try:
+            return self._parse(read_own(self._copy))
         except (OSError, StorageError):
             return None
 
     def adopt(self, old: Path) -> None:
-        """Move the file from where earlier releases kept it, once. Raises StorageError."""
+        """Move the file from its location in earlier releases, once. Raises StorageError."""
         if self.path.exists() or not old.is_file() or old == self.path:
             return
         with self.held():
             if self.path.exists() or not old.is_file():
                 return
             try:
-                shutil.move(old, self.path)
-                sync_folder(self.path.parent)
+                move_in(old, self.path)
             except OSError as error:
-                raise refusal(f"{old} could not be moved to {self.path}", error) from error
+                raise storage_error(f"{old} could not be moved to {self.path}", error) from error
 
-    def _parsed(self, data: bytes) -> Book:
+    def _parse(self, data: bytes) -> JobFile:
         try:
             raw = json.loads(data.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
-            raise self._damaged(f"is no JSON ({error})") from error
+            raise self._damaged_error(f"is not valid JSON ({error})") from error
         if not isinstance(raw, dict) or not isinstance(raw.get("jobs"), list):
-            raise self._damaged('is no list of jobs ({"version": 1, "jobs": [...]})')
+            raise self._damaged_error('is not a list of jobs ({"version": 1, "jobs": [...]})')
+        if (version := raw.get("version", _VERSION)) != _VERSION:
+            raise self._damaged_error(
+                f"has version {version!r}, written by a newer release; this nanobot supports only version {_VERSION}"
+            )
         entries: list[CronJob | Unreadable] = []
-        seen: set[str] = set()
+        ids: set[str] = set()
         for number, entry in enumerate(raw["jobs"], 1):
             try:
                 job = CronJob.from_json(entry)
-                if job.id in seen:
+                if job.id in ids:
                     raise CronError(f"the id {job.id} is used twice")
             except CronError as error:
                 entries.append(Unreadable(entry, f"entry {number}: {error}"))
             else:
-                seen.add(job.id)
+                ids.add(job.id)
                 entries.append(job)
-        return Book(entries, {key: value for key, value in raw.items() if key != "jobs"})
+        return JobFile(entries, {key: value for key, value in raw.items() if key != "jobs"})
 
-    def _damaged(self, what: str) -> StoreDamagedError:
+    def _damaged_error(self, problem: str) -> StoreDamagedError:
         return StoreDamagedError(
-            f"{self.path} {what}. It was left as it is and no job is changed. Mend it (what it last held is in "
-            f"{self._copy.name}), or move it away to begin anew."
+            f"{self.path} {problem}. It was not changed. Repair it (its last good content is in {self._copy.name}), or "
+            "move it away to start over."
         )
 
 
-def _text(whole: dict[str, Any]) -> str:
-    return sound_json(whole, indent=2) + "\n"
+def _text(data_: dict[str, Any]) -> str:
+    return strict_json(data_, indent=2) + "\n"

@@ -1,7 +1,6 @@
-"""A job: when it runs, what it says, where the answer goes, what became of it. And how jobs.json writes one.
+"""The types of a job, and its JSON form in jobs.json.
 
-What somebody else wrote into a job (a later release, a hand) is kept: each job carries the object it was read from, and
-is written back into it.
+Unknown keys of a job are kept: each job holds the object it was read from and is written back into it.
 """
 
 import math
@@ -15,25 +14,27 @@ from nanobot.messages.types import Provenance, least_trusted
 Kind = Literal["at", "every", "cron"]
 Status = Literal["ok", "error", "skipped"]
 RUNS_KEPT = 20
-"""How many runs a job itself remembers; the history file has more."""
+"""Runs kept in the job itself; the history file has more."""
 MINUTE_MS = 60_000
 LAST_MS = 253_370_000_000_000
-"""The year 9999, where a datetime ends."""
+"""The year 9999, the limit of datetime."""
+_FIRST_INSTANT_MS = 10**12
+"""September 2001. An earlier instant in a file is invalid: 0, or seconds instead of milliseconds."""
 GRACE_MS = MINUTE_MS
-"""Up to here a run is on time."""
+"""A run that starts within this delay is on time."""
 AGENT_TURN = "agent_turn"
 
 
 class CronError(NanobotError, ValueError):
-    """A job that cannot be: what is wrong with it, and what would be right."""
+    """An invalid job: what is wrong, and what would be right."""
 
 
 class JobSkippedError(NanobotError):
-    """Raised by what runs a job: it was not run after all, and why."""
+    """Raised by a job handler: the job was not run, and why."""
 
 
 class Misfire(StrEnum):
-    """What becomes of an instant that was missed: asleep, switched off, not running."""
+    """What to do about a run that was missed because the machine or nanobot was not running."""
 
     RUN_ONCE = "run_once"
     SKIP = "skip"
@@ -41,19 +42,19 @@ class Misfire(StrEnum):
 
 
 class Notify(StrEnum):
-    """When the person hears of a run of a job that delivers."""
+    """When the answer of a delivering job is sent."""
 
     ALWAYS = "always"
     ON_CHANGE = "on_change"
-    """Only where the answer differs from the one before."""
+    """Only if the answer differs from the previous one."""
     ON_ALERT = "on_alert"
-    """Only where the model finds something to report."""
+    """Only if the model has something to report."""
     NEVER = "never"
 
 
 @dataclass(slots=True)
 class CronSchedule:
-    """When a job runs: once `at`, `every` so often, or by a `cron` expression, each in `tz` where it is given."""
+    """When a job runs: once `at` a time, `every` interval, or by a `cron` expression, in `tz` if given."""
 
     kind: Kind
     at_ms: int | None = None
@@ -64,7 +65,7 @@ class CronSchedule:
 
 @dataclass(slots=True)
 class CronPayload:
-    """What a run says to the agent, and where its answer goes. The target is fixed when the job is made."""
+    """The message to the agent, and where its answer goes. The target is fixed when the job is added."""
 
     kind: str = AGENT_TURN
     message: str = ""
@@ -72,18 +73,18 @@ class CronPayload:
     channel: str | None = None
     to: str | None = None
     session_key: str | None = None
-    """The chat the job was made in."""
+    """The session the job was added in."""
     thread_id: str | None = None
     notify: Notify = Notify.ALWAYS
     provenance: Provenance = Provenance.OWNER
-    """The least trusted words that had a part in making it: its runs are worth no more trust."""
+    """The least trusted content involved in adding the job; its runs get no more trust."""
     asked_by: str | None = None
-    """Who asked for it on the channel, as that says; None for jobs of the owner's terminal."""
+    """The sender who asked for it on the channel; None for jobs of the owner's terminal."""
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run, as a job remembers it."""
+    """One past run in a job's state."""
 
     run_at_ms: int
     status: Status
@@ -93,7 +94,7 @@ class RunRecord:
 
 @dataclass(slots=True)
 class Lease:
-    """Who runs an instant of a job, since when. `holder` is the name of a lock that dies with its process."""
+    """A run in progress. `holder` names a lock that is released when its process dies."""
 
     due_ms: int
     started_ms: int
@@ -106,28 +107,28 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The instant a run is for, and how it came to it."""
+    """The due instant of a run, and how it was triggered."""
 
     job_id: str
     at_ms: int
     started_ms: int
     late_ms: int = 0
-    """0 where it is on time."""
+    """0 if on time."""
     missed: int = 0
-    """How many instants before it this run stands for."""
+    """Number of earlier missed runs that this run also stands for."""
     manual: bool = False
     attempt: int = 1
-    """2 where the process died that had this instant first, before the agent knew of it."""
+    """2 if the first process died before the agent received the run."""
 
     @property
     def run_id(self) -> str:
-        """The same for every attempt at this instant, and for nothing else: what a delivery is keyed by."""
+        """Unique per due instant and the same for every attempt; deliveries are deduplicated by it."""
         return f"cron:{self.job_id}:{self.at_ms}"
 
 
 @dataclass(slots=True)
 class CronJobState:
-    """What became of a job so far, and what comes next."""
+    """Past and next runs of a job."""
 
     next_run_at_ms: int | None = None
     last_run_at_ms: int | None = None
@@ -135,17 +136,17 @@ class CronJobState:
     last_error: str | None = None
     run_history: list[RunRecord] = field(default_factory=list)
     last_due_at_ms: int | None = None
-    """The last instant of the schedule that was settled; it never comes again."""
+    """The last settled due instant; it never runs again."""
     running: Lease | None = None
     run_requested_at_ms: int | None = None
-    """Somebody asked for a run now, and whoever serves the jobs has not begun it yet."""
+    """When a manual run was requested that has not started yet."""
     last_answer: str | None = None
-    """A fingerprint of the last answer, for `notify: on_change`."""
+    """Fingerprint of the last answer, for `notify: on_change`."""
 
 
 @dataclass(slots=True)
 class CronJob:
-    """One cron entry."""
+    """A scheduled job."""
 
     id: str
     name: str
@@ -159,31 +160,31 @@ class CronJob:
     misfire: Misfire = Misfire.RUN_ONCE
     misfire_within_s: float | None = None
     raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The object it was read from; never changed."""
+    """The JSON object it was read from; never changed."""
 
     @property
     def run_session(self) -> str:
-        """The session its runs are kept in: its own, apart from every chat."""
+        """The session of its runs, separate from every chat."""
         return f"cron:{self.id}"
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is a turn of the agent. Later releases of the original keep chores of their own in the file."""
+    def is_agent_turn(self) -> bool:
+        """Whether it is an agent turn. Later releases of the original store other kinds in the file."""
         return self.payload.kind == AGENT_TURN
 
     @classmethod
     def from_json(cls, raw: Any) -> "CronJob":
-        """The job in an object of jobs.json. Raises CronError, which names the key, where it is none."""
-        told = _Told(raw, "the job")
-        schedule, payload, state = told.part("schedule", required=True), told.part("payload"), told.part("state")
-        return cls(
-            id=told.text("id", required=True),
-            name=told.text("name") or told.text("id"),
-            enabled=told.flag("enabled", default=True),
+        """Parse an object of jobs.json. Raises CronError, which names the key."""
+        entry = _Entry(raw, "the job")
+        schedule, payload, state = entry.part("schedule", required=True), entry.part("payload"), entry.part("state")
+        job = cls(
+            id=entry.text("id", required=True),
+            name=entry.text("name") or entry.text("id"),
+            enabled=entry.flag("enabled", default=True),
             schedule=CronSchedule(
                 kind=schedule.one_of("kind", get_args(Kind)),
-                at_ms=schedule.whole("atMs"),
-                every_ms=schedule.whole("everyMs"),
+                at_ms=schedule.integer("atMs"),
+                every_ms=schedule.integer("everyMs"),
                 expr=schedule.text("expr") or None,
                 tz=schedule.text("tz") or None,
             ),
@@ -199,19 +200,22 @@ class CronJob:
                 provenance=least_trusted(filter(None, [payload.text("provenance")])),
                 asked_by=payload.text("askedBy") or None,
             ),
-            state=_state(state),
-            created_at_ms=told.whole("createdAtMs") or 0,
-            updated_at_ms=told.whole("updatedAtMs") or 0,
-            delete_after_run=told.flag("deleteAfterRun", default=False),
-            misfire=Misfire(told.one_of("misfire", tuple(Misfire), default=Misfire.RUN_ONCE)),
-            misfire_within_s=told.amount("misfireWithinS"),
+            state=_parse_state(state),
+            created_at_ms=entry.integer("createdAtMs") or 0,
+            updated_at_ms=entry.integer("updatedAtMs") or 0,
+            delete_after_run=entry.flag("deleteAfterRun", default=False),
+            misfire=Misfire(entry.one_of("misfire", tuple(Misfire), default=Misfire.RUN_ONCE)),
+            misfire_within_s=entry.number("misfireWithinS"),
             raw=raw,
         )
+        if job.is_agent_turn and job.schedule.kind != "at" and (job.state.next_run_at_ms or 0) < _FIRST_INSTANT_MS:
+            job.state.next_run_at_ms = None
+        return job
 
     def to_json(self) -> dict[str, Any]:
-        """The job as jobs.json has it. Keys of ours stand there only where they say something."""
+        """The job as in jobs.json. nanobot's additional keys are left out at their defaults."""
         schedule, payload, state = self.schedule, self.payload, self.state
-        own: dict[str, Any] = {
+        ours: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
             "enabled": self.enabled,
@@ -228,11 +232,11 @@ class CronJob:
                 "deliver": payload.deliver,
                 "channel": payload.channel,
                 "to": payload.to,
-                "sessionKey": _said(payload.session_key),
-                "threadId": _said(payload.thread_id),
-                "notify": _said(payload.notify, unless=Notify.ALWAYS),
-                "provenance": _said(payload.provenance, unless=Provenance.OWNER),
-                "askedBy": _said(payload.asked_by),
+                "sessionKey": _or_absent(payload.session_key),
+                "threadId": _or_absent(payload.thread_id),
+                "notify": _or_absent(payload.notify, unless=Notify.ALWAYS),
+                "provenance": _or_absent(payload.provenance, unless=Provenance.OWNER),
+                "askedBy": _or_absent(payload.asked_by),
             },
             "state": {
                 "nextRunAtMs": state.next_run_at_ms,
@@ -243,51 +247,51 @@ class CronJob:
                     {"runAtMs": run.run_at_ms, "status": run.status, "durationMs": run.duration_ms, "error": run.error}
                     for run in state.run_history[-RUNS_KEPT:]
                 ],
-                "lastDueAtMs": _said(state.last_due_at_ms),
-                "running": _said(_lease_json(state.running)),
-                "runRequestedAtMs": _said(state.run_requested_at_ms),
-                "lastAnswer": _said(state.last_answer),
+                "lastDueAtMs": _or_absent(state.last_due_at_ms),
+                "running": _or_absent(_lease_json(state.running)),
+                "runRequestedAtMs": _or_absent(state.run_requested_at_ms),
+                "lastAnswer": _or_absent(state.last_answer),
             },
             "createdAtMs": self.created_at_ms,
             "updatedAtMs": self.updated_at_ms,
             "deleteAfterRun": self.delete_after_run,
-            "misfire": _said(self.misfire, unless=Misfire.RUN_ONCE),
-            "misfireWithinS": _said(self.misfire_within_s),
+            "misfire": _or_absent(self.misfire, unless=Misfire.RUN_ONCE),
+            "misfireWithinS": _or_absent(self.misfire_within_s),
         }
-        return _merged(self.raw, own)
+        return _merge(self.raw, ours)
 
 
-def _state(told: "_Told") -> CronJobState:
-    runs = [_Told(row, "a run") for row in told.rows("runHistory")]
-    lease = told.part("running")
+def _parse_state(entry: "_Entry") -> CronJobState:
+    runs = [_Entry(row, "a run") for row in entry.rows("runHistory")]
+    lease = entry.part("running")
     return CronJobState(
-        next_run_at_ms=told.whole("nextRunAtMs"),
-        last_run_at_ms=told.whole("lastRunAtMs"),
-        last_status=told.one_of("lastStatus", get_args(Status), default=None),
-        last_error=told.text("lastError") or None,
+        next_run_at_ms=entry.integer("nextRunAtMs"),
+        last_run_at_ms=entry.integer("lastRunAtMs"),
+        last_status=entry.one_of("lastStatus", get_args(Status), default=None),
+        last_error=entry.text("lastError") or None,
         run_history=[
             RunRecord(
-                run.whole("runAtMs") or 0,
+                run.integer("runAtMs") or 0,
                 run.one_of("status", get_args(Status), default="error"),
-                run.whole("durationMs") or 0,
+                run.integer("durationMs") or 0,
                 run.text("error") or None,
             )
             for run in runs
         ],
-        last_due_at_ms=told.whole("lastDueAtMs"),
+        last_due_at_ms=entry.integer("lastDueAtMs"),
         running=Lease(
-            due_ms=lease.whole("dueAtMs") or 0,
-            started_ms=lease.whole("startedAtMs") or 0,
+            due_ms=lease.integer("dueAtMs") or 0,
+            started_ms=lease.integer("startedAtMs") or 0,
             holder=lease.text("holder"),
-            attempt=lease.whole("attempt") or 1,
+            attempt=lease.integer("attempt") or 1,
             manual=lease.flag("manual", default=False),
-            late_ms=lease.whole("lateMs") or 0,
-            missed=lease.whole("missed") or 0,
+            late_ms=lease.integer("lateMs") or 0,
+            missed=lease.integer("missed") or 0,
         )
         if lease
         else None,
-        run_requested_at_ms=told.whole("runRequestedAtMs"),
-        last_answer=told.text("lastAnswer") or None,
+        run_requested_at_ms=entry.integer("runRequestedAtMs"),
+        last_answer=entry.text("lastAnswer") or None,
     )
 
 
@@ -308,83 +312,83 @@ def _lease_json(lease: Lease | None) -> dict[str, Any] | None:
 _ABSENT = object()
 
 
-def _said(value: object, *, unless: object = None) -> object:
+def _or_absent(value: object, *, unless: object = None) -> object:
     return _ABSENT if value is None or value == unless else value
 
 
-def _merged(raw: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Our keys put into what was there; what is not ours stays."""
+def _merge(raw: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """Put our keys into the original object; unknown keys are kept."""
     merged = dict(raw)
-    for key, value in own.items():
+    for key, value in ours.items():
         if value is _ABSENT:
             merged.pop(key, None)
         elif isinstance(value, dict):
             before = merged.get(key)
-            merged[key] = _merged(before if isinstance(before, dict) else {}, value)
+            merged[key] = _merge(before if isinstance(before, dict) else {}, value)
         else:
             merged[key] = value
     return merged
 
 
-class _Told:
-    """An object of the file, read key by key. Null and missing are the same; what does not fit is a CronError."""
+class _Entry:
+    """Reads an object key by key. Null and missing are equal; an invalid value raises CronError."""
 
     def __init__(self, raw: Any, what: str) -> None:
         if not isinstance(raw, dict):
-            raise CronError(f"{what} must be an object, not {_shown(raw)}")
+            raise CronError(f"{what} must be an object, not {_describe_value(raw)}")
         self._raw = raw
 
     def __bool__(self) -> bool:
         return bool(self._raw)
 
-    def part(self, key: str, *, required: bool = False) -> "_Told":
-        found = self._raw.get(key)
-        if found is None and not required:
-            found = {}
-        return _Told(found, key)
+    def part(self, key: str, *, required: bool = False) -> "_Entry":
+        value = self._raw.get(key)
+        if value is None and not required:
+            value = {}
+        return _Entry(value, key)
 
     def rows(self, key: str) -> list[Any]:
-        found = self._raw.get(key)
-        if found is not None and not isinstance(found, list):
-            raise CronError(f"{key} must be a list, not {_shown(found)}")
-        return found or []
+        value = self._raw.get(key)
+        if value is not None and not isinstance(value, list):
+            raise CronError(f"{key} must be a list, not {_describe_value(value)}")
+        return value or []
 
     def text(self, key: str, *, required: bool = False) -> str:
-        found = self._raw.get(key)
-        if isinstance(found, int) and not isinstance(found, bool):
-            found = str(found)  # a chat id that somebody wrote without quotes
-        if (found is None and not required) or isinstance(found, str):
-            return found or ""
-        raise CronError(f"{key} must be a text, not {_shown(found)}")
+        value = self._raw.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # a chat id without quotes
+        if (value is None and not required) or isinstance(value, str):
+            return value or ""
+        raise CronError(f"{key} must be a string, not {_describe_value(value)}")
 
     def flag(self, key: str, *, default: bool) -> bool:
-        found = self._raw.get(key)
-        if found is None or isinstance(found, bool):
-            return default if found is None else found
-        raise CronError(f"{key} must be true or false, not {_shown(found)}")
+        value = self._raw.get(key)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        raise CronError(f"{key} must be true or false, not {_describe_value(value)}")
 
-    def amount(self, key: str) -> float | None:
-        found = self._raw.get(key)
-        if found is None:
+    def number(self, key: str) -> float | None:
+        value = self._raw.get(key)
+        if value is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-            raise CronError(f"{key} must be a number, not {_shown(found)}")
-        return found
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise CronError(f"{key} must be a number, not {_describe_value(value)}")
+        return value
 
-    def whole(self, key: str) -> int | None:
-        found = self.amount(key)
-        if found is not None and abs(found) >= LAST_MS:
-            raise CronError(f"{key} must be in milliseconds and before the year 9999, not {_shown(found)}")
-        return None if found is None else int(found)
+    def integer(self, key: str) -> int | None:
+        value = self.number(key)
+        if value is not None and abs(value) >= LAST_MS:
+            raise CronError(f"{key} must be in milliseconds and before the year 9999, not {_describe_value(value)}")
+        return None if value is None else int(value)
 
     def one_of(self, key: str, known: tuple[str, ...], **default: Any) -> Any:
-        found = self._raw.get(key)
-        if found is None and "default" in default:
+        value = self._raw.get(key)
+        if value is None and "default" in default:
             return default["default"]
-        if found in known:
-            return found
-        raise CronError(f"{key} must be one of {', '.join(known)}, not {_shown(found)}")
+        if value in known:
+            return value
+        raise CronError(f"{key} must be one of {', '.join(known)}, not {_describe_value(value)}")
 
 
-def _shown(found: object) -> str:
-    return "missing" if found is None else repr(found)[:60]
+def _describe_value(value: object) -> str:
+    return "missing" if value is None else repr(value)[:60]

@@ -1,6 +1,6 @@
-"""Wall clocks and instants: which zone a name means, and what becomes of a wall time when clocks change.
+"""Time zones, and converting wall times to instants around clock changes.
 
-A wall time that comes twice means the first; one that is skipped means the moment the clocks jump.
+A wall time that occurs twice means the first occurrence; a skipped one means the moment the clocks jump.
 """
 
 from collections.abc import Iterator
@@ -14,24 +14,20 @@ _SECOND = timedelta(seconds=1)
 
 
 class HostZone(tzinfo):
-    """The zone of the host, with its clock changes: what the C library knows, whatever the zone is called."""
+    """The host's time zone with its clock changes, from the C library."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
-        """How far its clocks are ahead of UTC."""
         if moment is None:
             return None
         return moment.replace(tzinfo=None).astimezone().utcoffset()
 
     def dst(self, moment: datetime | None) -> timedelta | None:
-        """Not told."""
         return None
 
     def tzname(self, moment: datetime | None) -> str | None:
-        """Its abbreviation."""
         return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
 
     def fromutc(self, moment: datetime) -> datetime:
-        """The wall clock at that instant."""
         wall = datetime.fromtimestamp(moment.replace(tzinfo=UTC).timestamp())
         return wall.replace(tzinfo=self)
 
@@ -46,11 +42,11 @@ HOST = HostZone()
 
 
 def zone_of(*names: str | None) -> tzinfo:
-    """The zone of the first name that is given, else the host's. Raises CronError where nobody knows that name."""
+    """The zone of the first name given, else the host's. Raises CronError for an unknown name."""
     name = next((name.strip() for name in names if name and name.strip()), None)
     if name is None:
         return HOST
-    from zoneinfo import ZoneInfo, available_timezones  # 10 ms that not every command needs
+    from zoneinfo import ZoneInfo, available_timezones  # takes 10 ms
 
     try:
         return ZoneInfo(name)
@@ -64,13 +60,13 @@ def zone_of(*names: str | None) -> tzinfo:
 
 
 def wall_at(instant: datetime, zone: tzinfo) -> datetime:
-    """What clocks in the zone show then, as a naive time (with its fold)."""
+    """The wall time in the zone at that instant, naive (with fold)."""
     return instant.astimezone(zone).replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a wall time means: the instants it is shown at. Where it is skipped, `jump` is when the clocks jump."""
+class WallTime:
+    """The instants at which a wall time is shown. `jump` is set if it is skipped: when the clocks jump."""
 
     first: datetime
     second: datetime | None = None
@@ -78,19 +74,19 @@ class Reading:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is shown once, as on nearly every day."""
+        """Whether it occurs exactly once."""
         return self.second is None and self.jump is None
 
 
-def reading(wall: datetime, zone: tzinfo) -> Reading:
-    """The instants, in UTC, of a naive wall time."""
+def read_wall_time(wall: datetime, zone: tzinfo) -> WallTime:
+    """The instants (UTC) of a naive wall time."""
     early, late = (_at(wall, zone, fold) for fold in (0, 1))
     if early == late:
-        return Reading(early)
+        return WallTime(early)
     if early < late:
-        return Reading(early, second=late)
+        return WallTime(early, second=late)
     jump = _change_between(late, early, zone)  # in a gap, PEP 495 gives the later instant first
-    return Reading(jump, jump=jump)
+    return WallTime(jump, jump=jump)
 
 
 def _at(wall: datetime, zone: tzinfo, fold: int) -> datetime:
@@ -98,7 +94,7 @@ def _at(wall: datetime, zone: tzinfo, fold: int) -> datetime:
 
 
 def _change_between(early: datetime, late: datetime, zone: tzinfo) -> datetime:
-    """The first whole second at which the clocks are no longer as at `early`."""
+    """The first whole second with another UTC offset than at `early`."""
     before = early.astimezone(zone).utcoffset()
     while late - early > _SECOND:
         middle = (early + (late - early) / 2).replace(microsecond=0)
@@ -112,7 +108,7 @@ def _change_between(early: datetime, late: datetime, zone: tzinfo) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """When the clocks of a zone change, and from which offset to which."""
+    """A clock change: when, and the UTC offsets before and after."""
 
     at: datetime
     before: timedelta
@@ -120,7 +116,7 @@ class ClockChange:
 
 
 def clock_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[ClockChange]:
-    """Each change in that time, in order."""
+    """The clock changes of that period, in order."""
     step = timedelta(days=1)
     early = start.astimezone(UTC).replace(microsecond=0)
     while early < end:

@@ -1,7 +1,6 @@
-"""The gateway as a service of the person who owns it: a systemd user unit on Linux, a launchd agent on macOS.
+"""Installs the gateway as a user service: a systemd user unit on Linux, a launchd agent on macOS.
 
-What is written is made by `systemd_unit` and `launchd_agent`, pure; the rest asks systemctl or launchctl. Pages:
-systemd.service(5), systemd.exec(5), sd_notify(3), launchd.plist(5).
+References: systemd.service(5), systemd.exec(5), sd_notify(3), launchd.plist(5).
 """
 
 import os
@@ -9,7 +8,8 @@ import plistlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,44 +22,43 @@ UNIT = "nanobot.service"
 LABEL = "ai.nanobot.gateway"
 WATCHDOG_S = 60
 STOP_S = 15
-"""How long the service manager waits; the gateway itself takes five."""
+"""Stop timeout of the service manager; the gateway takes at most five seconds."""
 MEMORY_MB = 2048
-_NO_USE = f"{InstanceLockedError.exit_code} {ConfigError.exit_code}"
-"""Exit codes after which starting again would not help."""
+_NO_RESTART = f"{InstanceLockedError.exit_code} {ConfigError.exit_code}"
+"""Exit codes after which a restart would fail again."""
 
 
 class ServiceError(NanobotError):
-    """The host's service manager did not do it. Says what it said."""
+    """The service manager failed. The text has its error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """What the service runs."""
+    """The command that the service runs."""
 
     command: tuple[str, ...]
-    """nanobot itself, by its full path."""
+    """nanobot by its full path."""
     config: Path | None
-    """The config to name; None for the one at home."""
+    """The config file; None for the default one."""
     data_dir: Path
 
     @property
     def arguments(self) -> list[str]:
-        """The whole command line."""
-        named = ["--config", str(self.config)] if self.config is not None else []
-        return [*self.command, "gateway", *named]
+        """The command line."""
+        options = ["--config", str(self.config)] if self.config is not None else []
+        return [*self.command, "gateway", *options]
 
 
-def our_command() -> tuple[str, ...]:
-    """How this very nanobot is started, whatever PATH the service has."""
-    beside = Path(sys.executable).with_name("nanobot.exe" if os.name == "nt" else "nanobot")
-    return (str(beside),) if beside.exists() else (sys.executable, "-m", "nanobot")
+def nanobot_command() -> tuple[str, ...]:
+    """Return the command that starts this installation of nanobot, independent of PATH."""
+    script = Path(sys.executable).with_name("nanobot.exe" if os.name == "nt" else "nanobot")
+    return (str(script),) if script.exists() else (sys.executable, "-m", "nanobot")
 
 
 def systemd_unit(spec: ServiceSpec) -> str:
-    """The unit file."""
     return f"""[Unit]
 Description=nanobot, a personal AI agent
-Documentation=file://{_in_unit(str(spec.data_dir))}
+Documentation=file://{_escape(str(spec.data_dir))}
 Wants=network-online.target
 After=network-online.target
 StartLimitIntervalSec=300
@@ -68,13 +67,13 @@ StartLimitBurst=10
 [Service]
 Type=notify
 NotifyAccess=main
-ExecStart={" ".join(_quoted(word) for word in spec.arguments)}
-WorkingDirectory={_in_unit(str(spec.data_dir))}
-EnvironmentFile=-{_in_unit(str(spec.data_dir / "gateway.env"))}
+ExecStart={" ".join(_quote(argument) for argument in spec.arguments)}
+WorkingDirectory={_escape(str(spec.data_dir))}
+EnvironmentFile=-{_escape(str(spec.data_dir / "gateway.env"))}
 Environment=PYTHONUNBUFFERED=1
 Restart=always
 RestartSec=5
-RestartPreventExitStatus={_NO_USE}
+RestartPreventExitStatus={_NO_RESTART}
 WatchdogSec={WATCHDOG_S}
 TimeoutStartSec=60
 TimeoutStopSec={STOP_S}
@@ -91,22 +90,22 @@ WantedBy=default.target
 """
 
 
-def _in_unit(text: str) -> str:
-    """A text in a unit, where % begins a specifier."""
+def _escape(text: str) -> str:
+    """Escape specifiers, which begin with %."""
     return text.replace("%", "%%")
 
 
-def _quoted(word: str) -> str:
-    """One word of ExecStart: quoted where it must be, nothing in it expanded."""
-    plain = _in_unit(word).replace("$", "$$")
-    if not any(sign in plain for sign in " \t\"'\\;"):
-        return plain
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _quote(argument: str) -> str:
+    """Quote an argument of ExecStart so that systemd expands nothing in it."""
+    escaped = _escape(argument).replace("$", "$$")
+    if not any(char in escaped for char in " \t\"'\\;"):
+        return escaped
+    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def launchd_agent(spec: ServiceSpec) -> bytes:
-    """The property list of the agent."""
-    told = {
+    """The agent's property list."""
+    properties = {
         "Label": LABEL,
         "ProgramArguments": spec.arguments,
         "WorkingDirectory": str(spec.data_dir),
@@ -121,119 +120,104 @@ def launchd_agent(spec: ServiceSpec) -> bytes:
         "StandardOutPath": "/dev/null",
         "StandardErrorPath": "/dev/null",
     }
-    return plistlib.dumps(told)
+    return plistlib.dumps(properties)
 
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
-"""Runs a program of the host to its end."""
+"""Runs a program and waits for it."""
 
 
-def run_program(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run it, its output kept. Raises ServiceError where there is no such program."""
+def run_program(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a program and capture its output. Raises ServiceError if it cannot be started."""
     try:
-        return subprocess.run([*words], capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
+        return subprocess.run(
+            [*command], capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        )
     except OSError as error:
-        raise ServiceError(f"{words[0]} cannot be run: {error.strerror}.") from error
+        raise ServiceError(f"{command[0]} cannot be run: {error.strerror}.") from error
 
 
 class Daemon(Protocol):
-    """The service manager of a host. What is returned are lines for a person. Raises ServiceError."""
+    """A service manager. Methods return lines to show to the user, and raise ServiceError."""
 
     def install(self, spec: ServiceSpec) -> list[str]:
-        """Write the service, and start it now and with the host."""
+        """Write the service, start it, and enable it at login."""
         ...
 
-    def uninstall(self) -> list[str]:
-        """Stop it and take it away."""
-        ...
+    def uninstall(self) -> list[str]: ...
 
-    def start(self) -> list[str]:
-        """Start it."""
-        ...
+    def start(self) -> list[str]: ...
 
-    def stop(self) -> list[str]:
-        """Stop it."""
-        ...
+    def stop(self) -> list[str]: ...
 
-    def restart(self) -> list[str]:
-        """Stop it and start it again."""
-        ...
+    def restart(self) -> list[str]: ...
 
-    def is_installed(self) -> bool:
-        """Whether it was written."""
-        ...
+    def is_installed(self) -> bool: ...
 
     def is_active(self) -> bool:
-        """Whether the manager runs it now."""
+        """Whether the service manager runs it now."""
         ...
 
 
 class Systemd:
-    """systemd, for one user."""
+    """A systemd user unit."""
 
     def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
         self._run = run
         self._unit = (folder or expand("~/.config/systemd/user")) / UNIT
 
     def install(self, spec: ServiceSpec) -> list[str]:
-        """Write the unit, enable it, start it anew."""
-        self._unit.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._unit, systemd_unit(spec), mode=0o644)
-        self._ask("daemon-reload")
-        self._ask("enable", UNIT)
-        self._ask("restart", UNIT)
-        lines = [f"Written: {self._unit}", "The gateway runs, and starts again whenever it ends."]
+        with _restore_on_failure(self._unit, lambda: self._run(["systemctl", "--user", "disable", UNIT])):
+            write_atomic(self._unit, systemd_unit(spec), mode=0o644)
+            self._ask("daemon-reload")
+            self._ask("enable", UNIT)
+            self._ask("restart", UNIT)
+        lines = [f"Written: {self._unit}", "The gateway is running and restarts automatically."]
         if self._run(["loginctl", "show-user", "--property=Linger", "--value", _user()]).stdout.strip() != "yes":
-            lines.append("So that it also runs while you are logged out: loginctl enable-linger")
-        return [*lines, f"Keys it needs from the environment: one NAME=value a line in {spec.data_dir / 'gateway.env'}"]
+            lines.append("To keep it running while you are logged out: loginctl enable-linger")
+        return [*lines, f"Environment variables it needs: one NAME=value per line in {spec.data_dir / 'gateway.env'}"]
 
     def uninstall(self) -> list[str]:
-        """Stop it, disable it, delete the unit."""
         if not self.is_installed():
-            return ["There is no service to take away."]
+            return ["The service is not installed."]
         lines = [f"Deleted: {self._unit}"]
         try:
             self._ask("disable", "--now", UNIT)
-        except ServiceError as error:  # then it does not run from there either, and the file goes all the same
+        except ServiceError as error:  # delete the file all the same
             lines.append(str(error))
         self._unit.unlink(missing_ok=True)
         self._run(["systemctl", "--user", "daemon-reload"])
         return lines
 
     def start(self) -> list[str]:
-        """Start it."""
         self._ask("start", UNIT)
         return ["Started."]
 
     def stop(self) -> list[str]:
-        """Stop it."""
         self._ask("stop", UNIT)
         return ["Stopped."]
 
     def restart(self) -> list[str]:
-        """Stop it and start it again."""
         self._ask("restart", UNIT)
         return ["Restarted."]
 
     def is_installed(self) -> bool:
-        """Whether there is a unit."""
         return self._unit.exists()
 
     def is_active(self) -> bool:
-        """Whether systemd runs it."""
         return self.is_installed() and self._run(["systemctl", "--user", "is-active", UNIT]).returncode == 0
 
-    def _ask(self, *words: str) -> None:
-        done = self._run(["systemctl", "--user", *words])
-        if done.returncode:
+    def _ask(self, *arguments: str) -> None:
+        result = self._run(["systemctl", "--user", *arguments])
+        if result.returncode:
             raise ServiceError(
-                f"systemctl --user {' '.join(words)} failed: {done.stderr.strip() or done.returncode}. "
+                f"systemctl --user {' '.join(arguments)} failed: {result.stderr.strip() or result.returncode}. "
                 "After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
             )
 
 
 class Launchd:
-    """launchd, for one user of a Mac."""
+    """A launchd agent."""
 
     def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
         self._run = run
@@ -241,25 +225,22 @@ class Launchd:
         self._domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
 
     def install(self, spec: ServiceSpec) -> list[str]:
-        """Write the agent and load it."""
-        self._plist.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._plist, launchd_agent(spec), mode=0o644)
-        if self.is_active():
-            self._ask("bootout", f"{self._domain}/{LABEL}")
-        self._ask("bootstrap", self._domain, str(self._plist))
-        return [f"Written: {self._plist}", "The gateway runs, and starts again whenever it ends."]
+        with _restore_on_failure(self._plist):
+            write_atomic(self._plist, launchd_agent(spec), mode=0o644)
+            if self.is_active():
+                self._ask("bootout", f"{self._domain}/{LABEL}")
+            self._ask("bootstrap", self._domain, str(self._plist))
+        return [f"Written: {self._plist}", "The gateway is running and restarts automatically."]
 
     def uninstall(self) -> list[str]:
-        """Unload it and delete the agent."""
         if not self.is_installed():
-            return ["There is no service to take away."]
+            return ["The service is not installed."]
         if self.is_active():
             self._ask("bootout", f"{self._domain}/{LABEL}")
         self._plist.unlink(missing_ok=True)
         return [f"Deleted: {self._plist}"]
 
     def start(self) -> list[str]:
-        """Load it, or kick it awake."""
         if self.is_active():
             self._ask("kickstart", f"{self._domain}/{LABEL}")
         else:
@@ -267,45 +248,58 @@ class Launchd:
         return ["Started."]
 
     def stop(self) -> list[str]:
-        """Unload it; launchd would start it again otherwise."""
+        # unload it, since launchd would restart it
         self._ask("bootout", f"{self._domain}/{LABEL}")
         return ["Stopped."]
 
     def restart(self) -> list[str]:
-        """Stop it and start it again."""
         self._ask("kickstart", "-k", f"{self._domain}/{LABEL}")
         return ["Restarted."]
 
     def is_installed(self) -> bool:
-        """Whether there is an agent."""
         return self._plist.exists()
 
     def is_active(self) -> bool:
-        """Whether launchd knows it."""
         return self.is_installed() and self._run(["launchctl", "print", f"{self._domain}/{LABEL}"]).returncode == 0
 
-    def _ask(self, *words: str) -> None:
-        done = self._run(["launchctl", *words])
-        if done.returncode:
-            raise ServiceError(f"launchctl {' '.join(words)} failed: {done.stderr.strip() or done.returncode}.")
+    def _ask(self, *arguments: str) -> None:
+        result = self._run(["launchctl", *arguments])
+        if result.returncode:
+            raise ServiceError(f"launchctl {' '.join(arguments)} failed: {result.stderr.strip() or result.returncode}.")
 
 
 def find_daemon(platform: str = sys.platform, which: Callable[[str], str | None] = shutil.which) -> Daemon | None:
-    """The service manager of this host; None where there is none that we know."""
+    """Return the service manager of this host, or None if it has neither systemd nor launchd."""
     if platform == "darwin":
         return Launchd()
     return Systemd() if which("systemctl") else None
 
 
-def daemon_of() -> Daemon:
-    """The same. Raises ServiceError, which says how to live without."""
-    found = find_daemon()
-    if found is None:
+def require_daemon() -> Daemon:
+    """Like `find_daemon`, but raises ServiceError, which names alternatives."""
+    daemon = find_daemon()
+    if daemon is None:
         raise ServiceError(
-            "This host has neither systemd nor launchd. Run `nanobot gateway` under whatever keeps programs alive here "
-            "(a container's restart policy, supervisor, Task Scheduler); it wants nothing but to be started again."
+            "This host has neither systemd nor launchd. Run `nanobot gateway` under another process manager (a "
+            "container's restart policy, supervisor, Task Scheduler) that restarts it."
         )
-    return found
+    return daemon
+
+
+@contextmanager
+def _restore_on_failure(file: Path, disable: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Restore the file if the service manager fails; delete and disable it after a failed first install."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    before = file.read_bytes() if file.exists() else None
+    try:
+        yield
+    except ServiceError:
+        if before is None:
+            disable()
+            file.unlink(missing_ok=True)
+        else:
+            write_atomic(file, before, mode=0o644)
+        raise
 
 
 def _user() -> str:

@@ -1,4 +1,4 @@
-"""Dead letters: what no platform took is told to the owner by another channel, and to the agent in that very chat."""
+"""Reports undeliverable messages: to the owner by another channel, and to the agent in the session of that chat."""
 
 import asyncio
 import logging
@@ -11,57 +11,57 @@ from nanobot.channels.manager import ChannelManager
 from nanobot.errors import StorageError
 from nanobot.gateway.owners import owners_chats
 from nanobot.messages.types import ChatMessage, Origin, Provenance
-from nanobot.runtime import Runtime
+from nanobot.runtime.build import Runtime
 from nanobot.utils.clock import timestamp
 
 log = logging.getLogger(__name__)
 
-TELL_S = 60.0
-"""How long one channel is given to take the word to the owner, before the next is tried."""
-_SHOWN = 300
-_MOST = 1_000
-"""Dead letters that wait to be told; beyond that they are in the log and the journal alone."""
+NOTIFY_S = 60.0
+"""How long one channel may take to notify the owner, before the next is tried."""
+_EXCERPT_CHARS = 300
+_MAX_QUEUED = 1_000
+"""Unreported dead letters; further ones are only in the log and the journal."""
 
 
 class DeadLetters:
-    """Tells of them, one after the other. `put` is what the channel manager calls; `run` is a member."""
+    """A queue of dead letters. The channel manager calls `put`; `run` is a supervised task."""
 
     def __init__(self, bus: MessageBus) -> None:
         self._bus = bus
-        self._waiting: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MOST)
-        self._told: list[OutboundMessage] = []
+        self._queue: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MAX_QUEUED)
+        self._notices: list[OutboundMessage] = []
         self.count = 0
         self.last = ""
 
     async def put(self, message: OutboundMessage, error: DeliveryFailedError) -> None:
-        """Take it in; never waits, since a chat's other messages wait behind it. Never raises."""
-        if any(message is own for own in self._told):  # a word about a dead letter is no news when it dies too
+        """Queue a dead letter. Never blocks or raises."""
+        if any(message is notice for notice in self._notices):  # do not report undeliverable reports
             return
         self.count += 1
         self.last = str(error)
         log.error("%s", error)
-        if not self._waiting.full():
-            self._waiting.put_nowait((message, error))
+        if not self._queue.full():
+            self._queue.put_nowait((message, error))
 
     async def run(self, runtime: Runtime, manager: ChannelManager) -> None:
-        """Tell of what comes, until cancelled."""
+        """Report dead letters until cancelled."""
         while True:
-            message, error = await self._waiting.get()
+            message, error = await self._queue.get()
             await self._tell_agent(runtime, message, error)
             await self._tell_owner(runtime, manager, message, error)
 
     async def _tell_agent(self, runtime: Runtime, message: OutboundMessage, error: DeliveryFailedError) -> None:
-        """A row of ours in the session of that chat, which the model reads at its next turn."""
+        """Add a system row to the session of the chat, for the model's next turn."""
         try:
             key = await asyncio.to_thread(_session_of, runtime, message)
-        except StorageError as refusal:
-            log.warning("the agent cannot be told of a dead letter: %s", refusal)
+        except StorageError as storage_error:
+            log.warning("a dead letter cannot be reported to the agent: %s", storage_error)
             return
         if key is None:
             return
         row: ChatMessage = {
             "role": "user",
-            "content": f"[{error} The person has not seen it. It began: {_head(message)}]",
+            "content": f"[{error} The user has not seen it. It began: {_head(message)}]",
             "origin": Origin.SYSTEM,
             "provenance": Provenance.SYSTEM,
             "timestamp": timestamp(runtime.clock),
@@ -69,29 +69,29 @@ class DeadLetters:
         try:
             async with runtime.loop.lane(key), runtime.sessions.hold(key) as session:
                 await runtime.sessions.append(session, row)
-        except StorageError as refusal:
-            log.warning("the agent cannot be told of a dead letter: %s", refusal)
+        except StorageError as storage_error:
+            log.warning("a dead letter cannot be reported to the agent: %s", storage_error)
 
     async def _tell_owner(
         self, runtime: Runtime, manager: ChannelManager, message: OutboundMessage, error: DeliveryFailedError
     ) -> None:
-        """By the first channel that takes the word; not by the one that failed."""
+        """Send a notice by the first channel that delivers it, except the one that failed."""
         others = [name for name in manager.names if name != message.channel and _is_up(manager, name)]
         text = f"{error}\nIt said: {_head(message)}"
         try:
             async with aclosing(owners_chats(runtime, manager, others)) as chats:
-                async for there in chats:
-                    if await self._told_at(there, text):
+                async for chat in chats:
+                    if await self._send_notice(chat, text):
                         return
-        except StorageError as refusal:
-            log.warning("no owner can be told of a dead letter: %s", refusal)
+        except StorageError as storage_error:
+            log.warning("a dead letter cannot be reported to an owner: %s", storage_error)
 
-    async def _told_at(self, there: Address, text: str) -> bool:
-        word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
-        self._told = [*self._told[-20:], word]
-        receipt = await self._bus.publish_outbound(word)
+    async def _send_notice(self, chat: Address, text: str) -> bool:
+        notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+        self._notices = [*self._notices[-20:], notice]
+        receipt = await self._bus.publish_outbound(notice)
         try:
-            async with asyncio.timeout(TELL_S):
+            async with asyncio.timeout(NOTIFY_S):
                 await receipt.wait()
         except (DeliveryFailedError, TimeoutError):
             return False
@@ -99,10 +99,9 @@ class DeadLetters:
 
 
 def _session_of(runtime: Runtime, message: OutboundMessage) -> str | None:
-    """The session of the chat it was for; None where nobody has spoken there. Blocks on the disk.
+    """Return the session key of the message's chat, or None if there is no session. Blocking.
 
-    With one session for all chats of an owner it is that one where the chat has spoken in it, whatever session of its
-    own the chat had before.
+    The unified session takes precedence if the chat has written in it.
     """
     chat = f"{message.channel}:{message.chat_id}"
     own = [f"{chat}:{message.thread_id}", chat] if message.thread_id else [chat]
@@ -120,4 +119,4 @@ def _is_up(manager: ChannelManager, name: str) -> bool:
 
 def _head(message: OutboundMessage) -> str:
     text = " ".join(message.content.split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}..."

@@ -1,7 +1,6 @@
-"""Health over HTTP, on loopback unless the config says otherwise: `/health` as JSON, `/metrics` for Prometheus.
+"""Health over HTTP: `/health` as JSON with status 200 or 503, `/metrics` for Prometheus.
 
-200 while all is well, 503 with the reasons while it is not. One answer a connection, few connections at a time, little
-patience: who asks badly costs nothing.
+Connections, request sizes and times are limited. Listens on loopback unless the config says otherwise.
 """
 
 import asyncio
@@ -14,60 +13,59 @@ import h11
 
 from nanobot.gateway.listener import Listener
 from nanobot.gateway.report import Report, metrics
-from nanobot.utils.http import is_loopback
-from nanobot.utils.text import sound_json
+from nanobot.net.http import is_loopback
+from nanobot.utils.text import strict_json
 
-MOST_AT_ONCE = 16
-PATIENCE_S = 5.0
-_LONGEST_HEAD = 8 * 1024
+MAX_CONNECTIONS = 16
+TIMEOUT_S = 5.0
+_MAX_HEAD = 8 * 1024
 
 
 class HealthServer(Listener):
-    """A tiny HTTP server."""
+    """The HTTP server of the health endpoint."""
 
-    _said = "health is not served: %s"
+    _problem_format = "health is not served: %s"
 
     def __init__(self, host: str, port: int, report: Callable[[], Awaitable[Report]]) -> None:
         super().__init__()
         self._host = host
-        self._wanted = port
+        self._configured_port = port
         self._report = report
-        self._asking = 0
+        self._connections = 0
 
     @property
     def port(self) -> int | None:
-        """Where it listens; None where it does not."""
+        """The port it listens on; None if it does not."""
         return self._server.sockets[0].getsockname()[1] if self._server is not None and self._server.sockets else None
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._answer, self._host, self._wanted, limit=_LONGEST_HEAD)
+        return await asyncio.start_server(self._answer, self._host, self._configured_port, limit=_MAX_HEAD)
 
     def _problem_of(self, error: OSError) -> str:
-        why = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
-        return f"{self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
+        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened  ({error})"
+        return f"{self._host}:{self._configured_port} {reason}. Set gateway.port, or start with --port."
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, one answer, good-bye."""
-        self._asking += 1
+        self._connections += 1
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                if self._asking <= MOST_AT_ONCE:
+            async with asyncio.timeout(TIMEOUT_S):
+                if self._connections <= MAX_CONNECTIONS:
                     await self._serve(reader, writer)
         except (OSError, TimeoutError, h11.ProtocolError):
-            pass  # it left, it dawdled, or it spoke no HTTP
+            pass  # the client left, was too slow, or sent no HTTP
         finally:
-            self._asking -= 1
+            self._connections -= 1
             with suppress(OSError):
                 writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         while (event := http.next_event()) is h11.NEED_DATA:
-            http.receive_data(await reader.read(_LONGEST_HEAD))
+            http.receive_data(await reader.read(_MAX_HEAD))
         if not isinstance(event, h11.Request):
             return
-        asked = next((value.decode("latin-1") for name, value in event.headers if name == b"host"), "")
-        if self._is_meant(asked):
+        host = next((value.decode("latin-1") for name, value in event.headers if name == b"host"), "")
+        if self._is_expected_host(host):
             status, kind, body = await self._page(event.method, event.target.partition(b"?")[0])
         else:
             status, kind, body = 421, "text/plain; charset=utf-8", b"Ask localhost, or set gateway.host.\n"
@@ -84,9 +82,9 @@ class HealthServer(Listener):
         writer.write(answer or b"")
         await writer.drain()
 
-    def _is_meant(self, asked: str) -> bool:
-        """Whether a local client names us so. A web page whose own name leads here (DNS rebinding) does not."""
-        name = asked.rpartition(":")[0] if re.search(r":\d*\Z", asked) else asked
+    def _is_expected_host(self, host: str) -> bool:
+        """Whether the Host header names this server; prevents DNS rebinding by web pages."""
+        name = host.rpartition(":")[0] if re.search(r":\d*\Z", host) else host
         return not is_loopback(self._host) or name.lower() == self._host.lower() or is_loopback(name.strip("[]"))
 
     async def _page(self, method: bytes, path: bytes) -> tuple[int, str, bytes]:
@@ -97,5 +95,5 @@ class HealthServer(Listener):
         report = await self._report()
         if path == b"/metrics":
             return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode("utf-8", "replace")
-        body = sound_json(report, indent=2) + "\n"
+        body = strict_json(report, indent=2) + "\n"
         return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()

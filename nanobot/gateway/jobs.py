@@ -1,32 +1,35 @@
-"""The jobs as a member: each due run is a turn of its own, and has succeeded when its chat has what it said."""
+"""Runs due cron jobs as turns. A run ends when its report is in the journal."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from nanobot.agent.turn import TurnOutcome, TurnResult
+from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.bus.events import OutboundKind, OutboundMessage
-from nanobot.cron.notify import may_tell, message_for, worth_telling
+from nanobot.cron.notify import is_worth_sending, may_notify, message_for
 from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronJob, Due, JobSkippedError
 from nanobot.errors import NanobotError
-from nanobot.gateway.members import Member
-from nanobot.runtime import Runtime
+from nanobot.gateway.supervisor import SupervisedTask
+from nanobot.runtime.build import Runtime
 
 log = logging.getLogger(__name__)
 
-DELIVERED_S = 600.0
-"""How long the platform is waited for before the run counts as not delivered; the message stays in the queue."""
-_LETTING_GO_S = 2.0
+DELIVERY_S = 2.0
+"""How long a run waits for the delivery of its report, so that `cron history` shows a refusal.
+
+After that the report stays in the outbound queue, and the run ends so that the next one is on time.
+"""
+_CLOSE_S = 2.0
 
 
 @asynccontextmanager
 async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
-    """While a chat is open and no gateway runs: jobs that speak to the terminal, or to nobody, run when due."""
+    """Run due jobs that report to the terminal or to nobody, for a terminal chat without a gateway."""
     service = runtime.cron()
     service.serve_only(lambda job: not job.payload.deliver or job.payload.channel in {None, "", "cli"})
-    serving = asyncio.create_task(Jobs(runtime, service).run(), name="jobs")
+    serving = asyncio.create_task(JobRunner(runtime, service).run(), name="jobs")
     try:
         yield
     finally:
@@ -35,78 +38,81 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
 
 
 class JobFailedError(NanobotError):
-    """A run came to no good end; why, in words for `cron history`."""
+    """A run failed. The text is for `cron history`."""
 
 
 TellOwner = Callable[[str], Awaitable[None]]
 
 
-async def _nobody(_text: str) -> None:
-    """At the terminal there is no owner elsewhere."""
+async def _notify_nobody(_text: str) -> None:
+    """For terminal chats."""
 
 
-def jobs_member(runtime: Runtime, tell_owner: TellOwner) -> Member:
-    """The clockwork, begun anew where it stops ticking."""
+def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
+    """Return the scheduler's task, restarted if it stops ticking."""
     service = runtime.cron()
-    return Member(
+    return SupervisedTask(
         "jobs",
-        Jobs(runtime, service, tell_owner).run,
+        JobRunner(runtime, service, tell_owner).run,
         silent_s=lambda: service.tick_age_s,
         stale_s=3 * TICK_S,
         problem=lambda: service.problem,
     )
 
 
-class Jobs:
-    """Runs what is due."""
+class JobRunner:
+    """Runs due jobs."""
 
-    def __init__(self, runtime: Runtime, service: CronService, tell_owner: TellOwner = _nobody) -> None:
+    def __init__(self, runtime: Runtime, service: CronService, tell_owner: TellOwner = _notify_nobody) -> None:
         self._runtime = runtime
         self._service = service
         self._tell_owner = tell_owner
 
     async def run(self) -> None:
-        """Serve the store until cancelled. Runs that are cut off go on at the next start, as their turns do."""
+        """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do."""
         self._service.on_job = self.on_job
         try:
             await self._service.start()
             await asyncio.Event().wait()
         finally:
-            await self._service.close(_LETTING_GO_S)
+            await self._service.close(_CLOSE_S)
 
     async def on_job(self, job: CronJob, due: Due) -> str:
-        """One run: its answer, once the chat has it. Raises JobFailedError, DeliveryFailedError, JobSkippedError."""
-        await self._still_wanted(job)
+        """Run a job once: queue its answer for the chat and return it.
+
+        Raises JobFailedError, DeliveryFailedError, JobSkippedError.
+        """
+        await self._check_requester(job)
         result = await self._runtime.loop.run_turn(message_for(job, due))
-        if result.later:  # nanobot ends: the turn goes on at the next start, and so does this run
+        if result.later:  # shutting down: the turn and this run resume at the next start
             await asyncio.Event().wait()
         failed = result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL)
-        if may_tell(job) if failed else worth_telling(job, result.text):
+        if may_notify(job) if failed else is_worth_sending(job, result.text):
             await self._deliver(job, due, result)
         if failed:
             raise JobFailedError(result.text or f"The turn was {result.outcome}.")
         return result.text
 
-    async def _still_wanted(self, job: CronJob) -> None:
-        """Raises JobSkippedError where who asked for it may not speak there any more; then it is switched off."""
-        who, channel, chat = job.payload.asked_by, job.payload.channel, job.payload.to
-        if who is None or channel is None:
+    async def _check_requester(self, job: CronJob) -> None:
+        """Disable the job and raise JobSkippedError if the person who asked for it is no longer allowed there."""
+        sender, channel, chat = job.payload.asked_by, job.payload.channel, job.payload.to
+        if sender is None or channel is None:
             return
         try:
-            if await asyncio.to_thread(self._runtime.may_speak, channel, who, chat or ""):
+            if await asyncio.to_thread(self._runtime.may_speak, channel, sender, chat or ""):
                 return
         except NanobotError as error:
-            raise JobSkippedError(f"nobody can say whether {who!r} may still speak on {channel}: {error}") from error
-        reason = f"{who!r}, who asked for it, may not speak on {channel} any more"
+            raise JobSkippedError(f"cannot check whether {sender!r} is still allowed on {channel}: {error}") from error
+        reason = f"{sender!r}, who asked for it, is no longer allowed on {channel}"
         await asyncio.to_thread(self._service.enable_job, job.id, False)
         text = (
-            f"The job {job.name!r} ({job.id}) is switched off: {reason}. `nanobot cron remove "
-            f"{job.id}` takes it away; where you let them in again, `nanobot cron enable {job.id}` switches it on."
+            f"The job {job.name!r} ({job.id}) is disabled: {reason}. To delete it: nanobot cron remove {job.id}. "
+            f"To enable it, once they are allowed again: nanobot cron enable {job.id}"
         )
         log.warning("%s", text)
         if job.enabled:
             await self._tell_owner(text)
-        raise JobSkippedError(f"{reason}; the job is switched off")
+        raise JobSkippedError(f"{reason}; the job is disabled")
 
     async def _deliver(self, job: CronJob, due: Due, result: TurnResult) -> None:
         payload = job.payload
@@ -125,7 +131,7 @@ class Jobs:
             )
         )
         try:
-            async with asyncio.timeout(DELIVERED_S):
+            async with asyncio.timeout(DELIVERY_S):
                 await receipt.wait()
         except TimeoutError:
-            raise JobFailedError("The platform does not have the answer yet; it stays in the queue.") from None
+            log.info("The report of the job %r (%s) waits in the queue for %s.", job.name, job.id, payload.channel)

@@ -1,4 +1,4 @@
-"""A server of the gateway's own: it listens as soon as it can, and says what keeps it from that."""
+"""Base class of the gateway's own servers: binds, retries while the address is in use, and reports the problem."""
 
 import asyncio
 import logging
@@ -7,34 +7,34 @@ from typing import ClassVar
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 30.0
-"""How often a place that is taken is tried again; nobody tells when it is free."""
+RETRY_S = 30.0
+"""How often binding is retried."""
 
 
 class Listener(ABC):
-    """One server; `run` is a member."""
+    """A server; `run` is a supervised task."""
 
-    _said: ClassVar[str] = "%s"
-    """How the log says a problem."""
+    _problem_format: ClassVar[str] = "%s"
+    """Log format of a problem."""
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
         self.problem: str | None = None
-        """What keeps it from listening, in a line for health; None where it listens, or was never asked to."""
+        """Why it cannot listen, in one line for health; None if it listens or was not started."""
 
     @abstractmethod
     async def _listen(self) -> asyncio.Server:
-        """Open it. Raises OSError."""
+        """Bind. Raises OSError."""
 
     @abstractmethod
     def _problem_of(self, error: OSError) -> str:
-        """What is wrong, and what its owner may do."""
+        """Describe an error and what its owner can do."""
 
-    def _closed(self) -> None:  # noqa: B027 most have nothing else to let go of
-        """It listens no more: whatever else is to be let go of. Never raises."""
+    def _on_closed(self) -> None:  # noqa: B027 optional
+        """Called when it has stopped listening. Never raises."""
 
     async def bind(self) -> bool:
-        """Begin to listen; whether that went well. What is wrong is an error in the log and in `problem`, once."""
+        """Start listening. Return False after an error, which is kept in `problem` and logged once."""
         if self._server is not None:
             return True
         try:
@@ -42,21 +42,21 @@ class Listener(ABC):
         except OSError as error:
             problem = self._problem_of(error)
             if problem != self.problem:
-                log.error(self._said, problem)  # noqa: TRY400 the owner needs no traceback
+                log.error(self._problem_format, problem)  # noqa: TRY400 the owner needs no traceback
             self.problem = problem
             return False
         self.problem = None
         return True
 
     async def run(self) -> None:
-        """Serve until cancelled; where the place is taken, try again now and then."""
+        """Serve until cancelled. Retries while the address is in use."""
         try:
-            while not await self.bind():  # noqa: ASYNC110 nobody tells when it is free
-                await asyncio.sleep(AGAIN_S)
+            while not await self.bind():  # noqa: ASYNC110 a free address sends no event
+                await asyncio.sleep(RETRY_S)
             assert self._server is not None  # noqa: S101 bind made it
             await self._server.serve_forever()
         finally:
             if self._server is not None:
                 self._server.close()
                 self._server = None
-            self._closed()
+            self._on_closed()

@@ -1,7 +1,7 @@
-"""One gateway a data folder: two would answer every message twice.
+"""The lock that allows one gateway per data folder: two would answer every message twice.
 
-The lock is the system's own, so that of a gateway that was killed nothing is left to clear away. Beside it stands who
-holds it; that is for people to read, and counts for nothing once the lock is free.
+It is a lock of the operating system, released when the process dies. A file beside it names the holder; it is
+informational and ignored while the lock is free.
 """
 
 import json
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.errors import InstanceLockedError
 from nanobot.utils.files import write_in_place
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.refusals import refusal
+from nanobot.utils.storage_error import storage_error
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """The process that holds the lock."""
 
     pid: int
@@ -29,20 +29,20 @@ class Holder:
 
 
 @contextmanager
-def only_one(places: Places) -> Iterator[Holder]:
-    """Be the gateway of this data folder until the block ends.
+def single_instance(places: DataPaths) -> Iterator[LockHolder]:
+    """Hold the lock of this data folder until the block ends.
 
-    Raises InstanceLockedError, which names the pid, where there is one already; StorageError where the disk refuses.
+    Raises InstanceLockedError, which names the pid of the holder, and StorageError.
     """
     lock = ProcessLock(_lock_file(places))
     try:
-        if not _taken(lock):
+        if not _acquire(lock):
             raise _locked(places)
-        holder = Holder(os.getpid(), datetime.now().astimezone().isoformat(timespec="seconds"))
+        holder = LockHolder(os.getpid(), datetime.now().astimezone().isoformat(timespec="seconds"))
         write_in_place(_holder_file(places), json.dumps({"pid": holder.pid, "since": holder.since}))
     except OSError as error:
         lock.release()
-        raise refusal(f"{places.state} cannot be used", error) from error
+        raise storage_error(f"{places.state} cannot be used", error) from error
     try:
         yield holder
     finally:
@@ -52,17 +52,17 @@ def only_one(places: Places) -> Iterator[Holder]:
         lock.release()
 
 
-def is_lost(places: Places, holder: Holder) -> bool:
-    """Whether the folder is no longer this one's: the files of the lock were deleted, or somebody took new ones.
+def is_lost(places: DataPaths, holder: LockHolder) -> bool:
+    """Whether the lock's files were deleted or replaced, so that the lock no longer excludes others.
 
-    A lock on a deleted file keeps nobody out. Where it cannot be told, it is not lost.
+    False if that cannot be determined.
     """
-    found = _read(places)
-    return found != holder if found else not _holder_file(places).exists()
+    current = _read(places)
+    return current != holder if current else not _holder_file(places).exists()
 
 
-def _taken(lock: ProcessLock) -> bool:
-    """Whether it is ours. Who only looks (`holder_of`) has it for a moment too; that is not meant."""
+def _acquire(lock: ProcessLock) -> bool:
+    """Try to acquire the lock; retried, as `find_lock_holder` takes it for a moment."""
     for pause_s in (0.02, 0.1, 0.0):
         if lock.try_acquire():
             return True
@@ -70,38 +70,38 @@ def _taken(lock: ProcessLock) -> bool:
     return False
 
 
-def holder_of(places: Places) -> Holder | None:
-    """Who is the gateway of this data folder now; None where nobody is. Raises OSError. Makes nothing."""
+def find_lock_holder(places: DataPaths) -> LockHolder | None:
+    """Return the process that runs the gateway of this data folder, or None. Raises OSError. Creates no file."""
     file = _lock_file(places)
     if not file.exists():
         return None
     lock = ProcessLock(file)
-    if lock.try_acquire():  # it is dead, whatever the file says: the system let go of its lock
+    if lock.try_acquire():  # the holder is dead, whatever the file says
         lock.release()
         return None
-    return _read(places) or Holder(0, "")
+    return _read(places) or LockHolder(0, "")
 
 
-def _read(places: Places) -> Holder | None:
+def _read(places: DataPaths) -> LockHolder | None:
     try:
-        told = json.loads(_holder_file(places).read_text(encoding="utf-8"))
-        return Holder(int(told["pid"]), str(told["since"]))
+        payload = json.loads(_holder_file(places).read_text(encoding="utf-8"))
+        return LockHolder(int(payload["pid"]), str(payload["since"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is being written, or was taken away
+        return None  # it is being written, or was deleted
 
 
-def _locked(places: Places) -> InstanceLockedError:
+def _locked(places: DataPaths) -> InstanceLockedError:
     holder = _read(places)
-    who = f"(pid {holder.pid}, since {holder.since})" if holder else ""
+    process = f" (pid {holder.pid}, since {holder.since})" if holder else ""
     return InstanceLockedError(
-        f"A gateway of {places.data} runs already {who}. Talk to it with `nanobot agent`, or end it with "
+        f"A gateway of {places.data} is already running{process}. Talk to it with `nanobot agent`, or stop it with "
         f"`nanobot gateway stop`{f' or `kill {holder.pid}`' if holder else ''}; another data folder needs --config."
     )
 
 
-def _lock_file(places: Places) -> Path:
+def _lock_file(places: DataPaths) -> Path:
     return places.state / "gateway.lock"
 
 
-def _holder_file(places: Places) -> Path:
+def _holder_file(places: DataPaths) -> Path:
     return places.state / "gateway.json"

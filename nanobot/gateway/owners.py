@@ -1,4 +1,4 @@
-"""Where an owner can be told something: in a chat where nobody but them reads."""
+"""Finds private chats with an owner, and sends notices there."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -6,49 +6,46 @@ from contextlib import aclosing
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.channels.manager import ChannelManager
-from nanobot.runtime import Runtime
+from nanobot.runtime.build import Runtime
 
 
 def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
-    """Whether nobody but one person, who is an owner where there are owners, has written there. Blocks on the disk."""
+    """Whether only one person has written in this chat, who is an owner if there are owners. Blocking."""
     session = runtime.sessions.read(f"{channel}:{chat_id}")
     rows = session.messages if session is not None else ()
     senders = [str(row["sender_id"]) for row in rows if row.get("sender_id")]
-    return runtime.pairing.people(channel).is_one_of_them(senders)
+    return runtime.pairing.people(channel).is_same_person(senders)
 
 
 async def tell_owner(runtime: Runtime, manager: ChannelManager, channels: Sequence[str], text: str) -> None:
-    """A word in the best chat with an owner of these channels; it goes out when its platform can be reached.
-
-    Where there is no such chat, the log has it alone. Raises StorageError.
-    """
+    """Queue a notice to the best chat with an owner of these channels, if there is one. Raises StorageError."""
     async with aclosing(owners_chats(runtime, manager, channels)) as chats:
-        there = await anext(chats, None)
-    if there is not None:
-        word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
-        await runtime.bus.publish_outbound(word)
+        chat = await anext(chats, None)
+    if chat is not None:
+        notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+        await runtime.bus.publish_outbound(notice)
 
 
 async def owners_chats(
     runtime: Runtime, manager: ChannelManager, channels: Sequence[str]
 ) -> AsyncGenerator[Address, None]:
-    """Where owners of these channels may be told what is for nobody else, the best place first, each once.
+    """Yield the private chats with owners of these channels, the best first, each once.
 
-    First the private chat with each, which is opened where the platform lets a bot do that; then, should it be refused
-    there, the newest chats in which nobody but an owner has written. Raises StorageError.
+    First the private chat of each owner, opened if the platform allows that; then the newest chats in which only an
+    owner has written. Raises StorageError.
     """
     with_owners = [name for name in channels if runtime.pairing.people(name).owners]
     owners = runtime.pairing.book().owners
-    told: set[Address] = set()
+    seen: set[Address] = set()
     for name in with_owners:
         for owner in owners.get(name, ()):
             chat_id = await manager.chat_with(name, owner)
-            if chat_id is not None and (there := Address(name, chat_id)) not in told:
-                told.add(there)
-                yield there
-    for there in await asyncio.to_thread(lambda: [*_known_chats(runtime, with_owners)]):
-        if there not in told:
-            yield there
+            if chat_id is not None and (chat := Address(name, chat_id)) not in seen:
+                seen.add(chat)
+                yield chat
+    for chat in await asyncio.to_thread(lambda: [*_known_chats(runtime, with_owners)]):
+        if chat not in seen:
+            yield chat
 
 
 def _known_chats(runtime: Runtime, channels: Sequence[str]) -> Iterator[Address]:

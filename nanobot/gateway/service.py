@@ -1,8 +1,4 @@
-"""The gateway: channels, agent and all that lives for days, held together until somebody tells it to stop.
-
-Reading order: `serve` (until a signal or a word) -> `open_gateway` (what is opened, in which order) -> `Gateway` (what
-is there while it runs, and how it leaves).
-"""
+"""Starts, runs and stops the gateway: channels, agent, jobs, heartbeat and its local servers."""
 
 import asyncio
 import logging
@@ -16,92 +12,93 @@ from nanobot import __version__
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.config.loader import closed_channels
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
-from nanobot.gateway.control import ControlServer
+from nanobot.gateway.channels import GatewayChannels
+from nanobot.gateway.control.server import ControlServer
+from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.dead_letters import DeadLetters
 from nanobot.gateway.health import HealthServer
-from nanobot.gateway.heart import heartbeat_member
-from nanobot.gateway.jobs import jobs_member
-from nanobot.gateway.live import LOOK_S, LiveConfig
-from nanobot.gateway.lock import Holder, is_lost, only_one
-from nanobot.gateway.members import Member, Members
+from nanobot.gateway.heartbeat import heartbeat_task
+from nanobot.gateway.jobs import jobs_task
+from nanobot.gateway.live_config import POLL_S, LiveConfig
+from nanobot.gateway.lock import LockHolder, is_lost, single_instance
+from nanobot.gateway.loop_monitor import LoopMonitor, tell_service_manager
 from nanobot.gateway.owners import tell_owner
-from nanobot.gateway.pulse import Pulse, tell_service_manager
-from nanobot.gateway.report import SILENT_S, Watch
-from nanobot.gateway.roster import Roster
-from nanobot.gateway.terminal import TerminalChannel
-from nanobot.gateway.wishes import Leave, Wishes
+from nanobot.gateway.report import SILENT_S, HealthReporter
+from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
+from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
+from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.providers.base import LLMProvider
-from nanobot.runtime import Runtime, build_runtime
-from nanobot.security import vault
-from nanobot.security.secrets import Redactor, secrets_of
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.runtime.sandbox import path_policy
+from nanobot.security import redaction as vault
+from nanobot.security.secrets import Redactor, secret_values
 from nanobot.utils.clock import Clock
-from nanobot.wiring.walls import path_policy
 
 log = logging.getLogger(__name__)
 
 TURNS_S = 3.0
-"""How long turns that run may go on when the gateway is told to stop; the rest goes on at the next start."""
+"""How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
-"""How long what they said may take to its platforms then, beside the time that the turns left over."""
-GOODBYE_S = 0.5
-"""How long the members have to let go."""
+"""How long their messages may take to be sent then, in addition to the unused part of `TURNS_S`."""
+CANCEL_S = 0.5
+"""How long the tasks may take to end after they are cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How it is to run, beside the config."""
+    """Options beside the config."""
 
     port: int | None = None
-    """Where health is served; None as the config says."""
+    """Port of the health server; None means `gateway.port` of the config."""
     allow_empty: bool = False
-    """Whether it also runs when nobody can reach it by a channel."""
-    look_s: float = LOOK_S
+    """Whether to run without any channel."""
+    poll_s: float = POLL_S
     turns_s: float = TURNS_S
 
 
 @dataclass(slots=True)
 class Gateway:
-    """What is there while it runs."""
+    """A running gateway."""
 
     runtime: Runtime
-    roster: Roster
-    members: Members
-    watch: Watch
+    channels: GatewayChannels
+    supervisor: TaskSupervisor
+    reporter: HealthReporter
     health: HealthServer
     control: ControlServer
-    wishes: Wishes
+    shutdown: ShutdownRequests
 
-    async def wait(self) -> Leave:
-        """Until somebody wants it to end. Raises ConfigError where no channel can be used before its owner acts."""
-        leaving = asyncio.ensure_future(self.wishes.wait())
-        looking = asyncio.ensure_future(self._all_refused())
+    async def wait(self) -> ExitReason:
+        """Wait for a stop or restart request. Raises ConfigError if every channel needs its owner to act first."""
+        requested = asyncio.ensure_future(self.shutdown.wait())
+        failing = asyncio.ensure_future(self._wait_until_all_failed())
         try:
-            await asyncio.wait((leaving, looking), return_when=asyncio.FIRST_COMPLETED)
-            if looking.done() and not leaving.done() and (refused := looking.result()):
-                raise ConfigError(f"No channel can be used. {refused}")
-            return await leaving
+            await asyncio.wait((requested, failing), return_when=asyncio.FIRST_COMPLETED)
+            if failing.done() and not requested.done() and (errors := failing.result()):
+                raise ConfigError(f"No channel can be used. {errors}")
+            return await requested
         finally:
-            leaving.cancel()
-            looking.cancel()
+            requested.cancel()
+            failing.cancel()
 
-    async def _all_refused(self) -> str:
-        """Returns where every channel there is was refused at its first try: what each of them needs."""
-        channels = [channel for channel in map(self.roster.manager.get, self.roster.enabled) if channel is not None]
+    async def _wait_until_all_failed(self) -> str:
+        """Return the errors if every channel failed at its first attempt; otherwise wait for ever."""
+        channels = [channel for channel in map(self.channels.manager.get, self.channels.enabled) if channel is not None]
         starting = (ChannelState.OFF, ChannelState.CONNECTING)
-        while any(channel.evidence.state in starting for channel in channels):  # noqa: ASYNC110 only at the start
+        while any(channel.status.state in starting for channel in channels):  # noqa: ASYNC110 only at the start
             await asyncio.sleep(0.1)
-        if not channels or any(channel.evidence.state is not ChannelState.FAILED for channel in channels):
+        if not channels or any(channel.status.state is not ChannelState.FAILED for channel in channels):
             await asyncio.Event().wait()
-        return " ".join(f"{channel.name}: {channel.evidence.last_error}" for channel in channels)
+        return " ".join(f"{channel.name}: {channel.status.last_error}" for channel in channels)
 
 
-Service = Callable[[Runtime, Roster], Member]
-"""Makes a further member out of what is there: the clockwork of jobs, the heartbeat."""
+Service = Callable[[Runtime, GatewayChannels], SupervisedTask]
+"""Makes an additional supervised task."""
 
 
 async def serve(
@@ -111,9 +108,12 @@ async def serve(
     workspace: Path,
     options: Options | None = None,
     services: Sequence[Service] = (),
-    wishes: Wishes | None = None,
-) -> Leave:
-    """Run until somebody wants it to end; why it does. Raises InstanceLockedError, ConfigError, StorageError."""
+    wishes: ShutdownRequests | None = None,
+) -> ExitReason:
+    """Run until a stop or restart is requested. Return the reason.
+
+    Raises InstanceLockedError, ConfigError, StorageError.
+    """
     async with open_gateway(
         config, data_dir=data_dir, workspace=workspace, options=options, services=services, wishes=wishes
     ) as gateway:
@@ -128,24 +128,24 @@ async def open_gateway(
     workspace: Path | None = None,
     options: Options | None = None,
     services: Sequence[Service] = (),
-    wishes: Wishes | None = None,
+    wishes: ShutdownRequests | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A gateway, ready when the block begins; at its end it leaves in good order, within five seconds.
+    """Open a gateway that is ready when the block begins, and shut it down within five seconds at its end.
 
-    `services` are what else lives in it. Raises InstanceLockedError where this data folder has one already, ConfigError
-    where nobody could reach it, StorageError where the disk refuses.
+    `services` make additional tasks. Raises InstanceLockedError if a gateway of this data folder runs already,
+    ConfigError if no channel can start, StorageError.
     """
-    options, wishes, places = options or Options(), wishes or Wishes(), Places(data_dir)
+    options, shutdown, places = options or Options(), wishes or ShutdownRequests(), DataPaths(data_dir)
     environ = os.environ if environ is None else environ
-    streaming: list[Roster] = []  # the runtime is asked of channels that are made after it
-    async with AsyncExitStack() as lives:
-        holder = lives.enter_context(only_one(places))
-        bus = MessageBus(await lives.enter_async_context(open_journal(places.journal)))
-        await lives.enter_async_context(bus.open())
-        runtime = await lives.enter_async_context(
+    streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
+    async with AsyncExitStack() as stack:
+        holder = stack.enter_context(single_instance(places))
+        bus = MessageBus(await stack.enter_async_context(open_journal(places.journal)))
+        await stack.enter_async_context(bus.open())
+        runtime = await stack.enter_async_context(
             build_runtime(
                 config,
                 data_dir=data_dir,
@@ -153,126 +153,151 @@ async def open_gateway(
                 provider=provider,
                 environ=environ,
                 bus=bus,
-                streams=lambda name: any(roster.streams(name) for roster in streaming),
-                restart=wishes.restart,
+                streams=lambda name: any(channels.streams(name) for channels in streaming),
+                restart=shutdown.restart,
                 clock=clock,
             )
         )
-        gateway = await _assemble(runtime, places, options, wishes, environ, services)
-        gateway.members.add(Member("lock", lambda: _until_it_is_lost(places, holder, wishes, options.look_s)))
-        streaming.append(gateway.roster)
-        lives.push_async_callback(gateway.roster.close_recordings)
-        _announce(gateway)
+        gateway = await _assemble(runtime, places, options, shutdown, environ, services)
+        gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
+        streaming.append(gateway.channels)
+        stack.push_async_callback(gateway.channels.close_transcription)
+        _log_start(gateway)
         await gateway.health.bind()
         await gateway.control.bind()
-        living = asyncio.create_task(gateway.members.run(), name="gateway")
-        runtime.upkeep.tidying.go_on()
+        running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
+        runtime.memory.consolidation.resume_archived()
         try:
-            log.info("ready in %.2f s", runtime.clock.monotonic() - gateway.watch.began)
+            log.info("ready in %.2f s", runtime.clock.monotonic() - gateway.reporter.began)
             tell_service_manager("READY=1")
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
-            await _leave(gateway, living, options.turns_s)
+            await _shut_down(gateway, running, options.turns_s)
 
 
 async def _assemble(
     runtime: Runtime,
-    places: Places,
+    places: DataPaths,
     options: Options,
-    wishes: Wishes,
+    shutdown: ShutdownRequests,
     environ: Mapping[str, str],
     services: Sequence[Service],
 ) -> Gateway:
-    """Everything made and nothing begun. Raises ConfigError where nobody could reach it."""
+    """Create all parts without starting them. Raises ConfigError if no channel can start."""
     config, bus, clock = runtime.config, runtime.bus, runtime.clock
-    letters = DeadLetters(bus)
-    roster = Roster(config, bus, places, clock, runtime.pairing, letters.put, runtime.loop.commands.menu())
-    await roster.open_all()
-    if not roster.names and not options.allow_empty:
-        raise ConfigError(_nobody_can_reach_it(roster, config.loaded_from.file or places.config))
-    members = Members(clock)
+    dead_letters = DeadLetters(bus)
+    menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
+    channels = GatewayChannels(config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane)
+    await channels.open_all()
+    if not channels.names and not options.allow_empty:
+        raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
+    supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
-    await roster.open_terminal(terminal)
-    paths = path_policy(config, runtime.data_dir, runtime.workspace)
-    runtime.tools.register(MessageTool(bus, roster.manager, paths))
-    pulse = Pulse(clock, roster.evidence)
-    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    await channels.open_terminal(terminal)
+    _register_message_tool(runtime, channels)
+    loop_monitor = LoopMonitor(clock, channels.statuses)
+    redactor = Redactor(lambda: secret_values(config.model_dump(), environ))
     assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
-    watch = Watch(
+    reporter = HealthReporter(
         places,
         clock,
         bus.journal,
-        roster,
-        members,
-        pulse,
-        running=lambda: len(runtime.vitals.running),
-        last_error=lambda: runtime.vitals.last_error,
-        model_error=lambda: runtime.vitals.model_error,
-        dead_letters=lambda: letters.count,
-        redact=lambda text: redactor.text(vault.masked(text)),
+        channels,
+        supervisor,
+        loop_monitor,
+        running=lambda: len(runtime.status.running),
+        last_error=lambda: runtime.status.last_error,
+        model_error=lambda: runtime.status.model_error,
+        dead_letters=lambda: dead_letters.count,
+        redact=lambda text: redactor.text(vault.redact_known(text)),
         plugins=runtime.troubles,
         began=clock.monotonic(),
     )
     port = config.gateway.port if options.port is None else options.port
-    health = HealthServer(config.gateway.host, port, watch.report)
-    control = ControlServer(places, runtime, watch, wishes, terminal)
-    dreams = runtime.upkeep.dreams
-    live = LiveConfig(config.loaded_from.file or places.config, config, roster, look_s=options.look_s)
-    for member in (
-        Member("agent", runtime.loop.run),
-        Member("channels", roster.manager.run),
-        Member("dead letters", lambda: letters.run(runtime, roster.manager)),
-        Member("pulse", pulse.run, silent_s=lambda: pulse.silent_s, stale_s=SILENT_S),
-        jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
-        *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
-        Member("search", runtime.archive.keep_up),
-        *([Member("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
-        Member("config", live.run, problem=lambda: live.problem),
-        Member("health", health.run, problem=lambda: health.problem),
-        Member("control", control.run, problem=lambda: control.problem),
-        *(make(runtime, roster) for make in services),
+    health = HealthServer(config.gateway.host, port, reporter.report)
+    control = ControlServer(places, runtime, reporter, shutdown, terminal)
+    dreams = runtime.memory.dreams
+
+    async def renew() -> None:
+        await runtime.renew()
+        _register_message_tool(runtime, channels)
+
+    async def renew_heartbeat() -> bool:
+        if HEARTBEAT in runtime.status.running:
+            return False
+        await supervisor.remove("heartbeat")
+        if (heartbeat := heartbeat_task(runtime, channels)) is not None:
+            supervisor.add(heartbeat)
+        return True
+
+    live = LiveConfig(
+        config.loaded_from.file or places.config,
+        config,
+        channels,
+        renew=renew,
+        renew_heartbeat=renew_heartbeat,
+        poll_s=options.poll_s,
+    )
+    for task in (
+        SupervisedTask("agent", runtime.loop.run),
+        SupervisedTask("channels", channels.manager.run),
+        SupervisedTask("dead dead_letters", lambda: dead_letters.run(runtime, channels.manager)),
+        SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
+        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
+        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
+        SupervisedTask("search", runtime.archive.keep_up),
+        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
+        SupervisedTask("config", live.run, problem=lambda: live.problem),
+        SupervisedTask("health", health.run, problem=lambda: health.problem),
+        SupervisedTask("control", control.run, problem=lambda: control.problem),
+        *(make(runtime, channels) for make in services),
     ):
-        members.add(member)
-    return Gateway(runtime, roster, members, watch, health, control, wishes)
+        supervisor.add(task)
+    return Gateway(runtime, channels, supervisor, reporter, health, control, shutdown)
 
 
-async def _until_it_is_lost(places: Places, holder: Holder, wishes: Wishes, look_s: float) -> None:
-    """Begin anew where the state folder was taken away: nobody finds the socket, and nothing keeps a second one out."""
-    while not is_lost(places, holder):  # noqa: ASYNC110 no file tells that it is deleted
-        await asyncio.sleep(look_s)
-    log.error("%s was taken away, or another gateway has it; this one begins anew", places.state)
-    wishes.restart()
+def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
+    """Register the tool that sends messages to chats."""
+    paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
+    runtime.tools.register(MessageTool(runtime.bus, channels.manager, paths))
 
 
-def _nobody_can_reach_it(roster: Roster, file: Path) -> str:
-    if roster.broken:
-        return "No channel can start. " + " ".join(f"{name}: {problem}" for name, problem in roster.broken.items())
+async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownRequests, poll_s: float) -> None:
+    """Restart if the state folder is deleted: clients cannot find the socket then, and the lock is void."""
+    while not is_lost(places, holder):  # noqa: ASYNC110 a deletion sends no event
+        await asyncio.sleep(poll_s)
+    log.error("%s was deleted, or another gateway uses it; restarting", places.state)
+    shutdown.restart()
+
+
+def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
+    if channels.broken:
+        return "No channel can start. " + " ".join(f"{name}: {problem}" for name, problem in channels.broken.items())
     return (
-        f"No channel is switched on in {file}, so nobody could write to this gateway. Set one up, for example with "
-        "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs alone."
+        f"No channel is enabled in {file}, so nobody could write to this gateway. Set one up, for example with "
+        "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs only."
     )
 
 
-def _announce(gateway: Gateway) -> None:
-    """What an owner wants to know of a start, in a few lines."""
-    runtime, roster = gateway.runtime, gateway.roster
+def _log_start(gateway: Gateway) -> None:
+    runtime, channels = gateway.runtime, gateway.channels
     log.info("nanobot %s, data in %s, workspace %s", __version__, runtime.data_dir, runtime.workspace)
-    log.info("channels: %s", ", ".join(roster.names) or "none")
+    log.info("channels: %s", ", ".join(channels.names) or "none")
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
     for line in closed_channels(runtime.config, runtime.pairing.paired_channels()):
         log.warning("%s", line)
 
 
-async def _leave(gateway: Gateway, living: "asyncio.Task[None]", turns_s: float) -> None:
-    """In good order: nothing new is begun, what runs may end, what was said goes out. The journal has the rest."""
-    log.info("stopping: what runs has %.0f s; the rest goes on at the next start", turns_s)
-    spare = asyncio.get_running_loop().time() + turns_s
+async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: float) -> None:
+    """Stop accepting work, let running turns finish and messages go out, then cancel. The journal keeps the rest."""
+    log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
+    turns_end = asyncio.get_running_loop().time() + turns_s
     await gateway.runtime.loop.stop(turns_s)
     with suppress(TimeoutError):
-        async with asyncio.timeout_at(max(spare, asyncio.get_running_loop().time()) + SENDS_S):
-            await gateway.roster.manager.drain()
-    living.cancel()
-    await asyncio.wait([living], timeout=GOODBYE_S)
+        async with asyncio.timeout_at(max(turns_end, asyncio.get_running_loop().time()) + SENDS_S):
+            await gateway.channels.manager.drain()
+    running.cancel()
+    await asyncio.wait([running], timeout=CANCEL_S)
     log.info("stopped")

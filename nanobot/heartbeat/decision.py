@@ -1,4 +1,4 @@
-"""The one question: is there something to do now? A small prompt without a history, answered by one tool call."""
+"""Asks a model whether a task is due now: a small prompt without history, answered by one tool call."""
 
 import json
 from collections.abc import Sequence
@@ -11,18 +11,20 @@ from nanobot.utils.clock import zone_name
 from nanobot.utils.text import clip
 
 OK = "HEARTBEAT_OK"
-"""What a model writes that has nothing to do or to say."""
-_MOST_TASKS = 5_000
-"""Characters of tasks that are shown: with all else, the prompt stays below 2,000 tokens."""
-_MOST_MINUTES = 7 * 24 * 60
+"""What a model answers if there is nothing to do or to report."""
+_MAX_TASK_CHARS = 5_000
+"""Limit of the task list, so that the prompt stays below 2,000 tokens."""
+_MAX_MINUTES = 7 * 24 * 60
 
 _SYSTEM = """\
-You look after the standing tasks of a personal AI agent. You are asked from time to time, with no memory of the last \
-time. Decide whether one of the tasks has to be worked on right now, and call `heartbeat` once; write nothing else.
+You look after the standing tasks of a personal AI agent. You are asked at a regular interval, and remember nothing of \
+the last time but the list of what was done. Decide whether one of the tasks has to be worked on right now, and call \
+`heartbeat` once; write nothing else.
 
-- `skip`: nothing is due. `run`: something is; put into `tasks` what is to be done now, complete in itself.
-- `again_in_minutes`: when to ask again although nothing in the file has changed, for tasks that depend on the time. \
-Leave it out where nothing depends on it: then you are asked when the file or the day changes."""
+- `skip`: nothing is due, or what is due was done already. `run`: something is due; put into `tasks` what is to be \
+done now, complete in itself.
+- `again_in_minutes`: only if nothing can be due before then, and that is later than the next interval. Leave it out \
+where you are not sure. You are asked earlier if the file or the day changes."""
 
 HEARTBEAT: ToolSchema = {
     "type": "function",
@@ -37,7 +39,7 @@ HEARTBEAT: ToolSchema = {
                 "again_in_minutes": {
                     "type": "integer",
                     "minimum": 1,
-                    "description": "When to ask again at the latest.",
+                    "description": "Minutes until the next question, if it may be later than usual.",
                 },
             },
             "required": ["action"],
@@ -48,41 +50,47 @@ HEARTBEAT: ToolSchema = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a model said: the tasks to do now, empty where there are none, and when it wants to be asked again."""
+    """The tasks to do now (empty for none), and when the model wants to be asked again."""
 
     tasks: str = ""
     again_in_s: float | None = None
 
 
-def question(tasks: Sequence[str], now: datetime) -> list[ChatMessage]:
-    """What a model is asked."""
-    listed = clip("\n".join(f"- {task}" for task in tasks), _MOST_TASKS)
-    text = f"It is {now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}).\n\nThe open tasks of HEARTBEAT.md:\n\n{listed}"
+def decision_prompt(
+    tasks: Sequence[str], now: datetime, interval_s: float, runs: Sequence[tuple[str, str]] = ()
+) -> list[ChatMessage]:
+    """Build the request. `runs` are the last runs as (time, tasks)."""
+    task_list = clip("\n".join(f"- {task}" for task in tasks), _MAX_TASK_CHARS)
+    done = "\n".join(f"- {when}: {what}" for when, what in runs) or "(nothing yet)"
+    text = (
+        f"It is {now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}). You are asked every {interval_s / 60:g} minutes.\n\n"
+        f"The open tasks of HEARTBEAT.md:\n\n{task_list}\n\nDone lately:\n\n{done}"
+    )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
 
 
-def decision_of(response: LLMResponse, tasks: Sequence[str]) -> Decision:
-    """What the answer means. One that is no clear `run` is a skip: a guess must not set anything going."""
+def parse_decision(response: LLMResponse, tasks: Sequence[str]) -> Decision:
+    """Parse the response. Anything but a clear `run` is a skip, so that a malformed response starts nothing."""
     call = next((call for call in response.tool_calls if call.name == "heartbeat"), None)
     if call is None:
         return Decision()
-    told = call.arguments
-    if not isinstance(told.get("action"), str) or told["action"].strip().lower() != "run":
-        return Decision(again_in_s=_seconds(told.get("again_in_minutes")))
-    wanted = told.get("tasks")
-    text = wanted if isinstance(wanted, str) else json.dumps(wanted, ensure_ascii=False) if wanted else ""
-    return Decision(text.strip() or "\n".join(tasks), _seconds(told.get("again_in_minutes")))
+    arguments = call.arguments
+    if not isinstance(arguments.get("action"), str) or arguments["action"].strip().lower() != "run":
+        return Decision(again_in_s=_seconds(arguments.get("again_in_minutes")))
+    requested = arguments.get("tasks")
+    text = requested if isinstance(requested, str) else json.dumps(requested, ensure_ascii=False) if requested else ""
+    return Decision(text.strip() or "\n".join(tasks), _seconds(arguments.get("again_in_minutes")))
 
 
-def is_nothing(text: str) -> bool:
-    """Whether the result of a run is a way to say that there is nothing to say."""
+def is_heartbeat_ok(text: str) -> bool:
+    """Whether the result of a run says that there is nothing to report."""
     bare = text.strip().strip("*`\"'.! \n")
     return not bare or bare == OK or (OK in text and len(text.replace(OK, "").strip()) < 40)
 
 
 def _seconds(minutes: object) -> float | None:
     try:
-        asked = float(minutes)  # type: ignore[arg-type]
+        value = float(minutes)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return min(max(asked, 1.0), _MOST_MINUTES) * 60 if asked == asked else None  # not a number is not a time
+    return min(max(value, 1.0), _MAX_MINUTES) * 60 if value == value else None  # None for NaN

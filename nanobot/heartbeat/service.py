@@ -1,8 +1,8 @@
-"""When the heartbeat looks, when it asks a model, and what becomes of the answer.
+"""The heartbeat service: when it checks HEARTBEAT.md, when it asks a model, and what it does with the decision.
 
-A look costs a few calls to the system. A model is asked only when there is a task and something that is watched has
-changed since it was asked last: the file, a file that it names, the day; or when the model itself wanted to be asked
-again by now. What was decided outlives a restart.
+While HEARTBEAT.md has an open task, a model is asked at every interval; without one a check costs a few system calls.
+The model may name a later time: then it is asked earlier only if the file, a file that it names, or the day changes.
+Decisions and recent runs are kept across restarts.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from nanobot.errors import BudgetExceededError, NanobotError, ProviderError
-from nanobot.heartbeat.decision import HEARTBEAT, Decision, decision_of, is_nothing, question
-from nanobot.heartbeat.tasks import tasks_in
+from nanobot.errors import BudgetExceededError, NanobotError
+from nanobot.heartbeat.decision import HEARTBEAT, Decision, decision_prompt, is_heartbeat_ok, parse_decision
+from nanobot.heartbeat.tasks import parse_tasks
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import CallContext, LLMProvider, calling_for
+from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
 from nanobot.providers.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -29,38 +29,53 @@ from nanobot.providers.errors import (
     QuotaExceededError,
 )
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import without_waiting, write_in_place
+from nanobot.utils.files import open_nonblocking, write_in_place
+from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
 SESSION = "heartbeat"
 USUAL_INTERVAL_S = 30 * 60
-ALONE_S = 24 * 3600
-"""How long nobody may have written before it pauses: who is away reads nothing."""
-_LARGEST = 256 * 1024
-_NAMED = re.compile(r"[\w./~-]+\.\w{1,8}\b")
-_MOST_WATCHED = 50
+_MAX_BYTES = 256 * 1024
+_FILE_NAME = re.compile(r"[\w./~-]+\.\w{1,8}\b")
+_MAX_WATCHED = 50
+_MAX_RUNS = 5
+_MAX_RUN_CHARS = 200
+"""Limit of the description of a run in later prompts."""
 
-_FOR_GOOD = (AuthenticationError, QuotaExceededError, ModelNotFoundError, InvalidRequestError, BudgetExceededError)
-"""Failures that asking again does not mend."""
+_PERMANENT_ERRORS = (
+    AuthenticationError,
+    QuotaExceededError,
+    ModelNotFoundError,
+    InvalidRequestError,
+    BudgetExceededError,
+)
+"""Errors that a retry does not fix."""
 
 Execute = Callable[[str], Awaitable[str]]
-"""Works on the tasks; the text of the result."""
+"""Runs the tasks and returns the text of the result."""
 Notify = Callable[[str], Awaitable[None]]
-"""Sends the result to the owner."""
+"""Sends the owner the result of a run, or why the heartbeat is paused."""
+
+_PAUSED = """\
+The heartbeat is paused since {time}: {error}
+The open tasks of HEARTBEAT.md are not looked at meanwhile. It tries again tomorrow, when HEARTBEAT.md changes, or at \
+the next start of the gateway."""
 
 
 @dataclass(slots=True)
-class _Last:
-    """When a model was asked last, about what, and when it wants to be asked again."""
+class _State:
+    """The last decision and the recent runs, as stored in the state file."""
 
     fingerprint: str = ""
     asked_at: float = 0.0
     again_at: float | None = None
+    runs: tuple[tuple[str, str], ...] = ()
+    """(time, tasks), oldest first."""
 
 
 class HeartbeatService:
-    """Looks at HEARTBEAT.md from time to time."""
+    """Checks HEARTBEAT.md at intervals."""
 
     def __init__(
         self,
@@ -74,20 +89,17 @@ class HeartbeatService:
         *,
         clock: Clock | None = None,
         state_file: Path | None = None,
-        last_user: Callable[[], datetime | None] = lambda: None,
-        opener: Callable[[str, int], int] = without_waiting,
+        opener: Callable[[str, int], int] = open_nonblocking,
     ) -> None:
-        """`last_user` says when a person wrote last; None where that is not known, and then nothing pauses for it.
-
-        `state_file` is where it remembers what was decided; without one a restart asks again. `opener` is handed to
-        `open`: it says where HEARTBEAT.md may lead, should it be a link.
+        """`state_file` stores decisions; without it the model is asked again after a restart. `opener` is passed to
+        `open` and decides where HEARTBEAT.md may lead if it is a link.
         """
         self.heartbeat_file = workspace / "HEARTBEAT.md"
         self.enabled = enabled
         self.interval_s = interval_s
         self.last_look: datetime | None = None
         self.paused = ""
-        """Why no model is asked although there is a task; empty where nothing is in the way."""
+        """Why no model is asked although there is a task; empty if not paused."""
         self._workspace = workspace
         self._opener = opener
         self._provider = provider
@@ -96,39 +108,38 @@ class HeartbeatService:
         self._on_notify = on_notify
         self._clock = clock or SystemClock()
         self._state_file = state_file
-        self._last_user = last_user
-        self._last = _load(state_file)
-        self._refused = ""
-        """The fingerprint at which a model refused for the key or the quota: it is not asked about that again."""
+        self._state = _load(state_file)
+        self._refused_fingerprint = ""
+        """The fingerprint at the last permanent error: no model is asked again until it changes."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to look; returns at once. Starting twice is harmless, as is starting what is not enabled."""
+        """Start the background task and return. Does nothing if it runs already or is not enabled."""
         if self.enabled and self._task is None:
             self._task = asyncio.create_task(self.run(), name="heartbeat")
 
     def stop(self) -> None:
-        """Look no more; what it set going is cancelled."""
+        """Stop, and cancel a run in progress."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def run(self) -> None:
-        """Look from time to time until this is cancelled. Never raises for a failure of a model or the disk."""
+        """Check at intervals until cancelled. Never raises for a failure of a model or the disk."""
         while True:
             await asyncio.sleep(self.interval_s)
             try:
                 await self.look()
             except NanobotError as error:
-                log.warning("The heartbeat did not get to its end: %s", error)
-            except Exception:  # a wall: the next look may go well
-                log.exception("the heartbeat broke")
+                log.warning("The heartbeat failed: %s", error)
+            except Exception:  # a failed check must not stop later ones
+                log.exception("the heartbeat failed")
 
     async def look(self) -> str | None:
-        """Look once: what was done and told, or None where nothing was. Raises what a model raises."""
+        """Check once. Return the reported result, or None if there was none. Raises the errors of the model."""
         self.last_look = self._clock.now()
         text = await asyncio.to_thread(self._read)
-        tasks = tasks_in(text)
+        tasks = parse_tasks(text)
         if not tasks:
             self.paused = ""
             return None
@@ -136,29 +147,28 @@ class HeartbeatService:
         fingerprint = await asyncio.to_thread(self._fingerprint, text, now)
         if not self._is_due(fingerprint, now):
             return None
-        with calling_for(CallContext("heartbeat", SESSION)):
+        with call_context_scope(CallContext("heartbeat", SESSION)):
             try:
                 decision = await self._ask(tasks, now)
-            except ProviderError as error:
-                if isinstance(error, _FOR_GOOD):
-                    self._refused, self.paused = fingerprint, f"the model refuses: {error}"
+            except _PERMANENT_ERRORS as error:
+                await self._pause(fingerprint, now, error)
                 raise
-        self.paused = self._refused = ""
-        told = await self._execute(decision.tasks) if decision.tasks else None
-        # What the run itself changed (a task that is ticked off) is no news.
-        changed = (
+        self.paused = self._refused_fingerprint = ""
+        result = await self._execute(decision.tasks) if decision.tasks else None
+        # changes made by the run itself, such as a ticked task, do not trigger the next one
+        fingerprint_after = (
             await asyncio.to_thread(lambda: self._fingerprint(self._read(), now)) if decision.tasks else fingerprint
         )
-        await self._remember(changed, now, decision)
-        return told
+        await self._save_state(fingerprint_after, now, decision)
+        return result
 
     async def trigger_now(self) -> str | None:
-        """Ask and act at once, whatever was decided before; None where there is nothing to do or to say."""
-        self._last, self._refused = _Last(), ""
+        """Ask the model now, whatever it decided before, and run what is due. Return None if there was nothing."""
+        self._state, self._refused_fingerprint = replace(self._state, again_at=None), ""
         return await self.look()
 
     def status(self) -> dict[str, Any]:
-        """For health and `/status`."""
+        """Status for the health endpoint and `/status`."""
         return {
             "enabled": self.enabled,
             "lastLook": self.last_look and self.last_look.isoformat(timespec="seconds"),
@@ -166,27 +176,28 @@ class HeartbeatService:
         }
 
     def _is_due(self, fingerprint: str, now: datetime) -> bool:
-        if fingerprint == self._refused:
+        if fingerprint == self._refused_fingerprint:
             return False
-        wanted = self._last.again_at is not None and now.timestamp() >= self._last.again_at
-        if fingerprint == self._last.fingerprint and not wanted:
-            return False
-        heard = self._last_user()
-        if heard is not None and now - heard > timedelta(seconds=ALONE_S):
-            self.paused = f"nobody has written since {heard:%Y-%m-%d %H:%M}"
-            return False
-        return True
+        again_at = self._state.again_at
+        return again_at is None or fingerprint != self._state.fingerprint or now.timestamp() >= again_at
+
+    async def _pause(self, fingerprint: str, now: datetime, error: NanobotError) -> None:
+        """Stop asking until something changes, and notify the owner once."""
+        is_first = not self.paused
+        self._refused_fingerprint, self.paused = fingerprint, f"the model refuses: {error}"
+        if is_first and self._on_notify is not None:
+            await self._on_notify(_PAUSED.format(time=f"{now:%Y-%m-%d %H:%M}", error=error))
 
     async def _ask(self, tasks: list[str], now: datetime) -> Decision:
-        messages: list[ChatMessage] = question(tasks, now)
+        messages: list[ChatMessage] = decision_prompt(tasks, now, self.interval_s, self._state.runs)
         response = await self._provider.chat(messages, [HEARTBEAT], self._model, 512, 0.0)
-        return decision_of(response, tasks)
+        return parse_decision(response, tasks)
 
     async def _execute(self, tasks: str) -> str | None:
         if self._on_execute is None:
             return None
         result = await self._on_execute(tasks)
-        if is_nothing(result):
+        if is_heartbeat_ok(result):
             return None
         if self._on_notify is not None:
             await self._on_notify(result)
@@ -195,37 +206,43 @@ class HeartbeatService:
     def _read(self) -> str:
         try:
             with open(self.heartbeat_file, encoding="utf-8", errors="replace", opener=self._opener) as file:
-                return file.read(_LARGEST)
+                return file.read(_MAX_BYTES)
         except OSError:
             return ""
 
     def _fingerprint(self, text: str, now: datetime) -> str:
-        """Of everything that is watched: the tasks, the day, and the files of the workspace that the text names."""
-        watched = [f"{now:%Y-%m-%d}", *tasks_in(text)]
-        for name in dict.fromkeys(_NAMED.findall(text)):
+        """Hash of the tasks, the day, and the size and time of workspace files that the text names."""
+        watched = [f"{now:%Y-%m-%d}", *parse_tasks(text)]
+        for name in dict.fromkeys(_FILE_NAME.findall(text)):
             with suppress(OSError, ValueError, RuntimeError):
-                found = (self._workspace / Path(name).expanduser()).stat()
-                watched.append(f"{name} {found.st_size} {found.st_mtime_ns}")
-            if len(watched) > _MOST_WATCHED:
+                stat = (self._workspace / Path(name).expanduser()).stat()
+                watched.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
+            if len(watched) > _MAX_WATCHED:
                 break
         return sha256("\0".join(watched).encode("utf-8", "surrogatepass")).hexdigest()
 
-    async def _remember(self, fingerprint: str, now: datetime, decision: Decision) -> None:
+    async def _save_state(self, fingerprint: str, now: datetime, decision: Decision) -> None:
         again_at = None if decision.again_in_s is None else now.timestamp() + decision.again_in_s
-        self._last = _Last(fingerprint, now.timestamp(), again_at)
+        runs = self._state.runs
+        if decision.tasks:
+            done = clip_line(" ".join(decision.tasks.split()), _MAX_RUN_CHARS)
+            runs = (*runs, (f"{now:%Y-%m-%d %H:%M}", done))[-_MAX_RUNS:]
+        self._state = _State(fingerprint, now.timestamp(), again_at, runs)
         if self._state_file is not None:
             try:
-                await asyncio.to_thread(write_in_place, self._state_file, json.dumps(asdict(self._last)))
+                await asyncio.to_thread(write_in_place, self._state_file, json.dumps(asdict(self._state)))
             except OSError as error:
-                log.warning("What the heartbeat decided is not kept: %s", error)
+                log.warning("cannot store the state of the heartbeat: %s", error)
 
 
-def _load(state_file: Path | None) -> _Last:
+def _load(state_file: Path | None) -> _State:
     if state_file is None:
-        return _Last()
+        return _State()
     try:
-        told = json.loads(state_file.read_text(encoding="utf-8"))
-        again_at = told.get("again_at")
-        return _Last(str(told["fingerprint"]), float(told["asked_at"]), None if again_at is None else float(again_at))
+        payload = json.loads(state_file.read_text(encoding="utf-8"))
+        again_at = payload.get("again_at")
+        runs = tuple((str(when), str(what)) for when, what in payload.get("runs", ()))
+        next_at = None if again_at is None else float(again_at)
+        return _State(str(payload["fingerprint"]), float(payload["asked_at"]), next_at, runs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Last()
+        return _State()

@@ -1,4 +1,4 @@
-"""What in HEARTBEAT.md is a task: list items and paragraphs that stand under no heading named Completed. Pure."""
+"""Parses the open tasks of HEARTBEAT.md: list items and paragraphs that are not under a heading named Completed."""
 
 import re
 from collections.abc import Iterator
@@ -11,34 +11,34 @@ _ITEM = re.compile(r"(?P<indent>\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|\Z)")
 _BOX = re.compile(r"\[(?P<mark>[ xX]?)\](?:\s+|\Z)")
 
 
-def tasks_in(markdown: str) -> list[str]:
-    """The open tasks, in order, each with the lines that belong to it. Empty for a file that asks for nothing.
+def parse_tasks(markdown: str) -> list[str]:
+    """Return the open tasks in order, each with its continuation lines.
 
-    Headings, comments, empty boxes and what is ticked off (`- [x]`) are no tasks. Nor is a paragraph under the title of
-    a file that has sections for its tasks: it tells what the file is for.
+    Headings, comments, empty boxes and ticked items (`- [x]`) are no tasks. In a file with sections, neither is a
+    paragraph directly under the title, which describes the file.
     """
     lines = _COMMENT.sub("", markdown).splitlines()
-    sections = [found for line in lines if (found := _HEADING.match(line))]
-    has_sections = any(len(one["marks"]) > 1 and not _is_completed(one["title"]) for one in sections)
-    return [text for block in _blocks(lines) if block.counts(has_sections) and (text := block.text)]
+    sections = [match for line in lines if (match := _HEADING.match(line))]
+    has_sections = any(len(heading["marks"]) > 1 and not _is_completed(heading["title"]) for heading in sections)
+    return [text for block in _blocks(lines) if block.is_task(has_sections) and (text := block.text)]
 
 
 @dataclass(slots=True)
 class _Block:
-    """An item or a paragraph, and where it stands."""
+    """A list item or a paragraph."""
 
     lines: list[str] = field(default_factory=list)
     is_item: bool = False
     is_ticked: bool = False
     is_completed: bool = False
     level: int = 0
-    """Of the heading it stands under; 0 before any."""
+    """Level of its heading; 0 before the first."""
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines).strip()
 
-    def counts(self, has_sections: bool) -> bool:
+    def is_task(self, has_sections: bool) -> bool:
         is_preface = has_sections and not self.is_item and self.level <= 1
         return not (self.is_ticked or self.is_completed or is_preface)
 

@@ -1,4 +1,1 @@
-"""Chat messages: their shapes, how any history is made legal, what a person sees of them, what they weigh.
-
-Anyone may import it; it imports nobody but utils. Read types, then repair, shown, tokens.
-"""
+"""Chat messages: types, repair of histories, the text shown to people, token counts. Imports only utils."""

@@ -1,17 +1,17 @@
-"""Any history made legal: whatever was cut, doubled, reordered or killed, what a model is sent obeys the strictest API.
+"""Repair of histories: whatever was truncated, duplicated or reordered, the result is valid for the strictest API.
 
-`legalise` is pure and runs on load and before every request. What it promises:
+`legalise` is pure and runs on load and before every request. It guarantees:
 
-- System rows stand at the head; the first row after them is the user's; roles alternate from there.
-- A call is answered once, right after the row that made it, in the order of the calls. A missing answer is a neutral
-  sentence; a stray or second one goes.
-- The user's last message is always there.
-- Neighbours of one role become one row, the earlier words first. So appending to a history only ever extends the last
-  row of what was sent before or fills in the answers of its last calls: the head stays byte for byte.
-- A legal row comes out as the same object. Rows that had to be mended are new; the input is never touched.
+- System rows come first; the first row after them is a user row; roles alternate from there.
+- Each call has exactly one result, right after the row with the calls, in their order. A missing result gets a
+  placeholder; stray and duplicate results are dropped.
+- The last user message is never dropped.
+- Adjacent rows of one role are joined in order. So appending rows only extends the last row that was sent before, or
+  fills in results of its calls; everything before stays byte-for-byte the same.
+- Valid rows are returned as the same objects; repaired rows are new. The input is never modified.
 
-Ids of calls are unique within the whole history (Anthropic asks for it); a used one gets a number behind it. Which
-characters an id may have differs from wire to wire and is each wire's own business.
+Call ids are unique in the history (required by Anthropic); a duplicate gets a numeric suffix. Which characters an id
+may have depends on the wire and is handled there.
 """
 
 import json
@@ -22,7 +22,7 @@ from operator import is_
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
-from nanobot.utils.text import mended_json
+from nanobot.utils.text import repair_json
 
 NO_RESULT = "No result: the call was interrupted; its outcome is unknown."
 EMPTY_MESSAGE = "[empty message]"
@@ -30,63 +30,59 @@ EMPTY_RESULT = "(no output)"
 
 _Row = dict[str, Any]
 
-_FOREIGN = {
+_FOREIGN_FIELDS = {
     "system": ("tool_calls", "tool_call_id", "name"),
     "user": ("tool_calls", "tool_call_id", "name"),
     "assistant": ("tool_call_id", "name"),
     "tool": ("tool_calls",),
 }
-"""Fields that belong to another role."""
+"""Fields of other roles, which are dropped."""
 
-_TYPED: dict[str, type] = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
-"""Fields that reach a wire as they are; of another type they are left out."""
+_FIELD_TYPES: dict[str, type] = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
+"""Fields sent as they are; dropped if they have another type."""
 
 _PICTURES = {"user": ("image_url", "input_audio", "file"), "tool": ("image_url",)}
-"""Which blocks besides text a role may hold."""
+"""Content blocks besides text that a role may have."""
 
 _GOOD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z").match
 _GOOD_ID = re.compile(r"[!-~]+\Z").match
 
 
 def legalise(messages: Iterable[object]) -> list[ChatMessage]:
-    """The history as the strictest API takes it. Never raises, never mutates; doing it twice changes nothing more."""
+    """Repair a history for the strictest API. Never raises, never modifies its input; idempotent."""
     history = _History()
     history.add_all(messages)
-    return history.so_far()
+    return history.snapshot()
 
 
 class LegalHistory:
-    """A history that grows, made legal as it does: what was seen once is not looked at again.
-
-    Rows that were handed in must not be changed afterwards.
-    """
+    """Incremental `legalise` for a growing history. Rows must not be changed after they were passed in."""
 
     def __init__(self) -> None:
-        self._seen: list[object] = []
+        self._seen_rows: list[object] = []
         self._history = _History()
 
     def __len__(self) -> int:
-        """How many rows it remembers."""
-        return len(self._seen)
+        return len(self._seen_rows)
 
     def of(self, messages: Sequence[object]) -> list[ChatMessage]:
-        """The same as `legalise`; quick where `messages` begin with the very rows of the last time."""
-        known = len(self._seen)
-        if known > len(messages) or not all(map(is_, self._seen, messages)):
-            self._history, self._seen, known = _History(), [], 0
-        new = messages[known:]
-        self._seen += new
+        """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
+        known_count = len(self._seen_rows)
+        if known_count > len(messages) or not all(map(is_, self._seen_rows, messages)):
+            self._history, self._seen_rows, known_count = _History(), [], 0
+        new = messages[known_count:]
+        self._seen_rows += new
         self._history.add_all(new)
-        return self._history.so_far()
+        return self._history.snapshot()
 
 
 class _History:
-    """The legal rows so far, and the calls of the last one that still wait for their answers."""
+    """The repaired rows so far, and the pending calls of the last assistant row."""
 
     def __init__(self) -> None:
         self._rows: list[_Row | None] = []
-        self._open: dict[str, deque[tuple[int, str, str]]] = {}
-        """By the id a result will name: the places kept free, with the id and the name of each call."""
+        self._waiting_ids: dict[str, deque[tuple[int, str, str]]] = {}
+        """By original call id: the reserved row indexes, with the new id and the name of each call."""
         self._unanswered: dict[int, _Row] = {}
         self._ids: dict[str, int] = {}
         self._started = False
@@ -95,33 +91,33 @@ class _History:
         for message in messages:
             if isinstance(message, dict) and not message.get("_command"):
                 role = message.get("role")
-                if isinstance(role, str) and role in _FOREIGN:
-                    getattr(self, role)(_without_strays(message, role))
+                if isinstance(role, str) and role in _FOREIGN_FIELDS:
+                    getattr(self, role)(_drop_invalid_fields(message, role))
 
     def system(self, row: _Row) -> None:
-        """Only at the head; a stray one further down is nobody's and goes."""
-        content = _mended(row.get("content"), "system")
+        """Kept at the start, dropped anywhere else."""
+        content = _repair_content(row.get("content"), "system")
         if content is not None and not self._started:
             self._rows.append(_with(row, content=content))
 
     def user(self, row: _Row) -> None:
         self._started = True
-        content = _mended(row.get("content"), "user")
+        content = _repair_content(row.get("content"), "user")
         row = _with(row, content=EMPTY_MESSAGE if content is None else content)
         last = self._last("user")
         if last is None:
             self._rows.append(row)
         else:
-            self._rows[-1] = _joined_user(last, row)
+            self._rows[-1] = _join_user_rows(last, row)
 
     def assistant(self, row: _Row) -> None:
         if not self._started:
             return
-        content = _mended(row.get("content"), "assistant")
+        content = _repair_content(row.get("content"), "assistant")
         calls = self._calls(row["tool_calls"]) if "tool_calls" in row else None
         if content is None and not calls:
             return
-        self._settle()
+        self._finalize_results()
         row = _with(row, content=content)
         if calls:
             row = _with(row, tool_calls=[call for call, _ in calls])
@@ -129,65 +125,67 @@ class _History:
             row = {name: value for name, value in row.items() if name != "tool_calls"}
         last = self._last("assistant")
         if last is not None:
-            self._rows[-1] = row = _joined_assistant(last, row)
+            self._rows[-1] = row = _join_assistant_rows(last, row)
         else:
             self._rows.append(row)
-        for call, asked_as in calls or ():
-            place = len(self._rows)
+        for call, original_id in calls or ():
+            index = len(self._rows)
             self._rows.append(None)
             name = call["function"]["name"]
-            self._open.setdefault(asked_as, deque()).append((place, call["id"], name))
-            self._unanswered[place] = _no_result(row, call["id"], name)
+            self._waiting_ids.setdefault(original_id, deque()).append((index, call["id"], name))
+            self._unanswered[index] = _no_result(row, call["id"], name)
 
     def tool(self, row: _Row) -> None:
-        asked_as = row.get("tool_call_id")
-        waiting = self._open.get(asked_as) if isinstance(asked_as, str) else None
-        if not waiting:
+        original_id = row.get("tool_call_id")
+        slots = self._waiting_ids.get(original_id) if isinstance(original_id, str) else None
+        if not slots:
             return
-        place, call_id, name = waiting.popleft()
-        content = _mended(row.get("content"), "tool")
+        index, call_id, name = slots.popleft()
+        content = _repair_content(row.get("content"), "tool")
         content = EMPTY_RESULT if content is None else content
-        self._rows[place] = _with(row, content=content, tool_call_id=call_id, name=name)
-        del self._unanswered[place]
+        self._rows[index] = _with(row, content=content, tool_call_id=call_id, name=name)
+        del self._unanswered[index]
 
-    def so_far(self) -> list[ChatMessage]:
-        """The rows as they are to be sent now; more may be added."""
+    def snapshot(self) -> list[ChatMessage]:
+        """The rows to send now; more may be added later."""
         rows = self._rows.copy()
-        for place, row in self._unanswered.items():
-            rows[place] = row
+        for index, row in self._unanswered.items():
+            rows[index] = row
         return cast("list[ChatMessage]", rows)
 
-    def _settle(self) -> None:
-        """What is unanswered when the next step begins stays unanswered: the model has read it so."""
-        for place, row in self._unanswered.items():
-            self._rows[place] = row
+    def _finalize_results(self) -> None:
+        """Make placeholders permanent: the model has seen them, so a late result is dropped."""
+        for index, row in self._unanswered.items():
+            self._rows[index] = row
         self._unanswered.clear()
-        self._open.clear()
+        self._waiting_ids.clear()
 
     def _last(self, role: str) -> _Row | None:
-        """The last row, if it is of this role."""
+        """The last row, if it has this role."""
         last = self._rows[-1] if self._rows else None
         return last if last is not None and last["role"] == role else None
 
-    def _calls(self, found: object) -> list[tuple[_Row, str]]:
-        """The calls, mended, each with the id its result will name. A call that is there twice is one call."""
+    def _calls(self, tool_calls: object) -> list[tuple[_Row, str]]:
+        """The repaired calls without duplicates, each with its original id."""
         calls: list[tuple[_Row, str]] = []
         seen: list[tuple[object, str, str]] = []
-        for number, raw in enumerate(found if isinstance(found, list) else ()):
-            call = _mended_call(raw)
+        for number, raw in enumerate(tool_calls if isinstance(tool_calls, list) else ()):
+            call = _repair_call(raw)
             if call is None:
                 continue
             function = call["function"]
-            asked_as = call["id"] if isinstance(call["id"], str) else ""
-            twin = (asked_as, function["name"], function["arguments"])
-            if asked_as and twin in seen:
+            original_id = call["id"] if isinstance(call["id"], str) else ""
+            signature = (original_id, function["name"], function["arguments"])
+            if original_id and signature in seen:
                 continue
-            seen.append(twin)
-            call_id = self._unique(asked_as if _GOOD_ID(asked_as) else _cleaned(asked_as, f"call_{number}"))
-            calls.append((_with(call, id=call_id), asked_as))
+            seen.append(signature)
+            call_id = self._unique_id(
+                original_id if _GOOD_ID(original_id) else _sanitize(original_id, f"call_{number}")
+            )
+            calls.append((_with(call, id=call_id), original_id))
         return calls
 
-    def _unique(self, call_id: str) -> str:
+    def _unique_id(self, call_id: str) -> str:
         unique = call_id
         while unique in self._ids:
             self._ids[call_id] += 1
@@ -197,32 +195,34 @@ class _History:
 
 
 def _with(row: _Row, **fields: object) -> _Row:
-    """The row with these fields: itself where nothing differs."""
+    """The row with these fields; the same object if nothing differs."""
     for name, value in fields.items():
         if name not in row or (row[name] is not value and row[name] != value):
             return {**row, **fields}
     return row
 
 
-def _without_strays(row: _Row, role: str) -> _Row:
-    """The row without fields of other roles or of the wrong type."""
-    strays = [name for name in _FOREIGN[role] if name in row]
-    for name, kind in _TYPED.items():
+def _drop_invalid_fields(row: _Row, role: str) -> _Row:
+    """Drop fields of other roles or of the wrong type."""
+    invalid = [name for name in _FOREIGN_FIELDS[role] if name in row]
+    for name, kind in _FIELD_TYPES.items():
         value = row.get(name)
-        if value is not None and (not isinstance(value, kind) or _is_odd(value)):
-            strays.append(name)
-    return {name: value for name, value in row.items() if name not in strays} if strays else row
+        if value is not None and (not isinstance(value, kind) or _is_invalid(value)):
+            invalid.append(name)
+    return {name: value for name, value in row.items() if name not in invalid} if invalid else row
 
 
-def _is_odd(value: object) -> bool:
-    """A text no wire can encode, or blocks that are none."""
+def _is_invalid(value: object) -> bool:
+    """Whether a text cannot be encoded, or a list does not consist of blocks."""
     if isinstance(value, str):
-        return _sound(value) is not value
-    return not isinstance(value, list) or not value or not all(isinstance(block, dict) for block in value)
+        return _encodable(value) is not value
+    if not isinstance(value, list) or not value:
+        return True
+    return not all(isinstance(block, dict) and _encodable_row(block) is block for block in value)
 
 
-def _sound(text: str) -> str:
-    """The text without halves of surrogate pairs, which cannot be sent as UTF-8."""
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which cannot be encoded as UTF-8."""
     if text.isascii():
         return text
     try:
@@ -232,108 +232,133 @@ def _sound(text: str) -> str:
     return text
 
 
-def _mended(content: object, role: str) -> str | list[_Row] | None:
-    """The content as this role may hold it; None where nothing is left. A legal one comes out as it is."""
+def _encodable_row(row: _Row) -> _Row | None:
+    """The block or call with lone surrogates replaced in all fields; None if it is nested too deeply."""
+    try:
+        return cast(_Row, _encodable_value(row))
+    except RecursionError:
+        return None
+
+
+def _encodable_value(value: object) -> object:
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, dict):
+        fields = {_encodable_value(name): _encodable_value(field) for name, field in value.items()}
+        return value if all(map(is_, (*fields, *fields.values()), (*value, *value.values()))) else fields
+    if isinstance(value, list):
+        items = [_encodable_value(item) for item in value]
+        return value if all(map(is_, items, value)) else items
+    return value
+
+
+def _repair_content(content: object, role: str) -> str | list[_Row] | None:
+    """The content as allowed for this role; None if nothing is left. Valid content is returned as it is."""
     if isinstance(content, str):
-        return _sound(content) if content and not content.isspace() else None
+        return _encodable(content) if content and not content.isspace() else None
     if content is None:
         return None
     if not isinstance(content, list):
-        return _mended(_as_json(content), role)
-    blocks = [block for raw in content if (block := _mended_block(raw, _PICTURES.get(role, ()))) is not None]
+        return _repair_content(_as_json(content), role)
+    blocks = [block for raw in content if (block := _repair_block(raw, _PICTURES.get(role, ()))) is not None]
     if len(blocks) == len(content) and all(block is raw for block, raw in zip(blocks, content, strict=True)):
         return content or None
     return blocks or None
 
 
-def _mended_block(raw: object, pictures: tuple[str, ...]) -> _Row | None:
-    block: object = {"type": "text", "text": raw} if isinstance(raw, str) else raw
-    if not isinstance(block, dict):
+def _repair_block(raw: object, pictures: tuple[str, ...]) -> _Row | None:
+    candidate: object = {"type": "text", "text": raw} if isinstance(raw, str) else raw
+    block = _encodable_row(candidate) if isinstance(candidate, dict) else None
+    if block is None:
         return None
     kind = block.get("type")
     if isinstance(kind, str) and kind in pictures:
-        return _mended_picture(block, kind)
+        return _repair_image(block, kind)
     text = block.get("text")
     if not isinstance(text, str) or not text or text.isspace():
         return None
-    return _with(block, type="text", text=_sound(text))
+    return _with(block, type="text", text=text)
 
 
-def _mended_picture(block: _Row, kind: str) -> _Row | None:
+def _repair_image(block: _Row, kind: str) -> _Row | None:
     inner = block.get(kind)
     if kind != "image_url":
         return block if isinstance(inner, dict) and inner else None
     if isinstance(inner, str) and inner:
-        return {**block, "image_url": {"url": _sound(inner)}}
+        return {**block, "image_url": {"url": inner}}
     url = inner.get("url") if isinstance(inner, dict) else None
-    if not isinstance(url, str) or not url:
-        return None
-    return block if _sound(url) is url else {**block, "image_url": {**cast(_Row, inner), "url": _sound(url)}}
+    return block if isinstance(url, str) and url else None
 
 
-def _mended_call(raw: object) -> _Row | None:
-    """A call in OpenAI's shape, its id still as it was; None where it names no tool."""
-    if not isinstance(raw, dict):
+def _repair_call(raw: object) -> _Row | None:
+    """A call in OpenAI's format with its original id; None if it names no tool."""
+    raw = _encodable_row(raw) if isinstance(raw, dict) else None
+    if raw is None:
         return None
-    found = raw.get("function")
-    function: _Row = found if isinstance(found, dict) else raw
+    inner = raw.get("function")
+    function: _Row = inner if isinstance(inner, dict) else raw
     name = function.get("name")
     if not isinstance(name, str) or not name.strip():
         return None
-    name = name if _GOOD_NAME(name) else _cleaned(name, "unknown")[:64]
+    name = name if _GOOD_NAME(name) else _sanitize(name, "unknown")[:64]
     arguments = _object_text(function.get("arguments"))
-    sound = function["name"] == name and function.get("arguments") == arguments
-    if sound and found is function and raw.get("type") == "function" and "id" in raw:
+    is_valid = function["name"] == name and function.get("arguments") == arguments
+    if is_valid and inner is function and raw.get("type") == "function" and "id" in raw:
         return raw
     call = {key: value for key, value in raw.items() if key not in {"function", "name", "arguments", "type", "id"}}
-    kept = function if function is found else {}
-    return {"id": raw.get("id"), "type": "function", **call, "function": {**kept, "name": name, "arguments": arguments}}
+    extra = function if function is inner else {}
+    return {
+        "id": raw.get("id"),
+        "type": "function",
+        **call,
+        "function": {**extra, "name": name, "arguments": arguments},
+    }
 
 
-def _cleaned(text: str, otherwise: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or otherwise
+def _sanitize(text: str, default: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or default
 
 
-def _refused(constant: str) -> object:
+def _reject_constant(constant: str) -> object:
     raise ValueError(constant)
 
 
-_STRICT_JSON = json.JSONDecoder(parse_constant=_refused)  # NaN is not JSON
+_STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant)  # NaN is not JSON
 
 
 def _object_text(arguments: object) -> str:
-    """JSON text of one object: as it came where it is one, mended where it can be, else that of an empty object."""
+    """The arguments as JSON text of an object: unchanged if valid, repaired if possible, else an empty object."""
     if isinstance(arguments, dict):
         return _as_json(arguments)
     if not isinstance(arguments, str) or not arguments.strip():
         return "{}"
     try:
-        found: object = _STRICT_JSON.decode(arguments)
-        if isinstance(found, dict):
-            return _sound(arguments)
+        parsed: object = _STRICT_JSON.decode(arguments)
+        if isinstance(parsed, dict):
+            return _encodable(arguments)
     except (ValueError, RecursionError):
         try:
-            found = mended_json(arguments)
+            parsed = repair_json(arguments)
         except ValueError:
             return "{}"
-    return _as_json(found) if isinstance(found, dict) else "{}"
+    return _as_json(parsed) if isinstance(parsed, dict) else "{}"
 
 
 def _as_json(value: object) -> str:
-    """Strict JSON of anything; of what cannot be written, an empty object."""
+    """Strict JSON; an empty object if the value cannot be serialized."""
     try:
-        return _sound(json.dumps(value, ensure_ascii=False, allow_nan=False, default=str))
+        return _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False, default=str))
     except (ValueError, TypeError, RecursionError):
         return "{}"
 
 
-def _no_result(asked: _Row, call_id: str, name: str) -> _Row:
+def _no_result(call_row: _Row, call_id: str, name: str) -> _Row:
     row = {"role": "tool", "tool_call_id": call_id, "name": name, "content": NO_RESULT, "provenance": "system"}
-    return {**row, "turn_id": asked["turn_id"]} if "turn_id" in asked else row
+    return {**row, "turn_id": call_row["turn_id"]} if "turn_id" in call_row else row
 
 
-def _joined(first: object, second: object) -> object:
-    """Two legal contents as one, the first one's words first."""
+def _join_contents(first: object, second: object) -> object:
+    """Concatenate two contents."""
     if first is None or second is None:
         return second if first is None else first
     if isinstance(first, str) and isinstance(second, str):
@@ -345,28 +370,30 @@ def _as_blocks(content: object) -> list[object]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def _overlaid(first: _Row, second: _Row) -> _Row:
-    """The fields of both; where both have one, the later word counts, but trust never rises."""
+def _merge_fields(first: _Row, second: _Row) -> _Row:
+    """The fields of both rows; the second wins, but the provenance is the lower one."""
     row = {**first, **{name: value for name, value in second.items() if value is not None}}
-    marks = [str(mark) for mark in (first.get("provenance"), second.get("provenance")) if mark is not None]
-    return {**row, "provenance": str(least_trusted(marks))} if marks else row
+    provenances = [str(value) for value in (first.get("provenance"), second.get("provenance")) if value is not None]
+    return {**row, "provenance": str(least_trusted(provenances))} if provenances else row
 
 
-def _joined_user(first: _Row, second: _Row) -> _Row:
-    """Two messages in a row; the runtime context of the first stays where it stood, behind its words."""
-    row = _overlaid(first, second)
+def _join_user_rows(first: _Row, second: _Row) -> _Row:
+    """Join two user rows; the runtime context of the first stays behind its text."""
+    row = _merge_fields(first, second)
     if (context := first.get("runtime_context")) and not context.isspace():
-        first = {**first, "content": _joined(first["content"], context)}
-        if (beside := first.get("context_provenance")) is not None:
-            row["provenance"] = str(least_trusted([str(row.get("provenance", beside)), str(beside)]))
+        first = {**first, "content": _join_contents(first["content"], context)}
+        if (context_provenance := first.get("context_provenance")) is not None:
+            row["provenance"] = str(
+                least_trusted([str(row.get("provenance", context_provenance)), str(context_provenance)])
+            )
         if not second.get("runtime_context"):
             del row["runtime_context"]
     if isinstance(first.get("media"), list) and isinstance(second.get("media"), list):
         row["media"] = [*first["media"], *second["media"]]
     if second.get("origin") == Origin.SYSTEM and first.get("origin") != Origin.SYSTEM:
         row["origin"] = first.get("origin", Origin.USER.value)
-    return {**row, "content": _joined(first["content"], second["content"])}
+    return {**row, "content": _join_contents(first["content"], second["content"])}
 
 
-def _joined_assistant(first: _Row, second: _Row) -> _Row:
-    return {**_overlaid(first, second), "content": _joined(first["content"], second["content"])}
+def _join_assistant_rows(first: _Row, second: _Row) -> _Row:
+    return {**_merge_fields(first, second), "content": _join_contents(first["content"], second["content"])}

@@ -1,24 +1,27 @@
-"""What of a chat message a person may see: its words, without what we said beside them to the model."""
+"""The text of a chat message as a person may see it, without context that was added for the model."""
 
 import re
 
 from nanobot.messages.types import ChatMessage, Origin
 
 CONTEXT_MARK = "[Runtime Context"
-"""How every runtime context begins, those of old sessions too."""
+"""Start of every runtime context, also in old sessions."""
 CONTEXT_CLOSE = "[/Runtime Context]"
 GOAL_CHECK = "At the end this must hold:"
 GOAL_RULES = "You work at this by yourself, turn after turn:"
-"""What stands behind a goal in the message of its first turn."""
+"""Text after a goal in the message of its first turn."""
 _GOAL = re.compile(rf"\[Goal, turn 1: [^\]\n]*\]\n\n(.*?)\n\n(?:{GOAL_CHECK}|{GOAL_RULES}) ", re.DOTALL)
 _CONTEXT_LINE = re.compile(r"(?:Current Time|Channel|Chat ID|Sender ID|Sender|Timezone)\s*:")
 
 
 def shown_text(message: ChatMessage) -> str:
-    """The words of a message as a person may see them.
+    """The text of a message as a person may see it.
 
-    Without the runtime context that old sessions hold inside the content, and nothing of our own words to the model.
+    Empty for generated messages and for answers that a review sent back. The runtime context that old sessions store in
+    the content is removed.
     """
+    if message.get("sent_back"):
+        return ""
     if message.get("origin") in (Origin.SYSTEM, Origin.GOAL) and message.get("role") == "user":
         return ""
     content = message.get("content")
@@ -26,11 +29,11 @@ def shown_text(message: ChatMessage) -> str:
     return _without_runtime_context(text) if message.get("role") == "user" else text
 
 
-def seen_text(message: ChatMessage) -> str:
-    """The same for somebody who looks at a conversation: what a goal is about stands where its first turn begins."""
+def visible_text(message: ChatMessage) -> str:
+    """Like `shown_text`, for views of a conversation: the first message of a goal shows the goal."""
     if message.get("role") == "user" and message.get("origin") == Origin.GOAL:
-        found = _GOAL.match(str(message.get("content")))
-        return f"[goal] {found[1]}" if found else ""
+        match = _GOAL.match(str(message.get("content")))
+        return f"[goal] {match[1]}" if match else ""
     return shown_text(message)
 
 
@@ -41,7 +44,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _without_runtime_context(text: str) -> str:
-    """The text before a runtime context that ends it; one the person typed in the middle stays."""
+    """Remove a runtime context at the end of the text; one that the person typed in the middle stays."""
     start = text.rfind(CONTEXT_MARK)
     if start < 0 or (start > 0 and text[start - 1] != "\n"):
         return text

@@ -1,16 +1,16 @@
-"""Chat messages: one entry of the conversation a model sees, as it is stored and as it is handed around.
+"""Chat messages: the entries of a conversation, as stored and as passed around. Plain dicts at run time.
 
-A chat message is a plain dict at run time. Each wire keeps a whitelist of the fields it sends, so the fields that are
-ours (provenance, turn_id, runtime_context...) never leave the house.
+Each wire has a list of the fields it sends, so our own fields (provenance, turn_id, runtime_context...) are never sent
+to a provider.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Origin(StrEnum):
-    """Why a message exists."""
+    """Why a message exists: what caused its turn."""
 
     USER = "user"
     CRON = "cron"
@@ -19,13 +19,17 @@ class Origin(StrEnum):
     API = "api"
     CLI = "cli"
     GOAL = "goal"
-    """A turn that works at a goal by itself: its message is ours, and never shown to a person."""
+    """A turn of a goal. Its message is generated, and never shown to a person."""
     SYSTEM = "system"
-    """Our own words to the model (go on, a nudge): replayed, never shown to a person."""
+    """A generated message to the model, such as a request to continue: replayed, never shown to a person."""
+
+
+BACKGROUND_ORIGINS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
+"""Origins of turns that no person asked for just now. Their messages never join a running turn."""
 
 
 class Provenance(StrEnum):
-    """Where words came from, in falling trust. It is stored, and it never rises."""
+    """Where content came from, in falling trust. Stored with each row; it never rises."""
 
     OWNER = "owner"
     SYSTEM = "system"
@@ -38,16 +42,16 @@ class Provenance(StrEnum):
 
 
 class ToolFailure(StrEnum):
-    """How a tool call failed: the `failure` of its row. A row without it went well, or is from before it was kept."""
+    """The `failure` of a tool call's row. Rows without it succeeded, or are older than this field."""
 
     NOT_DONE = "not_done"
-    """What was asked for was not done; the words say why."""
+    """The action was not performed; the text says why."""
     ENDED_BADLY = "ended_badly"
-    """It ran, to no good end: a command with an exit code, say. What it did is done."""
+    """It ran and failed, such as a command with an exit code; it may have had effects."""
     NOT_RUN = "not_run"
-    """It was answered with advice instead of being run."""
+    """It was refused and not run."""
     UNKNOWN = "unknown"
-    """nanobot was interrupted while it ran; it may or may not have had its effect."""
+    """nanobot was interrupted while it ran; whether it had its effect is unknown."""
 
 
 _BY_TRUST = list(Provenance)
@@ -55,42 +59,64 @@ _TRUST: dict[str, int] = {provenance: rank for rank, provenance in enumerate(_BY
 
 
 def least_trusted(provenances: Iterable[str]) -> Provenance:
-    """What is derived from several keeps the least trusted; a word we do not know counts as the least trusted of all.
+    """The provenance of something derived from all of these: the lowest. Unknown values count as the lowest.
 
-    Of nothing, OWNER.
+    OWNER if there are none.
     """
-    ranks = [_TRUST.get(name, _TRUST[Provenance.WEB]) for name in set(provenances)]  # many rows, few words
+    ranks = [_TRUST.get(name, _TRUST[Provenance.WEB]) for name in set(provenances)]  # many rows, few values
     return _BY_TRUST[max(ranks, default=0)]
 
 
 def is_outside(provenance: str) -> bool:
-    """Whether these words are neither the owner's nor made on this machine."""
+    """Whether this content is untrusted: neither the owner's nor produced on this machine."""
     return least_trusted([provenance, Provenance.TOOL]) is not Provenance.TOOL
 
 
+OWNER_CHANNELS = frozenset({"cli", "sdk", "api", "heartbeat", "cron", "unified"})
+"""Session key prefixes of conversations with the owner only; used for rows without a provenance."""
+_TOOL_PROVENANCE = {"web_": Provenance.WEB, "mcp_": Provenance.MCP, "inbox": Provenance.MAIL}
+
+
+def stored_provenance(row: Mapping[str, Any], session_key: str = "") -> Provenance:
+    """The provenance of a stored row. For a row without one it is derived from its tool; for a user's row from the
+    session: messages in a channel may be anybody's.
+    """
+    stored = row.get("provenance")
+    if stored is not None:
+        return least_trusted([str(stored)])
+    if row.get("role") == "tool":
+        name = str(row.get("name", ""))
+        return next(
+            (provenance for prefix, provenance in _TOOL_PROVENANCE.items() if name.startswith(prefix)), Provenance.TOOL
+        )
+    channel, colon, _ = session_key.partition(":")
+    is_owner_session = not colon or channel in OWNER_CHANNELS  # keys without a channel are chosen by the owner
+    return Provenance.PERSON if row.get("role") == "user" and not is_owner_session else Provenance.OWNER
+
+
 class FunctionCall(TypedDict):
-    """The name and the arguments, as JSON text, byte for byte as the model wrote them."""
+    """The name, and the arguments as JSON text exactly as the model wrote them."""
 
     name: str
     arguments: str
 
 
 class ToolCall(TypedDict):
-    """A request to use a tool, in OpenAI's shape."""
+    """A tool call in OpenAI's format."""
 
     id: str
     type: Literal["function"]
     function: FunctionCall
     extra_content: NotRequired[dict[str, Any]]
-    """What the model's server wants back with the call, untouched: Gemini signs its calls here."""
+    """Data to send back unchanged with the call: Gemini stores its signature here."""
 
 
 Content = str | list[dict[str, Any]] | None
-"""Text, or content blocks in OpenAI's shape (`text`, `image_url`; images are stored by path, never inline)."""
+"""Text, or content blocks in OpenAI's format (`text`, `image_url`; images are stored by path, never inline)."""
 
 
 class ChatMessage(TypedDict):
-    """A row of a session and an entry of a request. Which fields go with which role: docs/formats.md."""
+    """A row of a session and an entry of a request. docs/formats.md lists the fields of each role."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Content
@@ -112,6 +138,8 @@ class ChatMessage(TypedDict):
     thinking_blocks: NotRequired[list[dict[str, Any]] | None]
     error: NotRequired[str]
     told: NotRequired[str]
+    sent_back: NotRequired[bool]
+    retryable: NotRequired[bool]
     # tool
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
@@ -120,29 +148,29 @@ class ChatMessage(TypedDict):
 
 
 INTERRUPTED = "interrupted"
-"""The `error` of an assistant's row that holds what the model had said when it was cut off."""
+"""The `error` of an assistant row with the partial text of an interrupted answer."""
 
 ToolSchema = dict[str, Any]
-"""A tool as a provider is told of it: `{"type": "function", "function": {name, description, parameters}}`."""
+"""A tool as sent to a provider: `{"type": "function", "function": {name, description, parameters}}`."""
 
 
-def is_our_word(message: ChatMessage) -> bool:
-    """Whether this is a word of ours to the model, put where a person's would stand: replayed, never shown."""
+def is_synthetic(message: ChatMessage) -> bool:
+    """Whether this user row was generated by nanobot for the model: replayed, never shown."""
     return message["role"] == "user" and message.get("origin") == Origin.SYSTEM
 
 
-def did_nothing(result: ChatMessage) -> bool:
-    """Whether this is the row of a call that did nothing of what it was for."""
+def had_no_effect(result: ChatMessage) -> bool:
+    """Whether this is the result of a call that did not perform its action."""
     return result.get("failure") in (ToolFailure.NOT_DONE, ToolFailure.NOT_RUN)
 
 
 def with_context(text: str, context: str | None) -> str:
-    """A user's words as a model reads them: the runtime context sent with them stands behind, byte for byte."""
+    """A user's text as sent to a model, followed by its runtime context."""
     return f"{text}\n\n{context}" if context else text
 
 
 def text_of(content: Content) -> str:
-    """The words of a content, its blocks joined by lines; images and unknown blocks left out."""
+    """The text of a content: text blocks joined by newlines, other blocks left out."""
     if isinstance(content, str):
         return content
     return "\n".join(str(block.get("text", "")) for block in content or [] if block.get("type") == "text")

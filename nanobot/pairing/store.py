@@ -1,29 +1,32 @@
-"""PairingStore: `pairing.json`, who may speak on which channel, who is owner there, and who waits for a word.
+"""PairingStore: paired senders, owners and pending codes in `pairing.json`.
 
-The command line and the gateway work on the same file: who writes holds a lock and reads it first, who reads looks
-whether it changed. A file that cannot be read lets nobody in, and is neither replaced nor mended: it is the owner's.
+Commands and the gateway share the file: writers hold a lock, readers reload it when it changed. An unreadable file
+grants no access and is left for its owner to fix.
 """
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError, StorageError
-from nanobot.pairing.book import NOBODY, Book, Pending, People, Role, load_book
-from nanobot.pairing.codes import VALID_S, as_typed, new_code, same_code
+from nanobot.pairing.codes import VALID_S, codes_equal, new_code, normalize_code
 from nanobot.pairing.senders import Sender
+from nanobot.pairing.state import NOBODY, PairedUsers, PairingState, Pending, Role, load_state
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
-from nanobot.utils.locks import locked
-from nanobot.utils.refusals import refusal
+from nanobot.utils.locks import file_lock
+from nanobot.utils.storage_error import storage_error
 
-MOST_PENDING = 3
-"""Codes a channel may have out at once: a crowd of strangers neither fills the file nor pushes anybody out of it."""
+MAX_PENDING = 20
+"""Pending codes per channel."""
+REPLACEABLE_AFTER_S = 120
+"""At the limit a new code replaces the oldest one, if that is at least this old, in seconds."""
 _TICK_NS = 100_000_000
+"""Resolution of file times that is assumed at most."""
 _Stamp = tuple[int, int, int, int]
 _NO_FILE: _Stamp = (0, 0, 0, 0)
 
@@ -31,175 +34,186 @@ log = logging.getLogger(__name__)
 
 
 class PairingError(NanobotError):
-    """What was asked of pairing cannot be done as things are."""
+    """A pairing request that cannot be fulfilled."""
 
 
 class UnknownCodeError(PairingError):
-    """Nobody waits with this code: mistyped, used, denied or too old."""
+    """The code is mistyped, used, denied or expired."""
 
     def __init__(self, code: str) -> None:
         super().__init__(
-            f"Nobody waits with the code {code[:20]!r}. A code is good once, for {VALID_S // 60} minutes; who has none "
-            "gets one by writing to the bot. `nanobot pairing list` shows those that are out."
+            f"The code {code[:20]!r} is not pending. A code is valid once, for {VALID_S // 60} minutes; to get a new "
+            "one, write to the bot. `nanobot pairing list` shows the pending codes."
         )
 
 
 class NotPairedError(PairingError):
-    """This sender is not among those who paired."""
+    """The sender is not paired."""
 
 
 class PairingStore:
-    """The file, shared with every other process of this data folder. Methods block; none is slow without a crowd."""
+    """The pairing file, shared by all processes of a data folder. Methods block briefly on the disk."""
 
-    def __init__(self, places: Places, clock: Clock | None = None) -> None:
+    def __init__(self, places: DataPaths, clock: Clock | None = None) -> None:
         self.path = places.pairing
         self._lock = places.state / "pairing.lock"
         self._clock = clock or SystemClock()
         self._stamp: _Stamp | None = None
-        self._people: dict[str, People] = {}
-        self._waiting: tuple[Pending, ...] = ()
+        self._people: dict[str, PairedUsers] = {}
+        self._pending: tuple[Pending, ...] = ()
         self.problem = ""
-        """Why nobody is let in by pairing, as far as this process has looked; empty while all is well."""
+        """Why the file cannot be used, as of the last read; empty if it can."""
 
-    def people(self, channel: str) -> People:
-        """Who paired on this channel, as the file says now. Never raises: of a file that cannot be read, nobody."""
-        self._look()
+    def people(self, channel: str) -> PairedUsers:
+        """The paired senders of a channel, from the current file. Never raises: nobody if the file is unusable."""
+        self._reload()
         return self._people.get(channel, NOBODY)
 
-    def waiting(self, channel: str) -> list[Pending]:
-        """The codes of this channel that may still be used, as the file says now. Never raises."""
-        self._look()
+    def pending(self, channel: str) -> list[Pending]:
+        """The valid codes of a channel, from the current file. Never raises."""
+        self._reload()
         now = self._now()
-        return [one for one in self._waiting if one.channel == channel and one.is_out(now)]
+        return [entry for entry in self._pending if entry.channel == channel and entry.is_valid(now)]
+
+    def has_room(self, channel: str) -> bool:
+        """Whether the channel's limit allows another code. Never raises."""
+        return _has_room(self.pending(channel), self._now())
 
     def paired_channels(self) -> frozenset[str]:
-        """The channels on which somebody has paired, as the file says now. Never raises."""
-        self._look()
+        """The channels with paired senders, from the current file. Never raises."""
+        self._reload()
         return frozenset(channel for channel, people in self._people.items() if people.approved)
 
-    def book(self) -> Book:
-        """All of it, without codes that are too old. Raises StorageError for a file that cannot be used."""
-        book, now = load_book(self.path), self._now()
-        return replace(book, pending=tuple(one for one in book.pending if one.is_out(now)))
+    def book(self) -> PairingState:
+        """Read the whole state, without expired codes. Raises StorageError for an unusable file."""
+        state, now = load_state(self.path), self._now()
+        return replace(state, pending=tuple(entry for entry in state.pending if entry.is_valid(now)))
 
     def ask(self, channel: str, sender: Sender) -> Pending | None:
-        """A code for who has none, kept before it is shown. Raises StorageError.
+        """Create and save a code. Raises StorageError.
 
-        None where they have one, where no more may be out, and for a sender without an id.
+        None if the sender has a code already or has no id, or the channel is at its limit.
         """
-        with self._changing() as change:
-            book = change.book
-            here = [one for one in book.pending if one.channel == channel]
-            if not sender.key or len(here) >= MOST_PENDING or any(one.is_of(sender) for one in here):
+        with self._transaction() as transaction:
+            state, now = transaction.state, self._now()
+            pending = [entry for entry in state.pending if entry.channel == channel]
+            if not sender.key or any(entry.is_from(sender) for entry in pending):
                 return None
-            taken, code = {one.code for one in book.pending}, new_code()
-            while code in taken:
+            if not _has_room(pending, now):
+                return None
+            if len(pending) >= MAX_PENDING:
+                oldest = min(pending, key=lambda entry: entry.created_at)
+                state = replace(state, pending=tuple(entry for entry in state.pending if entry is not oldest))
+            used, code = {entry.code for entry in state.pending}, new_code()
+            while code in used:
                 code = new_code()
-            now = self._now()
-            pending = Pending(code, channel, sender.id, now, now + VALID_S)
-            change.book = replace(book, pending=(*book.pending, pending))
-        return pending
+            created = Pending(code, channel, sender.id, now, now + VALID_S)
+            transaction.state = replace(state, pending=(*state.pending, created))
+        return created
 
     def approve(self, code: str, *, owner: bool = False) -> Pending:
-        """Let in who has this code, for good; as owner of the channel if that is said. The code is used up.
+        """Allow the sender with this code, with `owner` as an owner of the channel. Uses up the code.
 
         Raises UnknownCodeError, StorageError.
         """
-        with self._changing() as change:
-            found, book = _taken_out(change.book, code)
-            change.book = book.with_sender(found.channel, found.sender_id, owner=owner)
-        return found
+        with self._transaction() as transaction:
+            entry, state = _remove_code(transaction.state, code)
+            transaction.state = state.with_sender(entry.channel, entry.sender_id, owner=owner)
+        return entry
 
     def admit(self, channel: str, sender_id: str, *, owner: bool = False) -> None:
-        """Let in somebody whose id is known, without a code. Raises StorageError."""
-        with self._changing() as change:
-            change.book = change.book.with_sender(channel, sender_id, owner=owner)
+        """Allow a sender by id, without a code. Raises StorageError."""
+        with self._transaction() as transaction:
+            transaction.state = transaction.state.with_sender(channel, sender_id, owner=owner)
 
     def deny(self, code: str) -> Pending:
-        """Let this code be good for nothing. Raises UnknownCodeError, StorageError."""
-        with self._changing() as change:
-            found, change.book = _taken_out(change.book, code)
-        return found
+        """Remove a code without approving it. Raises UnknownCodeError, StorageError."""
+        with self._transaction() as transaction:
+            entry, transaction.state = _remove_code(transaction.state, code)
+        return entry
 
     def revoke(self, channel: str, sender_id: str) -> Role:
-        """Forget who paired; what they were. Raises NotPairedError, StorageError."""
+        """Remove a paired sender. Return the role they had. Raises NotPairedError, StorageError."""
         sender = Sender.of(sender_id.strip())
-        with self._changing() as change:
-            people = change.book.people()
-            role = people.get(channel, NOBODY).role_of(sender)
+        with self._transaction() as transaction:
+            role = transaction.state.people().get(channel, NOBODY).role_of(sender)
             if role is None:
-                raise _not_paired(change.book, channel, sender)
-            change.book = change.book.without_sender(channel, sender.key)
+                raise _not_paired(transaction.state, channel, sender)
+            transaction.state = transaction.state.without_sender(channel, sender.key)
         return role
 
-    def _look(self) -> None:
-        """Read the file if it changed since."""
-        stamp = _stamp_of(self.path)
+    def _reload(self) -> None:
+        """Read the file if it has changed."""
+        stamp = _file_stamp(self.path)
         if stamp is not None and stamp == self._stamp:
             return
         try:
-            book = load_book(self.path)
-            self._people, self._waiting, problem = book.people(), book.pending, ""
+            state = load_state(self.path)
+            self._people, self._pending, problem = state.people(), state.pending, ""
         except StorageError as error:
-            self._people, self._waiting, problem = {}, (), str(error)
+            self._people, self._pending, problem = {}, (), str(error)
         if problem and problem != self.problem:
-            log.error("Nobody is let in by pairing: %s", problem)
+            log.error("Paired senders are not allowed until this is fixed: %s", problem)
         elif self.problem and not problem:
             log.info("%s can be used again", self.path)
         self._stamp, self.problem = stamp, problem
 
     @contextmanager
-    def _changing(self) -> Iterator["_Change"]:
-        """The book as it is now, to be changed; written at the end, unless the block raised or changed nothing."""
+    def _transaction(self) -> Iterator["_Transaction"]:
+        """Read the state under the lock, and write it at the end if the block changed it and did not raise."""
         try:
-            with locked(self._lock):
-                change = _Change(self.book())
-                before = change.book
-                yield change
-                if change.book is not before:
+            with file_lock(self._lock):
+                transaction = _Transaction(self.book())
+                before = transaction.state
+                yield transaction
+                if transaction.state is not before:
                     make_private_folder(self.path.parent)
-                    write_atomic(self.path, change.book.as_json(), mode=PRIVATE_FILE)
+                    write_atomic(self.path, transaction.state.to_json(), mode=PRIVATE_FILE)
         except OSError as error:
-            raise refusal(f"{self.path} cannot be changed", error) from error
+            raise storage_error(f"{self.path} cannot be changed", error) from error
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
 
 @dataclass(slots=True)
-class _Change:
-    book: Book
+class _Transaction:
+    state: PairingState
 
 
-def _taken_out(book: Book, code: str) -> tuple[Pending, Book]:
-    """Who waits with this code, and the book without it. Every code is compared, and each to its end."""
-    typed = as_typed(code)
-    found = [one for one in book.pending if same_code(as_typed(one.code), typed)]
-    if not found:
+def _has_room(pending: Sequence[Pending], now: float) -> bool:
+    return len(pending) < MAX_PENDING or any(now - entry.created_at >= REPLACEABLE_AFTER_S for entry in pending)
+
+
+def _remove_code(state: PairingState, code: str) -> tuple[Pending, PairingState]:
+    """Return the entry with this code, and the state without it. Compares all codes, each in constant time."""
+    normalized = normalize_code(code)
+    matches = [entry for entry in state.pending if codes_equal(normalize_code(entry.code), normalized)]
+    if not matches:
         raise UnknownCodeError(code)
-    return found[0], replace(book, pending=tuple(one for one in book.pending if one is not found[0]))
+    return matches[0], replace(state, pending=tuple(entry for entry in state.pending if entry is not matches[0]))
 
 
-def _not_paired(book: Book, channel: str, sender: Sender) -> NotPairedError:
-    known = book.everyone(channel)
-    if not known:
-        others = ", ".join(sorted(book.people()))
-        there = f"; somebody has on {others}" if others else ", nor anywhere else"
-        return NotPairedError(f"Nobody has paired on {channel!r}{there}. See `nanobot pairing list`.")
-    return NotPairedError(f"{sender.id!r} has not paired on {channel}; who has: {', '.join(map(repr, known))}.")
+def _not_paired(state: PairingState, channel: str, sender: Sender) -> NotPairedError:
+    paired = state.everyone(channel)
+    if not paired:
+        channels = ", ".join(sorted(state.people()))
+        hint = f"; there are paired senders on {channels}" if channels else ", nor on any other channel"
+        return NotPairedError(f"Nobody has paired on {channel!r}{hint}. See `nanobot pairing list`.")
+    return NotPairedError(f"{sender.id!r} has not paired on {channel}; paired: {', '.join(map(repr, paired))}.")
 
 
-def _stamp_of(path: Path) -> _Stamp | None:
-    """What changes when the file does; None where that cannot be told, as right after a change.
+def _file_stamp(path: Path) -> _Stamp | None:
+    """A value that changes with the file. None if unknown, also right after a change.
 
-    The clock of a file system ticks slowly: two changes within a tick may look like one.
+    File times have a coarse resolution: two changes within one tick may have the same time.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return _NO_FILE
     except OSError:
         return None
-    if time.time_ns() - found.st_mtime_ns < _TICK_NS:
+    if time.time_ns() - status.st_mtime_ns < _TICK_NS:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

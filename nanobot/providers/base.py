@@ -1,7 +1,8 @@
-"""The port between the agent and models: a request goes in, deltas come out, the last thing is the whole response.
+"""The interface between the agent and models: a request goes in, deltas come out, the last one holds the whole
+response.
 
-A provider overrides `chat` or `chat_stream`; the base class derives each from the other. Signatures are those that
-providers written for the original design have, so what a call is for travels beside them, in `call_context`.
+A provider overrides `chat` or `chat_stream`; the base class derives each from the other. Both keep the signatures of
+the original design, so the purpose of a call travels beside them, in `call_context`.
 """
 
 import json
@@ -14,15 +15,15 @@ from typing import Any, cast
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema
 from nanobot.providers.errors import error_from_response
-from nanobot.utils.text import mended_json
+from nanobot.utils.text import repair_json
 
 
 @dataclass(slots=True)
 class ToolCallRequest:
-    """A model asks for a tool. `arguments_text` is what it wrote, byte for byte; `arguments` is what we understood.
+    """A tool call by a model. `arguments_text` is the model's text, byte for byte; `arguments` the parsed form.
 
-    `problem` says why the text could not be understood; then `arguments` is empty and the tool must not run.
-    `extra_content` is the server's own: it goes back with the call as it came.
+    If the text cannot be parsed, `problem` says why, `arguments` is empty and the tool must not run. `extra_content`
+    belongs to the server and is sent back unchanged with the call.
     """
 
     id: str
@@ -36,12 +37,12 @@ class ToolCallRequest:
     def from_text(
         cls, call_id: str, name: str, text: str, extra_content: dict[str, Any] | None = None
     ) -> "ToolCallRequest":
-        """Read the arguments a model wrote, mending what JSON can be mended."""
+        """Parse a model's arguments, repairing broken JSON where possible."""
         arguments, problem = parse_arguments(text)
         return cls(call_id, name, arguments, text, problem, extra_content)
 
     def to_message(self) -> ToolCall:
-        """The call as it is stored and replayed: the model's own text where that is legal JSON."""
+        """The call as stored and replayed: with the model's own text if that is a JSON object."""
         text = self.arguments_text
         if text is None or not _is_json_object(text):
             text = json.dumps(self.arguments, ensure_ascii=False)
@@ -52,18 +53,18 @@ class ToolCallRequest:
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
-    """The arguments in a model's text, and what is wrong with it if they cannot be read. Never raises."""
+    """Return the parsed arguments, and a description of the problem if they cannot be parsed. Never raises."""
     if not text.strip():
         return {}, None
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            found = mended_json(text)
+            arguments = repair_json(text)
         except ValueError as error:
             return {}, f"the arguments are {error}"
-    if isinstance(found, dict):
-        return found, None
+    if isinstance(arguments, dict):
+        return arguments, None
     return {}, f"the arguments must be one JSON object, not {text[:80]!r}"
 
 
@@ -78,11 +79,11 @@ def _is_json_object(text: str) -> bool:
 class LLMResponse:
     """What a provider returned.
 
-    `usage` counts tokens: prompt_tokens (cached_tokens and cache_written_tokens are part of it) and completion_tokens
-    (reasoning_tokens are part of it).
+    `usage` counts tokens: prompt_tokens (including cached_tokens and cache_written_tokens) and completion_tokens
+    (including reasoning_tokens).
 
-    A provider of somebody's own may report a failure as finish_reason "error" with the `error_` fields; `chat_stream`
-    turns that into our typed error. Ours raise.
+    A third-party provider may report a failure as finish_reason "error" with the `error_` fields; `chat_stream`
+    converts it to a typed error. Our own providers raise.
     """
 
     content: str | None
@@ -96,31 +97,30 @@ class LLMResponse:
     error_retry_after_s: float | None = None
     error_should_retry: bool | None = None
     cost_usd: float | None = None
-    """What it cost, once it was metered; None where no price is known."""
+    """Set by the meter; None if the price is unknown."""
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether the model asked for tools."""
         return bool(self.tool_calls)
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer."""
+    """Part of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of the thinking before it."""
+    """Part of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """More of a tool call: its name once it is known, then pieces of its arguments."""
+    """Part of a tool call: first its name, then fragments of its arguments."""
 
     index: int
     name: str = ""
@@ -129,7 +129,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of every stream that did not raise; the whole response, deltas included."""
+    """Ends every stream that did not raise. `response` includes everything the deltas carried."""
 
     response: LLMResponse
 
@@ -137,33 +137,33 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | Finished
 
 
-def unheard(_text: str) -> None:
-    """What is said where nobody waits for the answer."""
+def ignore_notice(_text: str) -> None:
+    """The `notify` callback of a call that no user waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a model call is for."""
+    """The purpose of a model call."""
 
     cause: str = "turn"
     session_key: str = ""
     turn_id: str = ""
     goal: bool = False
-    """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
-    others_left: bool = False
-    """Whether another model can be asked if this one keeps the person waiting: then nobody waits long for it."""
+    """Whether the call works on a goal that may take hours; then no total time limit applies."""
+    has_fallback: bool = False
+    """Whether another model can be tried if this one is slow; then the first-token limit is shorter."""
     prompt_tokens: int = field(default=0, compare=False)
-    """About how long the request is, where whoever makes it has weighed it: estimating it again would cost more."""
-    notify: Callable[[str], None] = field(default=unheard, compare=False, repr=False)
-    """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
+    """Estimated size of the request if the caller already knows it; 0 to estimate it when needed."""
+    notify: Callable[[str], None] = field(default=ignore_notice, compare=False, repr=False)
+    """Tell the waiting user in one sentence why it takes longer or which model answers instead. Never raises."""
 
 
 _call_context: ContextVar[CallContext] = ContextVar("nanobot_call_context", default=CallContext())  # noqa: B039 frozen
 
 
 @contextmanager
-def calling_for(context: CallContext) -> Iterator[None]:
-    """Say what the model calls inside are for."""
+def call_context_scope(context: CallContext) -> Iterator[None]:
+    """Set the context of all model calls made inside."""
     token = _call_context.set(context)
     try:
         yield
@@ -172,32 +172,31 @@ def calling_for(context: CallContext) -> Iterator[None]:
 
 
 def call_context() -> CallContext:
-    """What the running model call is for."""
     return _call_context.get()
 
 
 class LLMProvider:
-    """A way to reach models. One instance serves all sessions at once and keeps nothing of any of them."""
+    """Access to models. One instance serves all sessions concurrently and keeps no state of any session."""
 
     def __init__(self, api_key: str | None = None, api_base: str | None = None) -> None:
         self.api_key = api_key
         self.api_base = api_base
 
     def get_default_model(self) -> str:
-        """The model asked when a call names none."""
+        """The model used when a call names none."""
         raise NotImplementedError(f"{type(self).__name__} has no default model")
 
     def prepare(self) -> None:
-        """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+        """A call is likely soon: start loading what it needs in the background. Returns at once."""
 
-    def watch_mends(self, told: Callable[[ProviderError, str, float], None]) -> None:
-        """From now on, tell of each request that is refused and sent again with less: its failure, model and seconds.
+    def on_fixup(self, callback: Callable[[ProviderError, str, float], None]) -> None:
+        """Call `callback` with error, model and seconds whenever a rejected request is modified and sent again.
 
-        Only a provider that does such a thing overrides it; `told` never raises.
+        Only providers that modify requests override this. The callback never raises.
         """
 
     def notes(self) -> list[str]:
-        """What is out of order right now, each in a sentence for /status; empty where all is well."""
+        """Current problems for /status, one sentence each; empty if there are none."""
         return []
 
     async def chat(
@@ -208,9 +207,9 @@ class LLMProvider:
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> LLMResponse:
-        """The whole response at once.
+        """Return the whole response.
 
-        Raises ProviderError. Cancelling is safe: the connection is closed, nothing is kept.
+        Raises ProviderError. Cancelling is safe: it closes the connection.
         """
         if type(self).chat_stream is LLMProvider.chat_stream:
             raise NotImplementedError(f"{type(self).__name__} must define chat or chat_stream")
@@ -229,11 +228,11 @@ class LLMProvider:
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """The same as it comes: deltas, then exactly one Finished. Errors and cancelling as in `chat`.
+        """Yield deltas as they arrive, then exactly one Finished. Errors and cancelling as in `chat`.
 
-        The messages are legal (see messages/repair.py); fields the wire does not know are left out by the provider.
+        The messages are valid (see messages/repair.py); the provider drops fields that its wire does not know.
         """
-        from nanobot.providers.wire import plain_messages  # only providers of somebody's own come this way
+        from nanobot.providers.wire.chat_request import plain_messages  # only third-party providers get here
 
         response = await self.chat(await plain_messages(messages), tools, model, max_tokens, temperature)
         if response.finish_reason == "error":
@@ -245,4 +244,4 @@ class LLMProvider:
         yield Finished(response)
 
     async def close(self) -> None:
-        """Let go of connections. Called once, after the last call."""
+        """Close connections. Called once, after the last call."""

@@ -1,4 +1,4 @@
-"""What endpoints turned out to take, learned from their refusals, kept so that a mistake is made once."""
+"""What endpoints accept, learned from their error responses and stored so that a rejected field is sent only once."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,29 +9,28 @@ from nanobot.utils.files import make_private_folder, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What was learned about one model at one endpoint."""
+class EndpointCapabilities:
+    """What is known about one model at one endpoint."""
 
     dropped: frozenset[str] = frozenset()
-    """Fields it calls unknown or unsupported."""
+    """Fields it rejects."""
     renamed: dict[str, str] = field(default_factory=dict)
     """Fields it wants under another name."""
     needs: frozenset[str] = frozenset()
-    """What it cannot do without: `reasoning_content`, `merged_users`."""
+    """What it requires: `reasoning_content`, `merged_users`."""
 
 
 class CapabilityStore:
-    """`state/capabilities.json`. What cannot be read counts as nothing learned; a disk that refuses is no failure."""
+    """`state/capabilities.json`. An unreadable file counts as empty; a failed write is ignored."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._known: dict[str, Learned] | None = None
+        self._known: dict[str, EndpointCapabilities] | None = None
 
-    def get(self, api_base: str, model: str) -> Learned:
-        """What is known of a model at an endpoint."""
+    def get(self, api_base: str, model: str) -> EndpointCapabilities:
         if self._known is None:
             self._known = self._load()
-        return self._known.get(_key(api_base, model), Learned())
+        return self._known.get(_key(api_base, model), EndpointCapabilities())
 
     def learn(
         self,
@@ -42,21 +41,21 @@ class CapabilityStore:
         rename: tuple[str, str] | None = None,
         need: str = "",
     ) -> bool:
-        """Remember one thing more. False when it was known already: then trying again would change nothing."""
+        """Add one fact. Return False if it was known already: then retrying would change nothing."""
         known = self.get(api_base, model)
-        new = Learned(
+        updated = EndpointCapabilities(
             known.dropped | ({drop} if drop else set()),
             known.renamed | ({rename[0]: rename[1]} if rename else {}),
             known.needs | ({need} if need else set()),
         )
-        if new == known:
+        if updated == known:
             return False
-        # Another process may have learned something meanwhile.
-        self._known = {**self._load(), **(self._known or {}), _key(api_base, model): new}
+        # Another process may have written since we loaded the file.
+        self._known = {**self._load(), **(self._known or {}), _key(api_base, model): updated}
         self._save()
         return True
 
-    def _load(self) -> dict[str, Learned]:
+    def _load(self) -> dict[str, EndpointCapabilities]:
         if self._path is None:
             return {}
         try:
@@ -64,7 +63,7 @@ class CapabilityStore:
         except (OSError, ValueError, RecursionError):
             return {}
         return (
-            {key: _learned(entry) for key, entry in data.items() if isinstance(entry, dict)}
+            {key: _parse_entry(entry) for key, entry in data.items() if isinstance(entry, dict)}
             if isinstance(data, dict)
             else {}
         )
@@ -80,21 +79,21 @@ class CapabilityStore:
             make_private_folder(self._path.parent)
             write_atomic(self._path, json.dumps(data, indent=2) + "\n")
         except OSError:
-            pass  # it is learned for this process, and again by the next
+            pass  # this process knows it; the next one learns it again
 
 
 def _key(api_base: str, model: str) -> str:
     return f"{api_base.rstrip('/')} {model}"
 
 
-def _learned(entry: dict[str, Any]) -> Learned:
+def _parse_entry(entry: dict[str, Any]) -> EndpointCapabilities:
     renamed = entry.get("renamed")
-    return Learned(
-        _words(entry.get("dropped")),
+    return EndpointCapabilities(
+        _string_set(entry.get("dropped")),
         {str(old): str(new) for old, new in renamed.items()} if isinstance(renamed, dict) else {},
-        _words(entry.get("needs")),
+        _string_set(entry.get("needs")),
     )
 
 
-def _words(value: object) -> frozenset[str]:
+def _string_set(value: object) -> frozenset[str]:
     return frozenset(map(str, value)) if isinstance(value, list) else frozenset()

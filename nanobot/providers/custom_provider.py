@@ -1,18 +1,20 @@
-"""Any endpoint that speaks OpenAI chat completions, reached directly. How one call goes: `completions`."""
+"""A provider for any endpoint that speaks OpenAI chat completions. See `wire.exchange` for how a call proceeds."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
-from nanobot.providers.completions import Call
-from nanobot.providers.exchange import Endpoint, EndpointSettings, Mended
+from nanobot.providers.wire.chat import ChatCall
+from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback
 
 OPENAI = "https://api.openai.com/v1"
 
 
 class CustomProvider(LLMProvider):
-    """A chat completions endpoint. Streams; asks again, once a field, without what the server calls unknown."""
+    """A chat completions endpoint. Streams. If the server rejects a field as unknown, the request is sent again without
+    it.
+    """
 
     def __init__(
         self,
@@ -22,23 +24,23 @@ class CustomProvider(LLMProvider):
         **settings: Unpack[EndpointSettings],
     ) -> None:
         self.name = settings.get("name", "custom")
-        usual = Endpoint(self.name, OPENAI, api_key, f"providers.{self.name}.apiKey")
-        self._endpoint = usual.with_settings(api_base, settings)
+        defaults = Endpoint(self.name, OPENAI, api_key, f"providers.{self.name}.apiKey")
+        self._endpoint = defaults.with_settings(api_base, settings)
         super().__init__(api_key, self._endpoint.api_base)
         self._default_model = default_model
-        self._mended: Mended | None = None
+        self._on_fixup: FixupCallback | None = None
 
     def get_default_model(self) -> str:
-        """The model asked when a call names none."""
+        """The model used when a call names none."""
         return self._default_model
 
     def prepare(self) -> None:
-        """Begin to load the HTTP client in a thread."""
+        """Start loading the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
 
-    def watch_mends(self, told: Mended) -> None:
-        """Tell of each request that is refused and sent again without a field."""
-        self._mended = told
+    def on_fixup(self, callback: FixupCallback) -> None:
+        """Report each request that is rejected and sent again without a field."""
+        self._on_fixup = callback
 
     def chat_stream(
         self,
@@ -48,10 +50,9 @@ class CustomProvider(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        asked = model or self._default_model
-        return Call(self._endpoint, messages, tools or (), asked, max_tokens, temperature, self._mended).run()
+        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
+        model = model or self._default_model
+        return ChatCall(self._endpoint, messages, tools or (), model, max_tokens, temperature, self._on_fixup).run()
 
     async def close(self) -> None:
-        """Close idle connections."""
         await self._endpoint.pools.close()

@@ -1,34 +1,34 @@
-"""How a model call fails. A type says whether another model or another provider is worth a try; its text says which
-key or setting to change.
+"""The ways a model call fails. The type decides whether another model or provider is tried; the text says which key or
+setting to change.
 
-    ProviderError
-    |-- AuthenticationError          401, 403: the key                      another provider
-    |-- QuotaExceededError           the account is empty                   another provider
-    |-- ModelNotFoundError           404: the model's name                  nobody
-    |-- InvalidRequestError          400, 422: what we sent                 nobody
-    |-- ContextOverflowError         the request is longer than the window  nobody, after one shrink
-    |-- ContentFilteredError         refused for what it says               nobody
-    |-- BusyError
-    |   |-- RateLimitedError         429                                    another model
-    |   |-- ModelOverloadedError     408, 409, 5xx, 529                     another model
-    |   `-- ModelsOutError           nobody was asked: all are out          nobody, for some seconds
-    |-- ProviderTimeoutError         nothing came in time                   another model
-    |-- ConnectionFailedError        refused, reset, no such host           another model
-    |-- StreamCutError               the answer broke off                   another model
-    `-- MalformedResponseError       what came cannot be read               another model
+   ProviderError
+   |-- AuthenticationError          401, 403: the key                      another provider
+   |-- QuotaExceededError           the account is empty                   another provider
+   |-- ModelNotFoundError           404: the model's name                  nobody
+   |-- InvalidRequestError          400, 422: what we sent                 nobody
+   |-- ContextOverflowError         longer than the context window         nobody, after one shrink
+   |-- ContentFilteredError         refused by a content filter            nobody
+   |-- BusyError
+   |   |-- RateLimitedError         429                                    another model
+   |   |-- ModelOverloadedError     408, 409, 5xx, 529                     another model
+   |   `-- ModelUnavailableError    paused by the breaker, not sent        nobody, for some seconds
+   |-- ProviderTimeoutError         one of our time limits                 another model
+   |-- ConnectionFailedError        refused, reset, unknown host           another model
+   |-- StreamCutError               the stream ended early                 another model
+   `-- MalformedResponseError       the response cannot be parsed          another model
 """
 
 import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from nanobot import errors
 
 
 class TryElsewhere(StrEnum):
-    """Who else is worth asking after a failure."""
+    """Who else to try after a failure."""
 
     NOBODY = "nobody"
     OTHER_MODEL = "other_model"
@@ -37,7 +37,7 @@ class TryElsewhere(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """Who was asked, in words a person can act on."""
+    """The provider and model of a call, for error texts."""
 
     provider: str = ""
     model: str = ""
@@ -51,17 +51,19 @@ class CallTarget:
 
     @property
     def name(self) -> str:
-        """The model, and who has it, in a few words."""
+        """Model and provider, short."""
         if self.model and self.provider:
             return f"{self.model} ({self.provider})"
         return self.model or self.provider or "the model"
 
 
 class ModelCallError(errors.ProviderError):
-    """A model call failed. `str()` is one line with the provider, the base URL, the model sent and what to change."""
+    """A model call failed. `str()` is one line with provider, base URL, model and what to change."""
 
+    what: ClassVar[str] = "The model call failed"
+    """What happened, without a full stop. `brief` drops the part after a semicolon."""
     try_elsewhere = TryElsewhere.NOBODY
-    next_step = "Send the message again."
+    next_step = "Try again."
 
     def __init__(
         self,
@@ -75,33 +77,32 @@ class ModelCallError(errors.ProviderError):
         self.target = target or CallTarget()
         self.status = status
         self.retry_after_s = retry_after_s
-        self.earlier: tuple[ModelCallError, ...] = ()
-        """How others failed that were asked for the same answer before."""
-        self.passed_over: tuple[str, ...] = ()
-        """Who was not asked, and why, each in a sentence."""
+        self.previous: tuple[ModelCallError, ...] = ()
+        """Failures of the models tried before this one in the same call."""
+        self.skipped: tuple[str, ...] = ()
+        """Models that were not tried and why, one sentence each."""
         super().__init__(detail)
 
     def __str__(self) -> str:
-        before = [f"Asked before it: {error.aside()}" for error in self.earlier]
-        return " ".join([self._sentence(), *before, *self.passed_over])
+        previous = [f"Tried before: {error.summary()}" for error in self.previous]
+        return " ".join([self._sentence(), *previous, *self.skipped])
 
-    def aside(self) -> str:
-        """Who failed and how, beside what matters more; with the next step where nobody but the owner can take it."""
+    def summary(self) -> str:
+        """Model and failure in a few words, for the text of another message. Includes the next step if only the owner
+        can take it.
+        """
         step = f" {self.advice()}" if self.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
         return f"{self.target.name}: {self.brief()}.{step}"
 
-    def told_by(self, target: CallTarget) -> None:
-        """Say whose failure it is, where whoever raised it did not."""
+    def fill_target(self, target: CallTarget) -> None:
+        """Set the target if the code that raised the error did not know it."""
         if not self.target.model:
             self.target = target
 
     def brief(self) -> str:
-        """What happened, in a few words without an end, for a sentence of somebody else."""
-        what = self._what().partition(";")[0]
+        """What happened in a few words, to be part of another sentence."""
+        what = self.what.partition(";")[0]
         return f"{what[:1].lower()}{what[1:]}{self._status()}"
-
-    def _what(self) -> str:
-        return (self.__doc__ or "").split("\n")[0].rstrip(".")
 
     def _status(self) -> str:
         return f" (HTTP {self.status})" if self.status else ""
@@ -109,10 +110,9 @@ class ModelCallError(errors.ProviderError):
     def _sentence(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
         full_stop = "" if detail.endswith((".", "!", "?")) else "."
-        return f"{self._what()} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
+        return f"{self.what} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
-        """The next step."""
         key = self.target.config_key or "providers.NAME.apiKey"
         return self.next_step.format(
             config_key=key, section=key.rpartition(".")[0], provider=self.target.provider or "the provider"
@@ -120,29 +120,40 @@ class ModelCallError(errors.ProviderError):
 
 
 class AuthenticationError(ModelCallError):
-    """The key was not accepted."""
+    """HTTP 401 or 403."""
 
+    what = "The API key was rejected"
+    retryable = False
     try_elsewhere = TryElsewhere.OTHER_PROVIDER
     next_step = "Check {config_key} in the config, or run `nanobot onboard`."
 
 
 class QuotaExceededError(ModelCallError):
-    """The account has no money or quota left."""
+    """HTTP 402, or 429 that mentions the quota."""
 
+    what = "The account has no money or quota left"
+    retryable = False
     try_elsewhere = TryElsewhere.OTHER_PROVIDER
     next_step = "Top up the account of {provider}, or choose another model with `/model`."
 
 
 class ModelNotFoundError(ModelCallError):
-    """The provider does not know this model."""
+    """HTTP 404."""
 
-    next_step = "Change agents.defaults.model in the config, or agents.defaults.provider."
+    what = "The provider does not know this model"
+    next_step = (
+        "Change agents.defaults.model or agents.defaults.provider in the config; where `/model` chose this model, send "
+        "`/model default`."
+    )
+    retryable = False
 
 
 class InvalidRequestError(ModelCallError):
-    """The provider did not take the request."""
+    """HTTP 400 or 422: our request is wrong."""
 
-    next_step = "If it goes on, start afresh with `/new`, and report it."
+    what = "The provider rejected the request"
+    retryable = False
+    next_step = "If it happens again, start a new session with `/new` and report it."
 
 
 _WINDOW = re.compile(
@@ -154,78 +165,96 @@ _WINDOW = re.compile(
 
 
 class ContextOverflowError(ModelCallError):
-    """The request is longer than the model's window."""
+    """HTTP 400 or 413 that mentions the length."""
+
+    what = "The request is longer than the model's context window"
 
     @property
     def window_tokens(self) -> int | None:
-        """How many tokens the model takes, where it says so."""
-        said = _WINDOW.search(self.detail)
-        return int(said[1]) if said else None
+        """The size of the context window in tokens if the error names it."""
+        match = _WINDOW.search(self.detail)
+        return int(match[1]) if match else None
 
-    next_step = "Start afresh with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
+    next_step = "Start a new session with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
 
 
 class ContentFilteredError(ModelCallError):
-    """The provider's content filter refused."""
+    """A content filter refused the request or the answer."""
 
-    next_step = "Put it another way, or choose another model with `/model`."
+    what = "The provider's content filter refused the request or the answer"
+    next_step = "Rephrase the message, or choose another model with `/model`."
 
 
 class BusyError(ModelCallError):
-    """The provider takes no requests for the moment."""
+    """Worth a retry later."""
 
+    what = "The provider takes no requests at the moment"
     try_elsewhere = TryElsewhere.OTHER_MODEL
 
     def advice(self) -> str:
-        """To wait: as long as it said, if it did."""
-        when = f"in {in_words(self.retry_after_s)}" if self.retry_after_s else "in a moment"
-        return f"Send the message again {when}."
+        when = f"in {format_wait(self.retry_after_s)}" if self.retry_after_s else "in a moment"
+        fallback_hint = (
+            ""
+            if self.try_elsewhere is TryElsewhere.NOBODY
+            else ", or name another model in agents.defaults.fallbackModels"
+        )
+        return f"Try again {when}{fallback_hint}."
 
 
 class RateLimitedError(BusyError):
-    """Too many requests for this key."""
+    """HTTP 429."""
+
+    what = "Too many requests for this key"
 
 
 class ModelOverloadedError(BusyError):
-    """The provider is busy or broken; another may not be."""
+    """HTTP 408, 409, 5xx."""
+
+    what = "The provider is overloaded or failing"
 
 
 class ProviderTimeoutError(ModelCallError):
-    """The model did not answer in time."""
+    """One of our own time limits was reached."""
 
+    what = "The model did not answer in time"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Send the message again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS in {section}."
+    next_step = "Try again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS in {section}."
 
 
 class ConnectionFailedError(ModelCallError):
-    """The provider cannot be reached."""
+    """No connection, or it was lost before the answer began."""
 
+    what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Check the network, and {section}.apiBase in the config."
 
 
 class StreamCutError(ModelCallError):
-    """The answer broke off in the middle."""
+    """The connection was lost after the answer had begun, or the provider aborted it."""
 
+    what = "The answer broke off in the middle"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Send the message again."
+    next_step = "Try again."
 
 
 class MalformedResponseError(ModelCallError):
-    """The answer cannot be read."""
+    """The response does not follow the API, or is larger than any valid one."""
 
+    what = "The response cannot be parsed"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check that {section}.apiBase in the config is the base URL of such an API."
+    next_step = "Check that {section}.apiBase in the config is the base URL of a chat completions API."
 
 
-class ModelsOutError(BusyError):
-    """Nobody was asked: the model is out of order for the moment."""
+class ModelUnavailableError(BusyError):
+    """The circuit breaker is open: the model failed three times in a row within the last minute."""
 
+    what = "The model is paused after repeated failures; no request was sent"
     try_elsewhere = TryElsewhere.NOBODY
 
     @classmethod
-    def because_of(cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float) -> "ModelsOutError":
-        """It failed again and again, at last like this."""
+    def from_last_failure(
+        cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float
+    ) -> "ModelUnavailableError":
         if last is None:
             return cls(target=target, retry_after_s=again_in_s)
         step = last.advice() if last.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
@@ -234,7 +263,7 @@ class ModelsOutError(BusyError):
 
 
 class FailedResponse(Protocol):
-    """What an answer with finish_reason "error" tells, in the words of the original design."""
+    """The failure fields of a response with finish_reason "error", as the original design has them."""
 
     content: str | None
     error_status_code: int | None
@@ -255,15 +284,15 @@ _BY_KIND: dict[str, type[ModelCallError]] = {
 }
 
 
-def in_words(seconds: float) -> str:
-    """A time to wait, as a person says it."""
+def format_wait(seconds: float) -> str:
+    """A waiting time for a person: seconds, minutes or hours, rounded up."""
     if seconds < 120:
         return f"{max(1, math.ceil(seconds))} s"
     return f"{math.ceil(seconds / 60)} min" if seconds < 7200 else f"{math.ceil(seconds / 3600)} h"
 
 
 def kind_of_status(status: int) -> type[ModelCallError]:
-    """What an HTTP status means where nothing more is known."""
+    """The error type of an HTTP status if nothing more is known."""
     if status in (401, 403):
         return AuthenticationError
     if status == 402:
@@ -278,7 +307,7 @@ def kind_of_status(status: int) -> type[ModelCallError]:
 
 
 def error_from_response(response: FailedResponse) -> ModelCallError:
-    """Our typed error for a failure that a provider of somebody's own reported as an answer."""
+    """The typed error of a failure that a third-party provider reported as a response."""
     kind = _BY_KIND.get(response.error_kind or "")
     if kind is None and response.error_status_code is not None:
         kind = kind_of_status(response.error_status_code)

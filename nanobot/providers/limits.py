@@ -1,4 +1,4 @@
-"""How long a model call may take, stage by stage."""
+"""Time limits of a model call, stage by stage."""
 
 import asyncio
 import math
@@ -12,10 +12,10 @@ from typing import Any
 from nanobot.providers.base import call_context
 from nanobot.providers.errors import CallTarget, ProviderTimeoutError
 
-HURRIED_S = 20.0
-"""How long a usual model may say nothing while another is left: with what comes around it, that one answers in 30 s."""
+FALLBACK_FIRST_TOKEN_S = 20.0
+"""First-token limit of a standard model while another can be tried; keeps the whole switch below 30 s."""
 
-_THINKERS = re.compile(
+_REASONING_MODELS = re.compile(
     r"(?<![a-z0-9])(?:o[1-9]|gpt-5(?!-chat)|r1|qwq|reasoner|reasoning|think|thinking|magistral|deep-?research|"
     r"grok-4(?!-fast-non)|gemini-(?:2\.5|3)(?:\.\d+)?-pro)(?![a-z0-9])",
     re.IGNORECASE,
@@ -24,46 +24,49 @@ _THINKERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait, in seconds, for a connection, the first sign of an answer, the next one, and the whole."""
+    """Limits in seconds for the connection, the first token, each further token, and the whole answer."""
 
     connect_s: float = 10
     first_token_s: float = 60
     idle_s: float = 60
     total_s: float = 600
-    hurried_s: float = math.inf
-    """For the first sign while another model is left to be asked; the shorter of the two holds."""
-    told_s: float = 15
-    """After so long without a first sign the person is told whom we wait for."""
+    fallback_first_token_s: float = math.inf
+    """First-token limit while another model can be tried; the smaller of the two applies."""
+    notice_s: float = 15
+    """Without a first token for this long, the user is told which model we wait for."""
 
     @classmethod
-    def usual(cls) -> "Timeouts":
-        """For a model that begins to speak within seconds."""
-        return cls(hurried_s=HURRIED_S)
+    def standard(cls) -> "Timeouts":
+        """For a model that starts to answer within seconds."""
+        return cls(fallback_first_token_s=FALLBACK_FIRST_TOKEN_S)
 
     @classmethod
     def reasoning(cls) -> "Timeouts":
-        """For a model that thinks for minutes, and may not show it."""
+        """For a model that may think for minutes without output."""
         return cls(first_token_s=300, idle_s=180, total_s=1800)
 
     @classmethod
     def local(cls) -> "Timeouts":
-        """For a model on this machine, which reads a long prompt slowly and says nothing meanwhile."""
+        """For a model on this machine, which may read a long prompt for minutes without output."""
         return cls(connect_s=5, first_token_s=600, idle_s=180, total_s=1800)
 
 
 def timeouts_for(model: str, *, local: bool, reasoning_effort: str | None = None) -> Timeouts:
-    """What holds for a model where the config says nothing."""
+    """The default limits of a model, for what the config leaves open."""
     if local:
         return Timeouts.local()
-    thinks = _THINKERS.search(model) if reasoning_effort is None else reasoning_effort not in ("none", "minimal")
-    return Timeouts.reasoning() if thinks else Timeouts.usual()
+    if reasoning_effort is None:
+        reasons = _REASONING_MODELS.search(model) is not None
+    else:
+        reasons = reasoning_effort not in ("none", "minimal")
+    return Timeouts.reasoning() if reasons else Timeouts.standard()
 
 
 class CallLimits:
-    """The limits of one call, counted from when it is made. A call for a goal may take as long as it goes on.
+    """The time limits of one call, counted from construction. A call for a goal has no total limit.
 
-    An answer comes in hundreds of pieces, so the waits for them share one timer: it is not set anew for each, but looks
-    when it rings whether the wait it finds is over. `close` it when the call is over.
+    An answer has hundreds of chunks, so the waits share one timer. It is not reset for each chunk: when it fires, it
+    checks whether the current wait is overdue. `close` it when the call ends.
     """
 
     def __init__(self, timeouts: Timeouts, target: CallTarget) -> None:
@@ -71,84 +74,82 @@ class CallLimits:
         self._target = target
         self._idle_s = timeouts.idle_s
         self._first_s = timeouts.first_token_s
-        if self._context.others_left:
-            self._first_s = min(self._first_s, timeouts.hurried_s)
+        if self._context.has_fallback:
+            self._first_s = min(self._first_s, timeouts.fallback_first_token_s)
         self._total_s = math.inf if self._context.goal else timeouts.total_s
-        self._told_s = timeouts.told_s
+        self._notice_s = timeouts.notice_s
         self._made_at = time.monotonic()
-        self._teller: asyncio.TimerHandle | None = None
-        self._told = False
+        self._notice_timer: asyncio.TimerHandle | None = None
+        self._noticed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = math.inf
+        self._fires_at = math.inf
         self._wait = _Wait(self)
 
-    def next_sign(self, *, began: bool) -> AbstractContextManager[None]:
-        """Wait for the first sign of an answer, or for the next one once it began. One wait at a time.
+    def wait(self, *, began: bool) -> AbstractContextManager[None]:
+        """Limit the wait inside: for the first token, or the next one once the answer `began`. One wait at a time.
 
-        Raises ProviderTimeoutError where it takes too long; what is awaited inside is cancelled then.
+        Raises ProviderTimeoutError when the limit is reached, and cancels what is awaited inside.
         """
         now = time.monotonic()
         total = (self._made_at + self._total_s, self._total_s, "end of the answer")
         if began:
-            self._tell_nobody()
+            self._cancel_notice()
             due = min((now + self._idle_s, self._idle_s, "next token"), total)
-        else:  # one limit, however many bytes come that say nothing
+        else:  # one limit, however many keep-alive bytes arrive
             due = min((self._made_at + self._first_s, self._first_s, "first token"), total)
-            self._tell_in_time(now)
+            self._schedule_notice(now)
         self._wait.due, self._wait.limit_s, self._wait.waited_for = due
         return self._wait
 
     def close(self) -> None:
-        """The call is over. Doing it twice is harmless."""
-        self._tell_nobody()
+        """End the call. Idempotent."""
+        self._cancel_notice()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def watch(self) -> None:
-        """See to it that the timer rings before the wait is over."""
-        if self._timer is not None and self._rings_at <= self._wait.due:
+    def arm(self) -> None:
+        """Make the timer fire no later than the end of the current wait."""
+        if self._timer is not None and self._fires_at <= self._wait.due:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._wait.due < math.inf:
-            self._rings_at = self._wait.due
+            self._fires_at = self._wait.due
             left_s = max(self._wait.due - time.monotonic(), 0)
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
         if self._wait.task is None:
             return
         if self._wait.due > time.monotonic():
-            self.watch()
+            self.arm()
         else:
-            self._wait.give_up()
+            self._wait.cancel()
 
-    def too_long(self, limit_s: float, waited_for: str) -> ProviderTimeoutError:
-        """The error of a wait that was given up."""
+    def timeout_error(self, limit_s: float, waited_for: str) -> ProviderTimeoutError:
         return ProviderTimeoutError(f"waited {limit_s:g} s for the {waited_for}", target=self._target)
 
-    def _tell_in_time(self, now: float) -> None:
-        """The person is told once, if it takes long."""
-        if self._teller is None and not self._told:
-            in_s = max(self._made_at + self._told_s - now, 0)
-            self._teller = asyncio.get_running_loop().call_later(in_s, self._tell)
+    def _schedule_notice(self, now: float) -> None:
+        if self._notice_timer is None and not self._noticed:
+            in_s = max(self._made_at + self._notice_s - now, 0)
+            self._notice_timer = asyncio.get_running_loop().call_later(in_s, self._notify)
 
-    def _tell_nobody(self) -> None:
-        if self._teller is not None:
-            self._teller.cancel()
-            self._teller = None
+    def _cancel_notice(self) -> None:
+        if self._notice_timer is not None:
+            self._notice_timer.cancel()
+            self._notice_timer = None
 
-    def _tell(self) -> None:
-        self._told = True
-        patience = f"; it is given up after {self._first_s:g} s" if self._first_s < math.inf else ""
-        self._context.notify(f"Waiting for {self._target.name} since {self._told_s:g} s{patience}.")
+    def _notify(self) -> None:
+        self._noticed = True
+        limit = f"; timeout after {self._first_s:g} s" if self._first_s < math.inf else ""
+        self._context.notify(f"Waiting for {self._target.name} for {self._notice_s:g} s{limit}.")
 
 
 class _Wait:
-    """A wait of one task; the same object for each wait of a call."""
+    """One wait of one task. The object is reused for every wait of a call."""
 
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
@@ -157,26 +158,25 @@ class _Wait:
         self.waited_for = ""
         self.task: asyncio.Task[Any] | None = None
         self._cancels = 0
-        self._given_up = False
+        self._timed_out = False
 
-    def give_up(self) -> None:
-        """It has lasted too long."""
+    def cancel(self) -> None:
         if self.task is not None:
-            self._given_up = True
+            self._timed_out = True
             self.task.cancel()
 
     def __enter__(self) -> None:
         self.task = asyncio.current_task()
         self._cancels = self.task.cancelling() if self.task is not None else 0
-        self._limits.watch()
+        self._limits.arm()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self.task = self.task, None
-        given_up, self._given_up = self._given_up, False
-        if not given_up or task is None:
+        timed_out, self._timed_out = self._timed_out, False
+        if not timed_out or task is None:
             return
-        # As in asyncio.timeout: a cancel by somebody else at the same time goes before ours.
+        # As in asyncio.timeout: a concurrent cancel by another task takes precedence over ours.
         if task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
-            raise self._limits.too_long(self.limit_s, self.waited_for) from None
+            raise self._limits.timeout_error(self.limit_s, self.waited_for) from None

@@ -1,6 +1,7 @@
-"""LiteLLM, for endpoints that do not speak chat completions, and for whoever asks for it. No other module knows it.
+"""Providers reached through LiteLLM: endpoints that do not speak chat completions, or by choice. The only module that
+imports it.
 
-Importing it takes three seconds and 175 MB, so it is loaded in a thread when the first call is near: see `prepare`.
+The import takes three seconds and 175 MB, so it runs in a thread when the first call is near: see `prepare`.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.providers.answer import Answer
 from nanobot.providers.base import Delta, Finished, LLMProvider
+from nanobot.providers.error_patterns import ErrorResponse, error_of, error_response_of, retry_after_s
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -31,11 +32,11 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, refusal_of, retry_after_s
 from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.textual_calls import TextualDeltas
-from nanobot.providers.wire import Dialect, has_images, wire_messages
-from nanobot.security.secrets import redact, secrets_in
+from nanobot.providers.wire.chat_request import RequestDialect, has_images, wire_messages
+from nanobot.providers.wire.chat_response import ChatAnswer
+from nanobot.providers.wire.tool_text import TextToolDeltas
+from nanobot.security.secrets import redact, request_secrets
 
 _loading: "Future[Any] | None" = None
 _loading_lock = threading.Lock()
@@ -46,22 +47,22 @@ CACHE_MARKER = {"type": "ephemeral"}
 
 
 def _load() -> Any:
-    # Read at import: else it loads a stray .env of the working folder, and asks the network for a list of prices.
+    # Read at import. Otherwise it loads a stray .env of the working folder and downloads a price list.
     os.environ["LITELLM_MODE"] = "PRODUCTION"
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    collecting = gc.isenabled()
-    gc.disable()  # a quarter of the time would go into walking what stays for good
+    gc_enabled = gc.isenabled()
+    gc.disable()  # a quarter of the import time would go into collections that free nothing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import litellm  # 3 s, 175 MB
 
-            litellm.ModelResponse()  # its models are built when first used, with warnings about their own make
+            litellm.ModelResponse()  # builds its pydantic models now, while warnings are off
             litellm.ModelResponseStream()
     finally:
-        if collecting:
+        if gc_enabled:
             gc.enable()
-    gc.freeze()  # nor shall the collector walk it later: one second at exit
+    gc.freeze()  # keeps later collections from walking it: one second at exit
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.drop_params = True
@@ -71,28 +72,28 @@ def _load() -> Any:
 
 
 def start_loading() -> "Future[Any]":
-    """Begin to load LiteLLM in a thread, if nobody has. Returns at once."""
+    """Start loading LiteLLM in a thread unless that was done. Returns at once."""
     global _loading
     with _loading_lock:
         if _loading is None:
             _loading = Future()
-            threading.Thread(target=_fulfil, args=(_loading,), name="load-litellm", daemon=True).start()
+            threading.Thread(target=_load_into, args=(_loading,), name="load-litellm", daemon=True).start()
         return _loading
 
 
-def _ignore_its_warnings() -> None:
-    # Its use of pydantic warns at run time. Not at import: whoever embeds us, or pytest, may have reset the filters.
+def _ignore_litellm_warnings() -> None:
+    # Its use of pydantic warns at run time. Filtered per call, since an embedding program or pytest may reset filters.
     if not any(
-        action == "ignore" and getattr(module, "pattern", "") == _ITS_MODULES
+        action == "ignore" and getattr(module, "pattern", "") == _LITELLM_MODULES
         for action, _, _, module, _ in warnings.filters
     ):
-        warnings.filterwarnings("ignore", module=_ITS_MODULES)
+        warnings.filterwarnings("ignore", module=_LITELLM_MODULES)
 
 
-_ITS_MODULES = r"(?:litellm|pydantic)\b"
+_LITELLM_MODULES = r"(?:litellm|pydantic)\b"
 
 
-def _fulfil(loading: "Future[Any]") -> None:
+def _load_into(loading: "Future[Any]") -> None:
     try:
         loading.set_result(_load())
     except BaseException as error:
@@ -100,7 +101,7 @@ def _fulfil(loading: "Future[Any]") -> None:
 
 
 class LiteLLMProvider(LLMProvider):
-    """Any provider that LiteLLM knows. Retries nothing, prints nothing, reports to nobody."""
+    """Any provider that LiteLLM supports. No retries, no output, no telemetry."""
 
     def __init__(
         self,
@@ -120,10 +121,11 @@ class LiteLLMProvider(LLMProvider):
         proxy: str | None = None,
         connect_s: float | None = None,
     ) -> None:
-        """`litellm_prefix` is put before each model; empty: the model has it. `options` go to LiteLLM as they are.
+        """`litellm_prefix` is prepended to each model name; leave it empty if the name has it. `options` are passed to
+        LiteLLM.
 
-        `prompt_cache`: whether to set cache markers; None decides by the model's name. `proxy` and `connect_s` hold
-        where LiteLLM does not hand the connection on to another SDK: not for Azure, nor for what it speaks as OpenAI.
+        `prompt_cache` sets cache markers; None decides by the model's name. `proxy` and `connect_s` apply unless
+        LiteLLM uses another SDK for the connection, as it does for Azure and what it treats as OpenAI.
         """
         super().__init__(api_key, api_base)
         self.name = name
@@ -138,14 +140,14 @@ class LiteLLMProvider(LLMProvider):
         self._options = dict(options or {})
         self._proxy = proxy
         self._connect_s = connect_s
-        self._own: tuple[asyncio.AbstractEventLoop, Any] | None = None
+        self._own_client: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def get_default_model(self) -> str:
-        """The model asked when a call names none."""
+        """The model used when a call names none."""
         return self._default_model
 
     def prepare(self) -> None:
-        """Begin to load LiteLLM in a thread."""
+        """Start loading LiteLLM in a thread."""
         start_loading()
 
     def chat_stream(
@@ -156,24 +158,24 @@ class LiteLLMProvider(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
+        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         return self._stream(messages, tools or (), model or self._default_model, max_tokens, temperature)
 
     async def close(self) -> None:
-        """Close LiteLLM's connections. It keeps them for all providers together: the last one out closes them."""
+        """Close LiteLLM's connections. All providers share them, so the last one closes them."""
         _users.discard(self)
-        if self._own is not None:
-            await self._own[1].close()
-            self._own = None
+        if self._own_client is not None:
+            await self._own_client[1].close()
+            self._own_client = None
         if _users or _loading is None or not _loading.done() or _loading.exception() is not None:
             return
         litellm = _loading.result()
         await litellm.close_litellm_async_clients()
-        litellm.in_memory_llm_clients_cache.flush_cache()  # else the next provider gets the closed ones
-        # One lives outside of the cache once that was flushed, and opens a session anew for each loop.
-        outside = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
-        if outside is not None:
-            await outside.aclose()
+        litellm.in_memory_llm_clients_cache.flush_cache()  # otherwise the next provider gets the closed ones
+        # The module-level client is not in that cache and opens a session for each event loop.
+        module_transport = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
+        if module_transport is not None:
+            await module_transport.aclose()
 
     async def _stream(
         self,
@@ -184,29 +186,29 @@ class LiteLLMProvider(LLMProvider):
         temperature: float,
     ) -> AsyncIterator[Delta]:
         litellm = await asyncio.wrap_future(start_loading())
-        _ignore_its_warnings()
+        _ignore_litellm_warnings()
         _users.add(self)
         limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)
         client = await self._client(model)
         if client is not None:
             request["client"] = client
-        answer, texts = Answer(of=self.name), TextualDeltas(tools)
+        answer, texts = ChatAnswer(provider=self.name), TextToolDeltas(tools)
         stream: Any = None
         try:
-            with limits.next_sign(began=False):
+            with limits.wait(began=False):
                 stream = await litellm.acompletion(**request)
             chunks = aiter(stream)
             while True:
-                with limits.next_sign(began=answer.began):
+                with limits.wait(began=answer.began):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
-                for delta in texts.passed(answer.feed(chunk.model_dump(exclude_none=True))):
+                for delta in texts.filter(answer.feed(chunk.model_dump(exclude_none=True))):
                     yield delta
         except ModelCallError:
             raise
-        except Exception as error:  # a wall around a connection: LiteLLM raises whatever its parts raise
+        except Exception as error:  # LiteLLM raises whatever its dependencies raise
             raise self._error(error, model, began=answer.began) from None
         finally:
             limits.close()
@@ -218,38 +220,43 @@ class LiteLLMProvider(LLMProvider):
             raise StreamCutError("it ended without a finish_reason", target=self._target(model))
         deltas, response = answer.end()
         if not (response.usage or response.content or response.tool_calls or response.reasoning_content):
-            # What LiteLLM makes of a page that is no answer at all.
+            # What LiteLLM makes of a response that is not a completion.
             raise MalformedResponseError("an empty answer", target=self._target(model))
-        for delta in texts.passed([*deltas, Finished(response)]):
+        for delta in texts.filter([*deltas, Finished(response)]):
             yield delta
 
     async def _request(
-        self, rows: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str, max_tokens: int, temperature: float
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        max_tokens: int,
+        temperature: float,
     ) -> dict[str, Any]:
-        import httpx  # came with LiteLLM
+        import httpx  # a dependency of LiteLLM
 
-        sent = f"{self._prefix}/{model}" if self._prefix else model
-        claude = "claude" in sent.lower() or sent.startswith("anthropic/")
-        messages = await asyncio.to_thread(wire_messages, rows, Dialect()) if has_images(rows) else None
-        messages = messages if messages is not None else wire_messages(rows, Dialect())
+        full_model = f"{self._prefix}/{model}" if self._prefix else model
+        claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
+        encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect()) if has_images(messages) else None
+        encoded = encoded if encoded is not None else wire_messages(messages, RequestDialect())
         if claude:
-            _put_back_thinking(rows, messages)
-            _spell_ids(messages)
+            _restore_thinking(messages, encoded)
+            _normalize_ids(encoded)
         effort = self._reasoning_effort
-        if claude and effort and _lost_thinking(messages):
-            effort = None  # a step of another model is open: without its thoughts, thinking is refused
+        if claude and effort and _lacks_thinking(encoded):
+            effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
         if self._prompt_cache if self._prompt_cache is not None else claude:
-            messages, tools = _marked(messages, tools)
+            encoded, tools = _add_cache_markers(encoded, tools)
         request: dict[str, Any] = {
-            "model": sent,
-            "messages": messages,
+            "model": full_model,
+            "messages": encoded,
             "tools": list(tools) or None,
             "max_tokens": max_tokens,
             "temperature": 1 if claude and effort else temperature,
             "reasoning_effort": effort,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "api_key": self.api_key or ("none" if self.api_base else None),  # its openai client wants some key
+            "api_key": self.api_key or ("none" if self.api_base else None),  # its OpenAI client requires a key
             "api_base": self.api_base,
             "extra_headers": self._extra_headers or None,
             "extra_body": self._extra_body or None,
@@ -265,7 +272,7 @@ class LiteLLMProvider(LLMProvider):
         if not (self._proxy or self._connect_s) or self._prefix in ("azure", "openai"):
             return None
         loop = asyncio.get_running_loop()
-        if self._own is None or self._own[0] is not loop:  # connections die with the loop that made them
+        if self._own_client is None or self._own_client[0] is not loop:  # connections die with the loop that made them
             from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # LiteLLM is loaded by now
 
             from nanobot.providers.litellm_transport import LiteLLMTransport
@@ -273,25 +280,25 @@ class LiteLLMProvider(LLMProvider):
             url = self.api_base or "https://"
             connect_s = self._connect_s or self._timeouts.connect_s
             transport = await LiteLLMTransport.open(url, proxy=self._proxy, connect_s=connect_s)
-            self._own = (loop, AsyncHTTPHandler(transport=transport))
-        return self._own[1]
+            self._own_client = (loop, AsyncHTTPHandler(transport=transport))
+        return self._own_client[1]
 
     def _target(self, model: str) -> CallTarget:
         return CallTarget(self.name, model, redact(self.api_base or "", [self.api_key or ""]), self._config_key)
 
     def _error(self, error: Exception, model: str, *, began: bool) -> ModelCallError:
-        """Our typed error for one of LiteLLM's: by its class, else by status and body."""
+        """The typed error of a LiteLLM exception: by its class, else by status and body."""
         target = self._target(model)
-        secrets = secrets_in(self.api_key, self._extra_headers)
+        secrets = request_secrets(self.api_key, self._extra_headers)
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
-        told = _told(error)
-        said = told.message
-        detail = redact(said, secrets)
+        parsed = _error_response(error)
+        message = parsed.message
+        detail = redact(message, secrets)
         name = type(error).__name__
         if began or name == "MidStreamFallbackError":
             return StreamCutError(detail, target=target)
-        if _CONNECTION.search(said) or (name == "APIConnectionError" and "Connect" in said):
+        if _CONNECTION.search(message) or (name == "APIConnectionError" and "Connect" in message):
             return ConnectionFailedError(detail, target=target)
         kind = _KINDS.get(name)
         if kind is not None:
@@ -302,11 +309,11 @@ class LiteLLMProvider(LLMProvider):
             getattr(error, "response", None), "headers", {}
         )
         body = getattr(error, "body", None)
-        refusal = refusal_of(body) if isinstance(body, dict) else told
-        refusal = replace(
-            refusal, status=status, message=refusal.message or said, retry_after_s=retry_after_s(dict(headers))
+        response = error_response_of(body) if isinstance(body, dict) else parsed
+        response = replace(
+            response, status=status, message=response.message or message, retry_after_s=retry_after_s(dict(headers))
         )
-        return error_of(refusal, target, secrets)
+        return error_of(response, target, secrets)
 
 
 _KINDS: dict[str, type[ModelCallError]] = {
@@ -323,40 +330,40 @@ _CONNECTION = re.compile(
 )
 
 
-def _told(error: Exception) -> Refusal:
-    """What the provider said, without the names of LiteLLM's classes before it and the insides of objects in it."""
+def _error_response(error: Exception) -> ErrorResponse:
+    """The provider's message, without LiteLLM's class names before it and object representations in it."""
     text = str(getattr(error, "message", "") or error)
     text = re.split(r"\. Handle with `litellm|\nLiteLLM Retried|\s*Traceback \(most", text)[0].strip()
-    while found := re.match(r"(?:litellm\.)?\w+(?:Exception|Error|Timeout)(?: -|:)\s*|b(?=['\"])", text):
-        text = text[found.end() :]
+    while match := re.match(r"(?:litellm\.)?\w+(?:Exception|Error|Timeout)(?: -|:)\s*|b(?=['\"])", text):
+        text = text[match.end() :]
     text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     try:
-        told = refusal_of(json.loads(text))
+        parsed = error_response_of(json.loads(text))
     except ValueError:
-        return Refusal(0, re.sub(r"(?:: |\s?\bssl:)<\w[^<>]*>", "", text))
-    return told if told.message else replace(told, message=text)
+        return ErrorResponse(0, re.sub(r"(?:: |\s?\bssl:)<\w[^<>]*>", "", text))
+    return parsed if parsed.message else replace(parsed, message=text)
 
 
-def _put_back_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]]) -> None:
-    """Thoughts go back as they came, signed; those that nobody signed are another model's and stay out."""
-    thinkers = iter([row for row in rows if row["role"] == "assistant"])
+def _restore_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]]) -> None:
+    """Restore signed thinking blocks; unsigned ones come from another model and are dropped."""
+    assistant_rows = iter([row for row in rows if row["role"] == "assistant"])
     for message in messages:
         if message["role"] == "assistant":
-            blocks = [block for block in next(thinkers).get("thinking_blocks") or [] if _is_signed(block)]
+            blocks = [block for block in next(assistant_rows).get("thinking_blocks") or [] if _is_signed(block)]
             if blocks:
                 message["thinking_blocks"] = blocks
 
 
-def _spell_ids(messages: list[dict[str, Any]]) -> None:
-    """Ids as Anthropic takes them: letters, digits, dashes. LiteLLM's own way may make two of them one."""
+def _normalize_ids(messages: list[dict[str, Any]]) -> None:
+    """Rewrite call ids to letters, digits and dashes for Anthropic. LiteLLM's own rewriting can make two ids equal."""
     for message in messages:
         if "tool_call_id" in message:
-            message["tool_call_id"] = _spelled(message["tool_call_id"])
+            message["tool_call_id"] = _normalize_id(message["tool_call_id"])
         for call in message.get("tool_calls") or ():
-            call["id"] = _spelled(call["id"])
+            call["id"] = _normalize_id(call["id"])
 
 
-def _spelled(call_id: str) -> str:
+def _normalize_id(call_id: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+", call_id):
         return call_id
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', call_id)}-{zlib.crc32(call_id.encode()):08x}"
@@ -366,23 +373,23 @@ def _is_signed(block: dict[str, Any]) -> bool:
     return bool(block.get("signature")) or block.get("type") == "redacted_thinking"
 
 
-def _lost_thinking(messages: list[dict[str, Any]]) -> bool:
-    """Whether the step that goes on was begun without thoughts."""
+def _lacks_thinking(messages: list[dict[str, Any]]) -> bool:
+    """Whether the current step was begun without thinking blocks."""
     last = next((message for message in reversed(messages) if message["role"] != "tool"), None)
     return bool(last and last.get("tool_calls") and not last.get("thinking_blocks"))
 
 
-def _marked(
+def _add_cache_markers(
     messages: list[dict[str, Any]], tools: Sequence[ToolSchema]
 ) -> tuple[list[dict[str, Any]], Sequence[ToolSchema]]:
-    """Markers up to where the provider may cache: the tools, the system prompt, and the last two rows of input.
+    """Add cache markers to the tools, the system prompt and the last two input messages.
 
-    Two, so that what one request wrote is found by the next, which is longer. No text changes.
+    Two, so that the longer next request hits the cache that this one wrote. No text changes.
     """
     marked = list(messages)
-    places = [index for index, message in enumerate(marked) if message["role"] == "system"][-1:]
-    places += [index for index, message in enumerate(marked) if message["role"] in ("user", "tool")][-2:]
-    for index in places:
+    indexes = [index for index, message in enumerate(marked) if message["role"] == "system"][-1:]
+    indexes += [index for index, message in enumerate(marked) if message["role"] in ("user", "tool")][-2:]
+    for index in indexes:
         message = marked[index]
         if message["role"] == "tool":
             marked[index] = {**message, "cache_control": CACHE_MARKER}

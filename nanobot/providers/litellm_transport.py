@@ -1,23 +1,22 @@
-"""The way LiteLLM goes where the config sets one: through a proxy, with a limit of its own for connecting.
+"""An HTTP transport for LiteLLM's own client, with our proxy and connect timeout.
 
-Handed to LiteLLM's own client, which Anthropic, Bedrock and what else it speaks by itself go through. Only a provider
-with such a setting imports this: httpx comes with it.
+Used for Anthropic, Bedrock and whatever else LiteLLM speaks itself. Separate because it imports httpx: only a provider
+with such a setting loads it.
 """
 
 import httpx
 
-from nanobot.utils.http import proxy_for, ssl_context
+from nanobot.net.http import proxy_for, ssl_context
 
 
 class LiteLLMTransport(httpx.AsyncHTTPTransport):
-    """httpx, with our proxy and our limit.
+    """An httpx transport with our proxy and connect timeout.
 
-    LiteLLM asks by itself a second time after some failures of a connection, so those go up as one it lets pass.
+    LiteLLM itself retries some connection failures, so they are raised as a type that it does not retry.
     """
 
     @classmethod
     async def open(cls, url: str, *, proxy: str | None, connect_s: float) -> "LiteLLMTransport":
-        """To whatever lives at this URL."""
         transport = cls(verify=await ssl_context(url), trust_env=False, proxy=proxy_for(url, proxy))
         transport._connect_s = connect_s
         return transport
@@ -25,7 +24,6 @@ class LiteLLMTransport(httpx.AsyncHTTPTransport):
     _connect_s: float = 10
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it."""
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "connect": self._connect_s}
         try:
             return await super().handle_async_request(request)

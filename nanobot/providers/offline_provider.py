@@ -1,8 +1,7 @@
-"""A stand-in for a model, so that everything can be tried with no key and no network.
+"""A stand-in for a model, so that nanobot can be tried without a key and a network.
 
-It understands about ten intents by their wording and answers each through a real call of a tool it is offered. INTENTS
-is all it knows: a pattern, the call it leads to, and the sentence for what came back. It keeps nothing: what was asked
-and what was found it reads from the messages, as a model does.
+It recognises about ten intents by pattern and answers each with a real tool call. INTENTS is all it knows: a pattern,
+the call, and the reply for its result. It is stateless: like a model, it reads everything from the messages.
 """
 
 import json
@@ -13,8 +12,7 @@ from functools import cache
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema, did_nothing, is_our_word, text_of
-from nanobot.providers.answer import new_call_id
+from nanobot.messages.types import ChatMessage, Origin, ToolSchema, had_no_effect, is_synthetic, text_of
 from nanobot.providers.base import (
     Delta,
     Finished,
@@ -25,6 +23,7 @@ from nanobot.providers.base import (
     ToolCallRequest,
     call_context,
 )
+from nanobot.providers.wire.chat_response import new_call_id
 
 NOTICE = (
     "(No model is set up, so I only understand simple requests. To set one up, type `nanobot onboard`, "
@@ -37,17 +36,17 @@ ABILITIES = (
 )
 MEMORY_FILE = "memory/MEMORY.md"
 
-Words = re.Match[str]
+Match = re.Match[str]
 Call = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Something it understands: how it is said, which call it takes, and how what came back is told."""
+    """A request it recognises: its pattern, the tool call for it, and the reply to the result."""
 
     pattern: str
-    call: Callable[[Words], Call]
-    tell: Callable[[Words, str], str]
+    call: Callable[[Match], Call]
+    reply: Callable[[Match, str], str]
 
 
 def _lines(result: str) -> list[str]:
@@ -55,82 +54,82 @@ def _lines(result: str) -> list[str]:
 
 
 def _names(result: str) -> list[str]:
-    """The names in a listing, without sizes and remarks."""
+    """The names in a listing, without sizes and notes."""
     rows = [line for line in _lines(result) if not line.startswith("(")]
     return [re.sub(r"\s+\(?[\d.,]+ ?[kKMGTi]*[bB](?:ytes?)?\)?$", "", row) for row in rows]
 
 
-def _folder(words: Words) -> str:
-    return _clean(words["named"] or words["path"] or words["folder"] or ".")
+def _folder(match: Match) -> str:
+    return _clean(match["named"] or match["path"] or match["folder"] or ".")
 
 
-def _told_list(words: Words, result: str) -> str:
+def _list_reply(match: Match, result: str) -> str:
     names = _names(result)
-    place = "Your workspace" if _folder(words) == "." else f"`{_folder(words)}`"
+    label = "Your workspace" if _folder(match) == "." else f"`{_folder(match)}`"
     if not names:
-        return f"{place} is empty."
+        return f"{label} is empty."
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"{place} holds: {', '.join(names[:20])}{more}."
+    return f"{label} contains: {', '.join(names[:20])}{more}."
 
 
-def _told_quote(head: Callable[[Words], str]) -> Callable[[Words, str], str]:
-    """A sentence, then the result itself, cut to what one reads in a chat."""
+def _quote_reply(head: Callable[[Match], str]) -> Callable[[Match, str], str]:
+    """A reply of one sentence and the result, truncated to what fits into a chat."""
 
-    def tell(words: Words, result: str) -> str:
+    def reply(match: Match, result: str) -> str:
         text = result.strip("\n")
         cut = f"{text[:3000]}\n…" if len(text) > 3000 else text
-        return f"{head(words)}\n\n{cut}"
+        return f"{head(match)}\n\n{cut}"
 
-    return tell
-
-
-_told_web = _told_quote(lambda words: f"This is what {words['url'] or words['bare_url']} says:")
-_told_hits_whole = _told_quote(lambda words: f"The web says about `{_clean(words['what'] or words['query'])}`:")
+    return reply
 
 
-def _told_page(words: Words, result: str) -> str:
-    """The words of a page out of the JSON it comes in; of one that was cut on its way, what there is."""
+_web_reply = _quote_reply(lambda words: f"This is what {words['url'] or words['bare_url']} says:")
+_search_hits_reply = _quote_reply(lambda words: f"The web says about `{_clean(words['what'] or words['query'])}`:")
+
+
+def _page_reply(match: Match, result: str) -> str:
+    """The text of the page in the tool's JSON; for JSON that was truncated, the raw result."""
     try:
         page = json.loads(result)
         text, status = str(page["text"]), int(page["status"])
     except (ValueError, KeyError, TypeError):
-        return _told_web(words, result)
-    told = _told_web(words, _without_banner(text))
-    return f"The server answered {status}. {told}" if status >= 400 else told
+        return _web_reply(match, result)
+    reply = _web_reply(match, _without_banner(text))
+    return f"The server answered {status}. {reply}" if status >= 400 else reply
 
 
-def _told_hits(words: Words, result: str) -> str:
-    return _told_hits_whole(words, _without_banner(result))
+def _hits_reply(match: Match, result: str) -> str:
+    return _search_hits_reply(match, _without_banner(result))
 
 
 def _without_banner(text: str) -> str:
-    """Without the line that tells a model whose words these are: a person knows."""
+    """The text without the line that marks it as untrusted for a model."""
     return re.sub(r"\A\[From the web:[^\n]*\n+", "", text)
 
 
-def _told_search(words: Words, result: str) -> str:
+def _grep_reply(match: Match, result: str) -> str:
     rows = [line for line in _lines(result) if re.match(r".+?:\d+:", line)]
-    what = _clean(words["what"])
+    query = _clean(match["what"])
     if not rows:
-        return f"I found nothing for `{what}`."
-    shown = "\n".join(rows[:10])
+        return f"I found nothing for `{query}`."
+    excerpt = "\n".join(rows[:10])
     times = "place" if len(rows) == 1 else "places"
-    return f"I found `{what}` in {len(rows)} {times}:\n\n{shown}"
+    return f"I found `{query}` in {len(rows)} {times}:\n\n{excerpt}"
 
 
 def _clean(text: str) -> str:
-    """What was meant by a word in a sentence: without its quotes and the punctuation after it."""
+    """A value from a sentence, without quotes and trailing punctuation."""
     text = text.strip().rstrip("?!").strip()
     text = text[:-1] if text.endswith(".") and not text.endswith("..") and text != "." else text
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'`" else text
 
 
-def _reminder(words: Words) -> Call:
-    seconds = int(words["count"]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[words["unit"][0].lower()]
-    message = _clean(words["message"] or words["message_first"] or "Time is up.")
-    if words["every"].lower() == "every":
+def _reminder(match: Match) -> Call:
+    seconds = int(match["count"]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match["unit"][0].lower()]
+    message = _clean(match["message"] or match["message_first"] or "Time is up.")
+    if match["every"].lower() == "every":
         return "cron", {"action": "add", "message": message, "every_seconds": seconds}
-    from datetime import datetime, timedelta  # the one intent that knows the time
+    from datetime import datetime, timedelta  # only this intent needs the time
 
     at = datetime.now().astimezone() + timedelta(seconds=seconds)
     return "cron", {"action": "add", "message": message, "at": at.isoformat(timespec="seconds"), "deliver": True}
@@ -154,7 +153,7 @@ INTENTS: tuple[Intent, ...] = (
     Intent(
         rf".*\b(?:fetch|open|read|get|load|show|summari[sz]e|what)\b.*?{_URL}.*|{_URL.replace('<url>', '<bare_url>')}",
         lambda words: ("web_fetch", {"url": words["url"] or words["bare_url"]}),
-        _told_page,
+        _page_reply,
     ),
     Intent(
         r"remind me (?:(?:to|that|about) (?P<message_first>.+?) )?(?P<every>in|every|after) (?P<count>\d+)\s*"
@@ -184,31 +183,31 @@ INTENTS: tuple[Intent, ...] = (
     Intent(
         r"(?:run|execute|exec)\s+(?:the )?(?:(?:shell )?command:?\s+)?(?P<command>.+)|[$!]\s*(?P<shell>.+)",
         lambda words: ("exec", {"command": _command(words["command"] or words["shell"])}),
-        _told_quote(lambda words: f"I ran `{_command(words['command'] or words['shell'])}`:"),
+        _quote_reply(lambda words: f"I ran `{_command(words['command'] or words['shell'])}`:"),
     ),
     Intent(
         r"(?:search|look)(?: up)? (?:on )?(?:the )?(?:web|internet|online)(?: for)?\s+(?P<what>.+)|"
         r"(?:google|web search(?: for)?)\s+(?P<query>.+)",
         lambda words: ("web_search", {"query": _clean(words["what"] or words["query"])}),
-        _told_hits,
+        _hits_reply,
     ),
     Intent(
         r"(?:find|search for|look for|list)\s+(?:all )?(?:the )?(?:files? )?(?:named |called |matching |like )?"
         r"(?P<glob>[\"'`]?[\w./-]*[*?][\w.*?/-]*[\"'`]?)(?: files?)?[.?!]*",
         lambda words: ("glob", {"pattern": _clean(words["glob"])}),
-        _told_quote(lambda words: f"These files fit `{_clean(words['glob'])}`:"),
+        _quote_reply(lambda words: f"These files fit `{_clean(words['glob'])}`:"),
     ),
     Intent(
         r"(?:search|grep|look|find)(?: (?:in )?(?:my |the |all )?(?:files|workspace|folder|directory))?(?: for)?\s+"
         r"(?P<what>.+?)(?: in (?:my |the |all )?(?:files|workspace|folder|directory))?[.?!]*",
         lambda words: ("grep", {"pattern": re.escape(_clean(words["what"]))}),
-        _told_search,
+        _grep_reply,
     ),
     Intent(
         r"(?:read|show(?: me)?|open|print|cat|display|view|what(?:'s| is) in|what does|let me see|see)\s+"
         rf"(?:the )?(?:contents? of )?(?:the |my )?(?:file )?{_FILE}(?: say| contain)?[.?!]*",
         lambda words: ("read_file", {"path": _clean(words["file"])}),
-        _told_quote(lambda words: f"This is {_clean(words['file'])}:"),
+        _quote_reply(lambda words: f"This is {_clean(words['file'])}:"),
     ),
     Intent(
         r"(?:what is in|what's in|list|ls|show(?: me)?) (?:the )?"
@@ -217,7 +216,7 @@ INTENTS: tuple[Intent, ...] = (
         r"\b(?:workspace|files?|folders?|director(?:y|ies)|here)\b.*|(?:ls|dir|list)(?: files)?[.?!]*|"
         r"(?:list|ls|what is in|what's in) (?P<folder>[\"'`]?[\w.-]+[\"'`]?)[.?!]*",
         lambda words: ("list_dir", {"path": _folder(words)}),
-        _told_list,
+        _list_reply,
     ),
 )
 
@@ -230,17 +229,16 @@ _GREETING = re.compile(
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    """Compiled when it is first asked for: all of them take as long as the answer to a greeting."""
+    """Compiled on first use: compiling all of them takes as long as answering a greeting."""
     return re.compile(_PLEASE + f"(?:{text})", re.IGNORECASE | re.DOTALL)
 
 
 class OfflineProvider(LLMProvider):
-    """Stands in where no model can be reached. Deterministic, but for the ids of its calls."""
+    """Used when no model is available. Deterministic, except for the ids of its calls."""
 
     name = "offline"
 
     def get_default_model(self) -> str:
-        """The name it goes by."""
         return "offline"
 
     async def chat_stream(
@@ -251,14 +249,14 @@ class OfflineProvider(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """A tool call, or a sentence or two about what came back. Never raises."""
-        del model, max_tokens, temperature  # nothing here to choose or to sample
+        """Yield a tool call, or a sentence or two about its result. Never raises."""
+        del model, max_tokens, temperature  # nothing to choose or sample here
         answer = _answer(messages, {str(tool.get("function", {}).get("name")) for tool in tools or ()})
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
         if isinstance(answer, str):
             text = f"{answer}\n\n{NOTICE}"
-            for piece in re.findall(r"(?s).{1,80}", text):
-                yield TextDelta(piece)
+            for chunk in re.findall(r"(?s).{1,80}", text):
+                yield TextDelta(chunk)
             yield Finished(LLMResponse(text, usage=usage))
             return
         name, arguments = answer
@@ -268,67 +266,65 @@ class OfflineProvider(LLMProvider):
 
 
 def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
-    """What to say, or what to call, to the last thing the person said."""
-    asked_at = max((index for index, row in enumerate(messages) if _is_asked(row)), default=None)
-    if asked_at is None:
+    """The reply to the user's last message, or the tool call for it."""
+    prompt_index = max((index for index, row in enumerate(messages) if _is_prompt(row)), default=None)
+    if prompt_index is None:
         return ABILITIES
-    said = text_of(messages[asked_at]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
-    if call_context().cause == Origin.CRON:  # a reminder that was set without a model: its words are what was meant
-        return f"Reminder: {said}"
-    results = [row for row in messages[asked_at + 1 :] if row["role"] == "tool"]
-    if _GREETING.fullmatch(said):
+    prompt = text_of(messages[prompt_index]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
+    if call_context().cause == Origin.CRON:  # a reminder that was set without a model: repeat its text
+        return f"Reminder: {prompt}"
+    results = [row for row in messages[prompt_index + 1 :] if row["role"] == "tool"]
+    if _GREETING.fullmatch(prompt):
         return f"Hello! {ABILITIES}"
-    if _TOOLS.fullmatch(said):
+    if _TOOLS.fullmatch(prompt):
         names = ", ".join(sorted(offered))
         return f"My tools are: {names}." if names else "I have no tools at the moment."
     for intent in INTENTS:
-        words = _pattern(intent.pattern).fullmatch(said)
-        if words is not None:
-            return _act(intent, words, results, offered)
-    return f"I cannot answer that without a model. {ABILITIES}" if said else ABILITIES
+        match = _pattern(intent.pattern).fullmatch(prompt)
+        if match is not None:
+            return _act(intent, match, results, offered)
+    return f"I cannot answer that without a model. {ABILITIES}" if prompt else ABILITIES
 
 
-def _is_asked(row: ChatMessage) -> bool:
-    return row["role"] == "user" and not is_our_word(row)
+def _is_prompt(row: ChatMessage) -> bool:
+    return row["role"] == "user" and not is_synthetic(row)
 
 
-def _act(intent: Intent, words: Words, results: list[ChatMessage], offered: set[str]) -> str | Call:
-    name, arguments = intent.call(words)
-    if "fact" in words.groupdict():
-        return _remember(intent, words, results, offered)
+def _act(intent: Intent, match: Match, results: list[ChatMessage], offered: set[str]) -> str | Call:
+    name, arguments = intent.call(match)
+    if "fact" in match.groupdict():
+        return _remember(intent, match, results, offered)
     if not results:
-        return (
-            (name, arguments) if name in offered else f"I would need the tool `{name}` for that, and it is not there."
-        )
-    return _told(intent, words, results[-1])
+        return (name, arguments) if name in offered else f"I need the tool `{name}` for that, and it is not available."
+    return _reply(intent, match, results[-1])
 
 
-def _told(intent: Intent, words: Words, result: ChatMessage) -> str:
-    found = text_of(result["content"])
-    return f"That did not work. {_first_line(found)}" if did_nothing(result) else intent.tell(words, found)
+def _reply(intent: Intent, match: Match, result: ChatMessage) -> str:
+    text = text_of(result["content"])
+    return f"That did not work. {_first_line(text)}" if had_no_effect(result) else intent.reply(match, text)
 
 
-def _fact(words: Words) -> str:
-    return _clean(words["fact"])
+def _fact(match: Match) -> str:
+    return _clean(match["fact"])
 
 
-def _remember(intent: Intent, words: Words, results: list[ChatMessage], offered: set[str]) -> str | Call:
-    """Read the memory, add a line behind its last one, say so. A memory that is not there yet is begun."""
+def _remember(intent: Intent, match: Match, results: list[ChatMessage], offered: set[str]) -> str | Call:
+    """Read the memory, append a line, confirm. Creates the memory file if there is none."""
     needed = {"read_file", "edit_file", "write_file"} - offered
     if needed:
-        return f"I would need the tool `{min(needed)}` to remember that, and it is not there."
+        return f"I would need the tool `{min(needed)}` to remember that, and it is not available."
     if not results:
-        return intent.call(words)
+        return intent.call(match)
     if len(results) > 1:
-        return _told(intent, words, results[-1])
-    found = text_of(results[-1]["content"])
-    line = f"- {_fact(words)}"
-    lines = [re.sub(r"^\s*\d+(?:\t|[|:] ?)", "", row) for row in found.splitlines()]
-    lines = [] if did_nothing(results[-1]) or found.startswith("(") else [row for row in lines if row.strip()]
+        return _reply(intent, match, results[-1])
+    text = text_of(results[-1]["content"])
+    line = f"- {_fact(match)}"
+    lines = [re.sub(r"^\s*\d+(?:\t|[|:] ?)", "", row) for row in text.splitlines()]
+    lines = [] if had_no_effect(results[-1]) or text.startswith("(") else [row for row in lines if row.strip()]
     if line in lines:
-        return f"I know already: {_fact(words)}."
+        return f"I know already: {_fact(match)}."
     last = next((row for row in reversed(lines) if lines.count(row) == 1 and not row.startswith("(")), None)
     if last is None:
         return "write_file", {"path": MEMORY_FILE, "content": f"# Memory\n\n{line}\n"}
-    joint = "\n\n" if last.startswith("#") else "\n"
-    return "edit_file", {"path": MEMORY_FILE, "old_text": last, "new_text": f"{last}{joint}{line}"}
+    separator = "\n\n" if last.startswith("#") else "\n"
+    return "edit_file", {"path": MEMORY_FILE, "old_text": last, "new_text": f"{last}{separator}{line}"}

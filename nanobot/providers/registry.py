@@ -1,4 +1,4 @@
-"""The providers, by name and by model. Their rows are data in config/provider_table.py; people look for them here."""
+"""The promised import path of the provider table, which is data in config/provider_table.py."""
 
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_model, find_by_name
 

@@ -1,8 +1,8 @@
-"""Speech to text, behind a port: `Transcriber`. Groq, OpenAI and whoever else speaks their transcription API.
+"""Speech to text with Groq, OpenAI and other services that offer the same API.
 
 Follows the public references (platform.openai.com/docs/api-reference/audio, console.groq.com/docs/speech-to-text): a
-form with the recording, the model and perhaps the language. Endpoints go by the name of the file, so what is sent is
-named for what it is.
+form with the recording, the model and optionally the language. Endpoints detect the format by file name, so the name
+that is sent matches the content.
 """
 
 import asyncio
@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
 from nanobot.errors import ProviderError
+from nanobot.net.clients import connection_error_reason, load_httpx
+from nanobot.net.http import HttpPools, is_loopback
+from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -29,11 +32,8 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
-from nanobot.providers.failures import error_of, read_refusal
-from nanobot.security.secrets import redact, secrets_in
-from nanobot.utils.clients import load_httpx, reason_of
-from nanobot.utils.http import HttpPools, is_loopback
-from nanobot.utils.text import human_size, in_a_tag
+from nanobot.security.secrets import redact, request_secrets
+from nanobot.utils.text import escape_brackets, human_size
 
 if TYPE_CHECKING:
     import httpx
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from nanobot.config.schema import Config
 
 MAX_BYTES = 25 * 1024 * 1024
-"""What the endpoints take at most."""
-_LARGEST_ANSWER = 4 * 1024 * 1024
+"""The endpoints' upload limit."""
+_MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 _DEFAULT = "groq"
-_SPARE = "openai"
+_ALTERNATIVE = "openai"
 _MODELS = {"groq": "whisper-large-v3-turbo", "openai": "gpt-4o-mini-transcribe"}
-_ANY_MODEL = "whisper-1"
+_FALLBACK_MODEL = "whisper-1"
 
-_SENT_AS = {
+_UPLOAD_EXTENSIONS = {
     ".flac": "flac", ".mp3": "mp3", ".mpga": "mp3", ".mpeg": "mp3", ".mp4": "mp4", ".m4a": "m4a", ".wav": "wav",
     ".webm": "webm", ".ogg": "ogg", ".oga": "ogg", ".opus": "ogg",
 }  # fmt: skip
@@ -64,40 +64,38 @@ _MAGIC = (
     (re.compile(rb"....ftyp", re.DOTALL), "m4a"),
     (re.compile(rb"\x1a\x45\xdf\xa3"), "webm"),
 )
-"""How recordings begin, for those whose name does not tell what they are."""
-_AUDIO = frozenset({*_SENT_AS, ".aac", ".amr", ".silk", ".wma"}) - {".mp4", ".mpeg", ".webm"}
-"""Names by which an attachment is known to be somebody's voice or music, and no film."""
+"""First bytes of recordings, for files whose name does not tell the format."""
+_AUDIO = frozenset({*_UPLOAD_EXTENSIONS, ".aac", ".amr", ".silk", ".wma"}) - {".mp4", ".mpeg", ".webm"}
+"""Extensions that mark an attachment as audio, not video."""
 
 
 class UnusableRecordingError(ProviderError):
-    """The recording cannot be sent, or nothing can be heard in it. The text says what to do."""
+    """The recording cannot be sent, or has no speech. The text says what to do."""
 
 
 class TranscriptionRefusedError(ModelCallError):
-    """The recording was not taken."""
+    """The service rejected the recording."""
 
     next_step = "Send a shorter recording as mp3 or ogg, or set channels.transcriptionProvider to another provider."
 
 
-_REFUSALS = (InvalidRequestError, ContextOverflowError, ContentFilteredError, ModelNotFoundError)
-"""What the advice for chat models would be wrong for."""
+_CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError, ModelNotFoundError)
+"""Errors whose advice is written for chat models and would be wrong here."""
 
 
 class Transcriber(Protocol):
-    """Turns recordings into text."""
-
     async def transcribe(self, path: Path) -> str:
-        """What is said in this file: never empty. Raises ProviderError; cancelling closes the connection."""
+        """The spoken text of this file, never empty. Raises ProviderError; cancelling closes the connection."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Called once, after the last call."""
+        """Close connections. Called once, after the last call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionEndpoint:
-    """Where recordings go, and as what."""
+    """Address and settings of a transcription service."""
 
     provider: str
     api_base: str
@@ -110,33 +108,32 @@ class TranscriptionEndpoint:
     connect_s: float = 10
     total_s: float = 180
     pauses_s: Sequence[float] = (1, 2)
-    """How long to wait before each further try, where the server does not say it."""
-    longest_pause_s: float = 20
+    """Seconds before each retry, unless the server asks for another wait."""
+    max_pause_s: float = 20
 
     @property
     def target(self) -> CallTarget:
-        """Who is asked, for a person to read."""
         return CallTarget(self.provider, self.model, redact(self.api_base, [self.api_key or ""]), self.config_key)
 
 
 class HttpTranscriber:
-    """An endpoint that speaks OpenAI's `audio/transcriptions`."""
+    """A service with OpenAI's `audio/transcriptions` endpoint."""
 
     def __init__(self, endpoint: TranscriptionEndpoint, pools: HttpPools | None = None) -> None:
         self._endpoint = endpoint
         self._pools = pools or HttpPools(proxy=endpoint.proxy)
 
     async def transcribe(self, path: Path) -> str:
-        """What is said in this file. What may be over in a moment is tried again, as often as the endpoint says."""
-        name, data = await asyncio.to_thread(_recording, path)
+        """As the protocol says. Transient failures are retried once for each entry of `pauses_s`."""
+        name, data = await asyncio.to_thread(_read_recording, path)
         for pause in (*self._endpoint.pauses_s, None):
             try:
                 text = await self._ask(name, data)
                 break
             except ModelCallError as error:
                 wait = pause if error.retry_after_s is None else error.retry_after_s
-                final = pause is None or wait is None or wait > self._endpoint.longest_pause_s
-                if final or not _may_pass(error):
+                final = pause is None or wait is None or wait > self._endpoint.max_pause_s
+                if final or not _is_retryable(error):
                     raise
                 await asyncio.sleep(wait or 0)
         if not text:
@@ -144,7 +141,6 @@ class HttpTranscriber:
         return text
 
     async def close(self) -> None:
-        """Close idle connections."""
         await self._pools.close()
 
     async def _ask(self, name: str, data: bytes) -> str:
@@ -162,7 +158,7 @@ class HttpTranscriber:
         except httpx.ConnectTimeout:
             raise self._error(ConnectionFailedError, f"no connection within {endpoint.connect_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ImportError, UnicodeError) as error:
-            raise self._error(ConnectionFailedError, reason_of(error)) from None
+            raise self._error(ConnectionFailedError, connection_error_reason(error)) from None
 
     async def _exchange(self, name: str, data: bytes) -> str:
         import httpx
@@ -175,7 +171,7 @@ class HttpTranscriber:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nanobot"}
         if endpoint.api_key:
             headers["Authorization"] = f"Bearer {endpoint.api_key}"
-        async with self._pools.lend(url) as client:
+        async with self._pools.borrow_client(url) as client:
             try:
                 request = client.build_request(
                     "POST",
@@ -185,7 +181,7 @@ class HttpTranscriber:
                     headers={**headers, **endpoint.extra_headers},
                     timeout=httpx.Timeout(None, connect=endpoint.connect_s),
                 )
-            except (TypeError, ValueError) as error:  # a key or a header with a character that HTTP does not carry
+            except (TypeError, ValueError) as error:  # a key or header with a character that HTTP does not allow
                 problem = f"the request cannot be built: {type(error).__name__}"
                 raise self._error(ConnectionFailedError, problem) from None
             response = await client.send(request, stream=True)
@@ -194,36 +190,36 @@ class HttpTranscriber:
             finally:
                 await response.aclose()
         if response.status_code != 200:
-            raise self._refused(response, body)
+            raise self._response_error(response, body)
         return self._text(body)
 
     async def _read(self, response: "httpx.Response") -> bytes:
         body = b""
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) > _LARGEST_ANSWER:
-                raise self._error(MalformedResponseError, f"more than {_LARGEST_ANSWER >> 20} MB of answer")
+            if len(body) > _MAX_RESPONSE_BYTES:
+                raise self._error(MalformedResponseError, f"more than {_MAX_RESPONSE_BYTES >> 20} MB of answer")
         return body
 
-    def _refused(self, response: "httpx.Response", body: bytes) -> ModelCallError:
+    def _response_error(self, response: "httpx.Response", body: bytes) -> ModelCallError:
         status = response.status_code
         if 300 <= status < 400:
-            place = response.headers.get("location", "elsewhere")
-            return self._error(MalformedResponseError, f"a redirect to {place}, not followed with a key", status)
-        error = error_of(read_refusal(status, body, response.headers), self._endpoint.target, self._secrets())
-        if isinstance(error, _REFUSALS):
+            location = response.headers.get("location", "elsewhere")
+            return self._error(MalformedResponseError, f"a redirect to {location}, not followed with a key", status)
+        error = error_of(parse_error_response(status, body, response.headers), self._endpoint.target, self._secrets())
+        if isinstance(error, _CHAT_ERRORS):
             return TranscriptionRefusedError(error.detail, target=error.target, status=status)
         return error
 
     def _text(self, body: bytes) -> str:
-        """The words in an answer: JSON, or plain text from servers that know nothing else."""
+        """The text in a response: JSON, or plain text from servers that return only that."""
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
-            said = body.decode("utf-8", "replace").strip()
-            if said.startswith(("{", "[", "<")) or "\ufffd" in said or "\0" in said:
-                raise self._error(MalformedResponseError, f"not JSON: {said[:100]}") from None
-            return said
+            text = body.decode("utf-8", "replace").strip()
+            if text.startswith(("{", "[", "<")) or "\ufffd" in text or "\0" in text:
+                raise self._error(MalformedResponseError, f"not JSON: {text[:100]}") from None
+            return text
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):
             return str(answer["text"]).strip()
         raise self._error(MalformedResponseError, f"no text in it: {json.dumps(answer)[:100]}")
@@ -232,21 +228,21 @@ class HttpTranscriber:
         return kind(redact(detail, self._secrets()), target=self._endpoint.target, status=status)
 
     def _secrets(self) -> list[str]:
-        return secrets_in(self._endpoint.api_key, self._endpoint.extra_headers)
+        return request_secrets(self._endpoint.api_key, self._endpoint.extra_headers)
 
 
-def _may_pass(error: ModelCallError) -> bool:
-    """Whether the same again may go well. Whoever had all the time there is does not get it three times."""
+def _is_retryable(error: ModelCallError) -> bool:
+    """Whether a retry may succeed. A timeout is not retried: it has used up the full limit."""
     return error.try_elsewhere is TryElsewhere.OTHER_MODEL and not isinstance(error, ProviderTimeoutError)
 
 
-def _recording(path: Path) -> tuple[str, bytes]:
-    """The name it is sent under, and its bytes. Too large a file is refused unread. Blocking."""
+def _read_recording(path: Path) -> tuple[str, bytes]:
+    """The name to send and the bytes of a recording. Too large a file is rejected unread. Blocking."""
     try:
         state = path.stat()
         size = state.st_size
-        if not stat.S_ISREG(state.st_mode):  # a pipe or a device might keep us for ever
-            raise UnusableRecordingError(f"{path.name} is no file. Send a recording.")
+        if not stat.S_ISREG(state.st_mode):  # reading a pipe or a device might block forever
+            raise UnusableRecordingError(f"{path.name} is not a regular file. Send a recording.")
         if size > MAX_BYTES:
             raise UnusableRecordingError(
                 f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "
@@ -259,7 +255,9 @@ def _recording(path: Path) -> tuple[str, bytes]:
     if not 0 < len(data) <= MAX_BYTES:
         problem = "is empty" if not data else "grew while it was read"
         raise UnusableRecordingError(f"{path.name} {problem}. Send it again.")
-    kind = _SENT_AS.get(path.suffix.lower()) or next((name for magic, name in _MAGIC if magic.match(data)), None)
+    kind = _UPLOAD_EXTENSIONS.get(path.suffix.lower()) or next(
+        (name for magic, name in _MAGIC if magic.match(data)), None
+    )
     if kind is None:
         known = ", ".join(sorted(_MIME))
         raise UnusableRecordingError(f"{path.name} is in no format that can be transcribed. Send one of {known}.")
@@ -268,7 +266,7 @@ def _recording(path: Path) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTranscriber:
-    """Who turns recordings into text, or None; and why, in a sentence."""
+    """The transcriber, or None; `reason` says why, in a sentence."""
 
     transcriber: Transcriber | None
     reason: str
@@ -277,18 +275,19 @@ class ChosenTranscriber:
 def choose_transcriber(
     config: "Config", environ: Mapping[str, str], *, provider: str | None = None, language: str | None = None
 ) -> ChosenTranscriber:
-    """The transcriber that `channels.transcriptionProvider` names; `provider` and `language` are a channel's own word.
+    """The transcriber that `channels.transcriptionProvider` names; `provider` and `language` are a channel's own
+    settings.
 
-    Where nobody named one, OpenAI stands in for Groq if only OpenAI has a key. Nothing is opened before the first use.
+    If none is named and only OpenAI has a key, OpenAI replaces Groq. Connections open on first use.
     """
     channels = config.channels
     name = provider or channels.transcription_provider or _DEFAULT
     language = language or channels.transcription_language
     chosen = _endpoint(config, environ, name, language)
-    named = provider or "transcription_provider" in channels.model_fields_set
-    if isinstance(chosen, str) and not named:
-        spare = _endpoint(config, environ, _SPARE, language)
-        chosen = chosen if isinstance(spare, str) else spare
+    is_explicit = provider or "transcription_provider" in channels.model_fields_set
+    if isinstance(chosen, str) and not is_explicit:
+        alternative = _endpoint(config, environ, _ALTERNATIVE, language)
+        chosen = chosen if isinstance(alternative, str) else alternative
     if isinstance(chosen, str):
         return ChosenTranscriber(None, chosen)
     return ChosenTranscriber(HttpTranscriber(chosen), f"{chosen.provider}, model {chosen.model}")
@@ -297,62 +296,62 @@ def choose_transcriber(
 def _endpoint(
     config: "Config", environ: Mapping[str, str], name: str, language: str | None
 ) -> TranscriptionEndpoint | str:
-    """The endpoint of that name, or what is missing for it."""
+    """The endpoint of that provider, or a sentence about what is missing."""
     sections = config.providers.by_name()
     spec = find_by_name(name)
     if spec is None:
-        own = next((known for known in sections if plain_name(known) == plain_name(name)), None)
-        if own is None:
-            return f"channels.transcriptionProvider names {name}, which is no provider. Set it to groq or openai."
-        spec = ProviderSpec(own, own, needs_key=False)
+        custom = next((known for known in sections if plain_name(known) == plain_name(name)), None)
+        if custom is None:
+            return f"channels.transcriptionProvider names {name}, which is not a provider. Set it to groq or openai."
+        spec = ProviderSpec(custom, custom, needs_key=False)
     section = sections[spec.name]
     base = section.api_base or spec.default_api_base
     if not base or not spec.speaks_chat_completions:
         problem = (
-            f"{spec.display_name} transcribes nothing" if base else f"providers.{spec.config_key}.apiBase is empty"
+            f"{spec.display_name} offers no transcription" if base else f"providers.{spec.config_key}.apiBase is empty"
         )
         return f"{problem}. Set channels.transcriptionProvider to groq or openai."
-    key = section.api_key or spec.key_in(environ)
+    key = section.api_key or spec.env_key(environ)
     if spec.needs_key and not key and not is_loopback(urlsplit(base).hostname or ""):
         variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
         return (
             f"There is no key for {spec.display_name}, which transcribes recordings. "
             f"Set providers.{spec.config_key}.apiKey in the config{variables}."
         )
-    usual = TranscriptionEndpoint(spec.name, base, "")
+    defaults = TranscriptionEndpoint(spec.name, base, "")
     return TranscriptionEndpoint(
         spec.name,
         base,
-        _MODELS.get(spec.name, _ANY_MODEL),
+        _MODELS.get(spec.name, _FALLBACK_MODEL),
         key or None,
         language or None,
         f"providers.{spec.config_key}.apiKey",
         dict(section.extra_headers or {}),
         section.proxy or None,
-        section.connect_timeout_s or usual.connect_s,
-        section.total_timeout_s or usual.total_s,
+        section.connect_timeout_s or defaults.connect_s,
+        section.total_timeout_s or defaults.total_s,
     )
 
 
 def is_recording(path: str) -> bool:
-    """Whether an attachment is sound, by its name."""
+    """Whether an attachment is audio, judged by its extension."""
     return PurePath(path).suffix.lower() in _AUDIO
 
 
-async def with_transcriptions(text: str, media: Sequence[str], chosen: ChosenTranscriber) -> str:
-    """The person's text, and behind it `[transcription: ...]` for each recording among the attachments.
+async def append_transcriptions(text: str, media: Sequence[str], chosen: ChosenTranscriber) -> str:
+    """Append `[transcription: ...]` to the text for each recording among the attachments.
 
-    Never raises for a recording that cannot be transcribed: then the tag says why, and the agent can say it.
+    Never raises if a recording cannot be transcribed: the tag then says why, so that the agent can tell the user.
     """
     recordings = [path for path in media if is_recording(path)]
-    tags = await asyncio.gather(*(_tag(Path(path), chosen) for path in recordings))
+    tags = await asyncio.gather(*(_transcription_tag(Path(path), chosen) for path in recordings))
     return "\n".join([text, *tags] if text.strip() else tags) if tags else text
 
 
-async def _tag(path: Path, chosen: ChosenTranscriber) -> str:
+async def _transcription_tag(path: Path, chosen: ChosenTranscriber) -> str:
     if chosen.transcriber is None:
-        return f"[transcription: failed, {in_a_tag(chosen.reason)}]"
+        return f"[transcription: failed, {escape_brackets(chosen.reason)}]"
     try:
-        return f"[transcription: {in_a_tag(await chosen.transcriber.transcribe(path))}]"
+        return f"[transcription: {escape_brackets(await chosen.transcriber.transcribe(path))}]"
     except ProviderError as error:
-        return f"[transcription: failed, {in_a_tag(str(error))}]"
+        return f"[transcription: failed, {escape_brackets(str(error))}]"

@@ -1,8 +1,7 @@
-"""Secrets out of texts: the values we know, and what has the shape or the name of a key wherever it stands.
+"""Finding and redacting secrets: known values, and whatever has the shape or the name of a key.
 
-Errors, traces and what is shown of them go through here, so that there is one truth about what a secret looks like.
-What is taken for one by mistake costs a word; what is missed costs a key. So in doubt it goes. Where a mistake costs
-more (a file that the agent reads and writes back), only the values we know are taken out: `vault` has them.
+Errors, logs, traces and displays use it. In doubt a text is redacted: a false match costs a word, a missed one a key.
+Where a mistake costs more (a file that the agent reads and writes back) only known values are redacted: `redaction`.
 """
 
 import os
@@ -11,12 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
-from nanobot.security.spellings import MARK, KnownValues
-
-__all__ = ["MARK", "Redactor", "is_telling", "named_secrets", "redact", "secrets_in", "secrets_of"]
+from nanobot.security.encodings import MARK, SecretIndex
 
 LOOK_AHEAD = 320
-"""How far behind the end of what is kept of a text we look, so that no secret is cut in half and not known again."""
+"""Characters read beyond a cut, so that a secret at the cut is still recognized."""
 
 _SHAPES = (
     (("-----BEGIN",), r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z)"),
@@ -36,41 +33,39 @@ _NAMES = (
     r"(?:password|passwd|passphrase|pwd|secret|token|cookie|authorization|"
     r"(?:api|access|account|encryption|master|private|secret|shared|signing)[_-]?key)"
 )
-_NAMED = (
+_NAMED_SECRET = (
     # name: value, "name": "value", name=value, --name value; in JSON inside JSON the quotes have backslashes
     rf"(?P<name>{_NAMES}(?:\\*[\"'])?\s*[:=]\s*|--(?:[a-z]+-)*{_NAMES}\s+)(?P<scheme>(?:basic|bearer|token)\s+)?"
-    r"(?P<value>\[key\]|\"(?:\\.|[^\"\\])*\"?|\\+\"(?:(?!\\+\").)*(?:\\+\")?|'[^']*'?|[^\s\"'&,;)}\]\\]+)"
+    r"(?P<value>\[key\]|\"(?:\\.|[^\"\\])*\"?|\\++\"(?:[^\\]|\\++(?!\"))*+(?:\\+\")?|'[^']*'?|[^\s\"'&,;)}\]\\]+)"
 )
 _NAME_HINTS = ("password", "passwd", "passphrase", "pwd", "secret", "token", "cookie", "key", "authorization")
-_TELLING_NAME = re.compile(
+_SECRET_NAME = re.compile(
     r"(?:key|token|secret|password|passwd|passphrase|cookie|credentials?|authorization|auth)$|.(?<!^old)pwd$",
     re.IGNORECASE,
 )
 """`PWD` and `OLDPWD` are folders."""
-_STANDS_FOR_NONE = re.compile(
+_PLACEHOLDER = re.compile(
     r"(?:sk-)?(?:no|not|none|empty|dummy|fake|unused|local|lm|your|my|the|any|some)[-_ ]?(?:api)?[-_ ]?"
     r"(?:key|token|needed|required|key[-_ ](?:here|needed|required)|studio|thing)|placeholder|changeme|(.)\1*",
     re.IGNORECASE,
 )
-"""What people write where a server wants a key and takes any: to hide it everywhere would hide words, not keys."""
-_TELLING_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
+"""Placeholders for a key that a server does not check; redacting them would redact ordinary words."""
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
 
 
 @cache
 def _shapes() -> list[tuple[str, re.Pattern[str]]]:
-    """What to look for first, since that costs nothing, and then in full. Compiled when first needed: it takes 3 ms."""
+    """Each pattern with a hint that is searched first, which is cheap. Compiled on first use: it takes 3 ms."""
     return [(hint, re.compile(pattern, re.DOTALL)) for hints, pattern in _SHAPES for hint in hints]
 
 
 @cache
-def _named() -> re.Pattern[str]:
-    return re.compile(_NAMED, re.IGNORECASE | re.DOTALL)
+def _named_secret() -> re.Pattern[str]:
+    return re.compile(_NAMED_SECRET, re.IGNORECASE | re.DOTALL)
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without these secrets, and without keys of a known shape, whole or as vendors shorten them
-    (`sk-ab***yz`).
-    """
+    """Replace these secrets, and keys of a known shape, whole or as vendors shorten them (`sk-ab***yz`)."""
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, MARK)
@@ -80,69 +75,69 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
-def secrets_in(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
-    """What must not be told of a request: its key, and the headers whose names say that they carry one."""
-    return [api_key or "", *(value for name, value in headers.items() if _TELLING_HEADER.search(name))]
+def request_secrets(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
+    """The secrets of a request: its key, and the headers whose names say that they carry one."""
+    return [api_key or "", *(value for name, value in headers.items() if _SECRET_HEADER.search(name))]
 
 
-def secrets_of(settings: Mapping[str, Any], environ: Mapping[str, str]) -> set[str]:
-    """The values that settings and environment hold under names that tell a secret, and passwords in addresses.
+def secret_values(settings: Mapping[str, Any], environ: Mapping[str, str]) -> set[str]:
+    """Values of settings and environment under names of secrets, and passwords in URLs.
 
-    A short word of letters alone (`none`, `ollama`) stands for "no key", and would be missed everywhere.
+    A short word of letters (`none`, `ollama`) means "no key", and is left out: it would be redacted everywhere.
     """
     return {*named_secrets(settings, environ)}
 
 
 def named_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """These values, each with the name of where it stands: `providers.openai.api_key`, `GITHUB_TOKEN`."""
-    found = {value: name for name, value in (*_values_in(settings), *_values_in(environ))}
-    return {value: name for value, name in found.items() if is_worth_hiding(value)}
+    """These values, each with its location: `providers.openai.api_key`, `GITHUB_TOKEN`."""
+    locations = {value: name for name, value in (*_values_in(settings), *_values_in(environ))}
+    return {value: name for value, name in locations.items() if is_worth_hiding(value)}
 
 
 def is_worth_hiding(value: str) -> bool:
-    """Whether a value under a telling name is a secret at all: no word for "none needed", and no path to a file."""
+    """Whether a value under the name of a secret is one: not a placeholder, not the path of a file."""
     long_enough = len(value) >= 8 or (len(value) >= 4 and not value.isalpha())
-    return long_enough and not _STANDS_FOR_NONE.fullmatch(value) and not _is_place(value)
+    return long_enough and not _PLACEHOLDER.fullmatch(value) and not _is_path(value)
 
 
-def _is_place(value: str) -> bool:
-    """Whether it is where a secret is kept: GOOGLE_APPLICATION_CREDENTIALS and its like name a file."""
-    place = os.path.expanduser(value)  # noqa: PTH111 it may be anything
-    return os.path.isabs(place) and os.path.exists(place)  # noqa: PTH117, PTH110
+def _is_path(value: str) -> bool:
+    """Whether it is an existing path, as in GOOGLE_APPLICATION_CREDENTIALS."""
+    path = os.path.expanduser(value)  # noqa: PTH111 it may be anything
+    return os.path.isabs(path) and os.path.exists(path)  # noqa: PTH117, PTH110
 
 
 class Redactor:
-    """Takes secrets out of whatever is kept or shown. `known` is asked once, when first needed."""
+    """Redacts whatever is stored or shown. `known` is called once, on first use."""
 
     def __init__(self, known: Callable[[], Iterable[str]] = tuple) -> None:
-        self._ask = known
+        self._load = known
 
     def text(self, text: str) -> str:
-        """The text without what is known, looks or is called like a secret."""
-        text = redact(self._known.out_of(text))
+        """Redact known values, and what looks like or is named as a secret."""
+        text = redact(self._known.redact(text))
         lower = text.lower()
         for hint in _NAME_HINTS:
             if hint in lower:
-                return _named().sub(_without_value, text)
+                return _named_secret().sub(_without_value, text)
         return text
 
     def head(self, text: str, limit: int) -> str:
-        """The first characters, with a word on how many follow. Costs the same however long the text is."""
+        """The first `limit` characters, with the number of those left out. The cost does not depend on the length."""
         seen = text[: limit + self.look_ahead]
         shown = self.text(seen)
         if len(text) <= limit:
             return shown
-        if len(seen) < len(text):  # at the end of what was seen stands what may be half a secret
+        if len(seen) < len(text):  # the end of what was read may be half a secret
             shown = shown[: -self.look_ahead]
         return f"{shown[:limit]}... [{len(text) - limit} more characters]"
 
     def value(self, value: Any, limit: int = 1 << 40) -> Any:
-        """JSON without secrets: under a telling name nothing is left, longer texts keep their head."""
+        """Redact JSON: values under the name of a secret completely; long texts are cut to their head."""
         if isinstance(value, str):
             return self.head(value, limit)
         if isinstance(value, dict):
             return {
-                self.head(str(name), limit): MARK if inner and is_telling(str(name)) else self.value(inner, limit)
+                self.head(str(name), limit): MARK if inner and is_secret_name(str(name)) else self.value(inner, limit)
                 for name, inner in value.items()
             }
         if isinstance(value, list | tuple):
@@ -150,7 +145,7 @@ class Redactor:
         return value
 
     def texts(self, value: Any) -> Any:
-        """JSON with every text in it cleaned. Names are left in peace: a schema may well describe a token."""
+        """Redact every text in JSON. Names stay: a schema may describe a token."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -161,17 +156,17 @@ class Redactor:
 
     @cached_property
     def look_ahead(self) -> int:
-        """How much more than is kept must be looked at."""
+        """Characters that have to be read beyond a cut."""
         return max(LOOK_AHEAD, self._known.longest)
 
     @cached_property
-    def _known(self) -> KnownValues:
-        return KnownValues(self._ask())
+    def _known(self) -> SecretIndex:
+        return SecretIndex(self._load())
 
 
-def is_telling(name: str) -> bool:
-    """Whether a name says that its value is a secret: `api_key`, `botToken`, `DB_PASSWORD`."""
-    return _TELLING_NAME.search(name) is not None
+def is_secret_name(name: str) -> bool:
+    """Whether a name belongs to a secret: `api_key`, `botToken`, `DB_PASSWORD`."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _without_value(match: re.Match[str]) -> str:
@@ -183,7 +178,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values, the name as a path with dots."""
+    """Names, as dotted paths, with their values."""
     if isinstance(value, Mapping):
         for inner_name, inner in value.items():
             yield from _values_in(inner, f"{name}.{inner_name}" if name else str(inner_name))
@@ -191,13 +186,13 @@ def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
         for inner in value:
             yield from _values_in(inner, name)
         texts = " ".join(inner for inner in value if isinstance(inner, str))
-        yield from ((name, found) for found in _named_values(texts))  # --token VALUE
+        yield from ((name, secret) for secret in _named_values(texts))  # --token VALUE
     elif isinstance(value, str):
-        if is_telling(name):
+        if is_secret_name(name):
             yield name, value
-            yield name, value.rpartition(" ")[2]  # `Bearer ...` may be repeated without its first word
+            yield name, value.rpartition(" ")[2]  # the token of `Bearer ...` may be repeated alone
         else:
-            yield from ((name, found) for found in _named_values(value))
+            yield from ((name, secret) for secret in _named_values(value))
         if "://" in value:
             yield from ((name, match[1]) for match in re.finditer(r"://[^\s/@:]{0,80}:([^\s/]{1,200})@", value))
 
@@ -205,4 +200,4 @@ def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 def _named_values(text: str) -> Iterator[str]:
     lower = text.lower()
     if any(hint in lower for hint in _NAME_HINTS):
-        yield from (match["value"].strip("\"'\\") for match in _named().finditer(text))
+        yield from (match["value"].strip("\"'\\") for match in _named_secret().finditer(text))

@@ -1,6 +1,5 @@
-"""Sessions: stored conversations, and the half-done turn beside them.
+"""Sessions: stored conversations, one append-only file for each session key, and the checkpoint of a turn in progress.
 
-The agent, runtime and cli may import it; providers are strangers. Read types (a session in memory), then manager,
-folder and stems (which file is whose), then reader and writer (the disk), records, lines, checkpoint; search finds
-what was said in all of them, imported brings in what others stored.
+Import `Session` and `SessionManager` from `nanobot.session.manager`, `Checkpoint` from `nanobot.session.checkpoint`.
+`nanobot.session.search` is full-text search.
 """

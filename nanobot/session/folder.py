@@ -1,129 +1,169 @@
-"""The folder of a workspace's sessions: which file belongs to which key, and the archive beside them.
+"""The folder of a workspace's sessions: which file belongs to which key, and the archive.
 
-A key asks for the stem of its name; where another key has that file, or was promised it, the later one gets another.
+A key gets the file named after it, or a name with a hash if another key has that file.
 """
 
+import codecs
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from glob import escape
 from pathlib import Path
 
+from nanobot.session.file_names import hashed_stem, stem_of
 from nanobot.session.records import owner_of
-from nanobot.session.stems import other_stem_of, stem_of
-from nanobot.utils.files import make_private_folder, sync_folder
-from nanobot.utils.locks import locked
-from nanobot.utils.refusals import refusal
+from nanobot.utils.locks import ProcessLock, file_lock
+from nanobot.utils.open_no_follow import move_in, open_own, own_folder, read_own, rename_own, replace_own
+from nanobot.utils.storage_error import storage_error
 
 
 class SessionFolder:
-    """The files of all sessions. `old` is where earlier releases kept them: each is moved here on first use."""
+    """The files of all sessions. Sessions of earlier releases are moved here from `old` on first use.
+
+    Paths are resolved and files are opened without following links, since a command may create links in the workspace.
+    """
 
     def __init__(self, workspace: Path | str, old: Path | None = None) -> None:
-        self.path = Path(workspace).expanduser() / "sessions"
+        self.path = Path(os.path.realpath(Path(workspace).expanduser())) / "sessions"
         self.write_lock = self.path / ".locks" / "write.lock"
-        """Held by whoever writes, in any process, for that moment."""
         self._archive = self.path / "archive"
-        self._old = old
-        self._promised: dict[str, str] = {}
+        self._old = None if old is None else Path(os.path.realpath(old))
+        self._reserved: dict[str, str] = {}
 
     def file_of(self, key: str) -> Path:
-        """The file of a key, there or not; its name is the key's own from now on. Raises StorageError."""
+        """Return the file of a key, existing or not, and reserve its name for the key. Raises StorageError."""
         path = self._choose(key)
-        self._promised[path.stem.casefold()] = key
+        self._reserved[path.stem.casefold()] = key
         return path
 
-    def turn_lock_of(self, key: str) -> Path:
-        """What a turn of this key holds."""
-        return self.write_lock.with_name(f"{self.file_of(key).stem}.lock")
+    def write_locked(self) -> AbstractContextManager[None]:
+        """Lock against writers in all processes, for the time of one write. Raises OSError."""
+        return file_lock(self.write_lock, open_own)
+
+    def turn_lock(self, key: str) -> ProcessLock:
+        """Return the lock held during a turn of this key."""
+        return ProcessLock(self.write_lock.with_name(f"{self.file_of(key).stem}.lock"), open_own)
 
     def find(self, key_or_stem: str) -> Path | None:
-        """The file of a live session by its key, or of any session by the stem of its file."""
+        """Return the file of a live session by its key, or of any session by its file stem; None if there is none."""
         path = self._choose(key_or_stem)
         if path.is_file():
             return path
         return next((path for path, _ in self.files() if path.stem == key_or_stem), None)
 
     def files(self) -> Iterator[tuple[Path, bool]]:
-        """Every file, and whether it is archived. Raises StorageError."""
-        places = [(self.path, False), (self._archive, True)]
+        """Yield every file, and whether it is archived. Raises StorageError."""
+        folders = [(self.path, False), (self._archive, True)]
         if self._old is not None and self._old != self.path:
-            places.append((self._old, False))
+            folders.append((self._old, False))
         seen = set()
-        for folder, archived in places:
+        for folder, archived in folders:
             try:
-                there = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
+                paths = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
             except OSError as error:
-                raise refusal(f"{folder} cannot be read", error) from error
-            for path in there:
+                raise storage_error(f"{folder} cannot be read", error) from error
+            for path in paths:
                 if (path.name, archived) not in seen:
                     seen.add((path.name, archived))
                     yield path, archived
 
-    def lost_to_another(self, path: Path, key: str) -> bool:
-        """Whether another process gave this name to another key since it was promised here."""
+    def is_taken_over(self, path: Path, key: str) -> bool:
+        """Whether another process gave this file to another key since it was reserved here."""
         owner = owner_of(path)
         if owner in {None, key}:
             return False
-        self._promised[path.stem.casefold()] = str(owner)
+        self._reserved[path.stem.casefold()] = str(owner)
         return True
 
-    def to_archive(self, path: Path) -> Path | None:
-        """Move a file to the archive. Where it went, None if there was nothing. Raises OSError."""
+    def find_orphan(self, key: str) -> tuple[Path, str] | None:
+        """Return a file that has this key's name but names another key, and that key; None if there is none."""
+        path = self.path / f"{stem_of(key)}.jsonl"
+        owner = owner_of(path)
+        if owner in {None, key} or path.stem in {stem_of(str(owner)), hashed_stem(str(owner))}:
+            return None
+        return path, str(owner)
+
+    def convert_utf16(self, path: Path) -> Path | None:
+        """Convert a file that an editor saved in UTF-16 to UTF-8. Return the copy of the original, None for others.
+
+        Raises OSError.
+        """
+        if not path.exists() or _encoding_of(path) is None:
+            return None
+        with self.write_locked():
+            encoding = _encoding_of(path)
+            if encoding is None:
+                return None  # another process converted it
+            data = read_own(path)
+            copy = path.with_name(f"{path.name}.utf-16")
+            replace_own(copy, data)
+            replace_own(path, data.decode(encoding, "replace").removeprefix("\ufeff"))
+        return copy
+
+    def move_to_archive(self, path: Path) -> Path | None:
+        """Move a file to the archive. Return its new path, None if there was no file. Raises OSError."""
         if not path.exists():
             return None
-        with locked(self.write_lock):
-            target = self._free_place(path)
-            os.replace(path, target)
-            sync_folder(target.parent)
-            sync_folder(path.parent)
+        with self.write_locked():
+            target = self._free_path(path)
+            rename_own(path, target)
         return target
 
     def copy_to_archive(self, path: Path) -> None:
-        """The same, with the file left where it is for who replaces it. Raises OSError."""
-        target = self._free_place(path)
+        """Put a copy into the archive, for a caller that replaces the file. Raises OSError."""
+        target = self._free_path(path)
         try:
-            os.link(path, target)
-        except OSError:  # no links on this file system
-            shutil.copy2(path, target)
+            os.link(path, target, follow_symlinks=os.link not in os.supports_follow_symlinks)
+        except OSError:  # the file system has no hard links
+            replace_own(target, read_own(path))
 
     def sweep(self, path: Path) -> None:
-        """Remove what a process killed in the middle of replacing this file left. Only under the write lock."""
+        """Remove temporary files of a process killed while replacing this file. Requires the write lock."""
         for stray in self.path.glob(f".{escape(path.name[:80])}.*.tmp"):
             stray.unlink()
 
     def _choose(self, key: str) -> Path:
         path = self.path / f"{stem_of(key)}.jsonl"
-        other = self.path / f"{other_stem_of(key)}.jsonl"
+        other = self.path / f"{hashed_stem(key)}.jsonl"
         try:
             if self._is_taken(path, key) or (other.exists() and not path.exists()):
                 path = other
             if self._old is not None and not path.exists():
-                self._fetch(self._old / path.name, path, key)
+                self._migrate(self._old / path.name, path, key)
         except OSError as error:
-            raise refusal(f"Session {key} cannot be opened", error) from error
+            raise storage_error(f"Session {key} cannot be opened", error) from error
         return path
 
     def _is_taken(self, path: Path, key: str) -> bool:
-        """Whether another key has this file, or, where there is none yet, was promised its name."""
-        promised = self._promised.get(path.stem.casefold())
-        if promised == key:
+        """Whether the file belongs to another key, or its name is reserved for one."""
+        reserved = self._reserved.get(path.stem.casefold())
+        if reserved == key:
             return False
-        owner = owner_of(path) if path.exists() else promised
+        owner = owner_of(path) if path.exists() else reserved
         return owner not in {None, key}
 
-    def _fetch(self, old: Path, path: Path, key: str) -> None:
+    def _migrate(self, old: Path, path: Path, key: str) -> None:
         if old.is_file() and owner_of(old) in {None, key}:
             try:
-                make_private_folder(path.parent)
-                shutil.move(old, path)
+                move_in(old, path)
             except OSError as error:
-                raise refusal(f"{old} could not be moved to {path}", error) from error
+                raise storage_error(f"{old} could not be moved to {path}", error) from error
 
-    def _free_place(self, path: Path) -> Path:
-        """A name in the archive that nobody has: the file's own with the time behind it."""
-        make_private_folder(self._archive)
+    def _free_path(self, path: Path) -> Path:
+        """Return an unused path in the archive: the file's name with the time appended."""
+        with own_folder(self._archive):
+            pass
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}.jsonl", *(f"{stem}-{number}.jsonl" for number in range(2, 10_000)))
-        return next(place for name in names if not (place := self._archive / name).exists())
+        return next(path_ for name in names if not (path_ := self._archive / name).exists())
+
+
+def _encoding_of(path: Path) -> str | None:
+    """Return the UTF-16 encoding of a file of JSON lines; None for UTF-8 and anything else."""
+    with open(open_own(path, os.O_RDONLY), "rb") as file:
+        head = file.read(6)
+    for encoding, mark in (("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE)):
+        if head.removeprefix(mark).startswith('{"'.encode(encoding)):
+            return encoding
+    return None

@@ -1,7 +1,7 @@
-"""Conversations from elsewhere: our own exports, session files of the original, lists of chat messages.
+"""Import of conversations: our own exports, session files of the original, lists of chat messages.
 
-What is a session already is taken as it stands: it would load as it is, too. A list of messages is made legal first,
-since anybody may have written it. System prompts stay behind: they were somebody else's, and ours stands there.
+Session files are taken as they are, since they would load as they are. Lists of messages are repaired first, since
+anybody may have written them. System prompts are left out; sessions have our own.
 """
 
 import json
@@ -14,28 +14,29 @@ from typing import Any, cast
 from nanobot.errors import NanobotError
 from nanobot.messages.repair import legalise
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance
-from nanobot.session.lines import Found, Row
-from nanobot.session.records import moment
-from nanobot.session.stems import key_of
+from nanobot.session import original_state
+from nanobot.session.file_names import key_of
+from nanobot.session.lines import DecodedLines, Row
+from nanobot.session.records import parse_time
 from nanobot.session.types import Session
-from nanobot.utils.refusals import refusal
-from nanobot.utils.text import counted, decode
+from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import count_noun, decode
 
 _ROLES = ("user", "assistant", "tool")
 _PROMPTS = ("system", "developer")
-_NOT_OURS = frozenset({"window", "runtime_checkpoint", "pending_user_turn", "goal_state"})
-"""Of the metadata of a session: what counts the rows of a file that is not this one, and what would go on with it."""
+_NOT_PORTABLE = frozenset({"window", *original_state.METADATA_KEYS})
+"""Session metadata that refers to rows of the original file or to work in progress."""
 _NO_ANSWER = {"role": "assistant", "content": "(No answer: it was cut off there.)", "error": "stopped"}
 EXPECTED = "a session file (JSON lines, as `nanobot sessions export` writes it) or a JSON list of chat messages"
 
 
 class NotAConversationError(NanobotError):
-    """A file that holds nothing to import."""
+    """A file has nothing to import."""
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A conversation that was read, and nothing written of it yet."""
+class ImportedConversation:
+    """A parsed conversation; nothing is written yet."""
 
     key: str
     rows: list[ChatMessage]
@@ -43,124 +44,128 @@ class Imported:
     metadata: dict[str, Any] = field(default_factory=dict)
     consolidated: int = 0
     left_out: int = 0
-    """Lines and messages that could not be read, and prompts."""
+    """Lines and messages that could not be read, and system prompts."""
 
     def as_session(self, key: str) -> Session:
-        """A session of that key with all that was said."""
-        rows = [*self.rows, *_end_of(self.rows)]
-        last = moment(rows[-1].get("timestamp")) or self.created_at
+        """Build a session of that key."""
+        rows = [*self.rows, *_final_answer(self.rows)]
+        last = parse_time(rows[-1].get("timestamp")) or self.created_at
         return Session(key, rows, self.created_at, last, dict(self.metadata), min(self.consolidated, len(self.rows)))
 
 
-def conversations_in(place: Path) -> tuple[list[Imported], list[NanobotError]]:
-    """The conversation in a file, or all those in a folder of sessions; and why some files of the folder hold none.
+def read_conversations(source: Path) -> tuple[list[ImportedConversation], list[NanobotError]]:
+    """Read the conversation of a file, or those of a folder of session files. Also return the errors of single files.
 
-    Raises NotAConversationError, StorageError where there is none at all.
+    Raises NotAConversationError or StorageError if there is no conversation at all.
     """
-    if not place.is_dir():
-        return [_read(place)], []
-    files = sorted(path for path in place.glob("*.jsonl") if path.is_file())
+    if not source.is_dir():
+        return [_read(source)], []
+    files = sorted(path for path in source.glob("*.jsonl") if path.is_file())
     if not files:
-        raise NotAConversationError(f"{place} holds no session files (*.jsonl).")
-    found: list[Imported] = []
-    faults: list[NanobotError] = []
+        raise NotAConversationError(f"{source} has no session files (*.jsonl).")
+    conversations: list[ImportedConversation] = []
+    errors: list[NanobotError] = []
     for path in files:
         try:
-            found.append(_read(path))
+            conversations.append(_read(path))
         except NanobotError as error:
-            faults.append(error)
-    if not found:
-        raise faults[0]
-    return found, faults
+            errors.append(error)
+    if not conversations:
+        raise errors[0]
+    return conversations, errors
 
 
-def _read(path: Path) -> Imported:
+def _read(path: Path) -> ImportedConversation:
     try:
         data = path.read_bytes()
         changed = datetime.fromtimestamp(path.stat().st_mtime)
     except OSError as error:
-        raise refusal(f"{path} cannot be read", error) from error
+        raise storage_error(f"{path} cannot be read", error) from error
     text = decode(data).removeprefix("\ufeff").lstrip()
     try:
-        whole = json.loads(text) if text[:1] in ("[", "{") else None
+        document = json.loads(text) if text[:1] in ("[", "{") else None
     except (ValueError, RecursionError):
-        whole = None
-    if isinstance(whole, dict) and isinstance(whole.get("messages"), list):
-        own = isinstance(whole.get("key"), str)
-        found = _of_list(path, whole["messages"], changed, is_ours=own)
-        metadata = whole.get("metadata")
-        key = str(whole["key"]) if own else found.key
-        return Imported(key, found.rows, found.created_at, _kept(metadata), left_out=found.left_out)
-    if isinstance(whole, list):
-        return _of_list(path, whole, changed, is_ours=False)
-    return _of_lines(path, data, changed)
+        document = None
+    if isinstance(document, dict) and isinstance(document.get("messages"), list):
+        has_key = isinstance(document.get("key"), str)
+        conversation = _from_list(path, document["messages"], changed, is_ours=has_key)
+        metadata = document.get("metadata")
+        key = str(document["key"]) if has_key else conversation.key
+        return ImportedConversation(
+            key, conversation.rows, conversation.created_at, _portable(metadata), left_out=conversation.left_out
+        )
+    if isinstance(document, list):
+        return _from_list(path, document, changed, is_ours=False)
+    return _from_lines(path, data, changed)
 
 
-def _of_lines(path: Path, data: bytes, changed: datetime) -> Imported:
-    """A session file."""
-    found = Found()
-    found.add_all(data)
-    record: Row = found.record or {}
-    rows, prompts = _checked(path, found.rows)
+def _from_lines(path: Path, data: bytes, changed: datetime) -> ImportedConversation:
+    """Parse a session file."""
+    lines = DecodedLines()
+    lines.add_all(data)
+    record: Row = lines.record or {}
+    rows, prompts = _check_messages(path, lines.rows)
     key, cursor = record.get("key"), record.get("count", record.get("last_consolidated"))
-    return Imported(
+    return ImportedConversation(
         key if isinstance(key, str) and key.strip() else key_of(path.stem),
-        _stamped(rows, changed),
-        moment(record.get("created_at")) or moment(rows[0].get("timestamp")) or changed,
-        _kept(record.get("metadata")),
+        _with_defaults(rows, changed),
+        parse_time(record.get("created_at")) or parse_time(rows[0].get("timestamp")) or changed,
+        _portable(record.get("metadata")),
         cursor if isinstance(cursor, int) and cursor > 0 and not prompts else 0,
-        len(found.damaged) + prompts,
+        len(lines.damaged) + prompts,
     )
 
 
-def _end_of(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """What ends a conversation that was cut off: it is not gone on with here, and what it had asked for is not run."""
+def _final_answer(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return a final answer for an unfinished conversation: it is not resumed here, and its calls do not run."""
     last = rows[-1]
     is_over = last["role"] == "assistant" and not last.get("tool_calls") and last.get("error") != INTERRUPTED
     return [] if is_over else [cast("ChatMessage", {**_NO_ANSWER, "timestamp": last.get("timestamp")})]
 
 
-def _of_list(path: Path, messages: Sequence[object], changed: datetime, *, is_ours: bool) -> Imported:
-    rows, prompts = _checked(path, messages)
+def _from_list(path: Path, messages: Sequence[object], changed: datetime, *, is_ours: bool) -> ImportedConversation:
+    rows, prompts = _check_messages(path, messages)
     legal = rows if is_ours else legalise(rows)
-    return Imported(
+    return ImportedConversation(
         f"cli:{path.stem}",
-        _stamped(legal, changed),
-        moment(rows[0].get("timestamp")) or changed,
+        _with_defaults(legal, changed),
+        parse_time(rows[0].get("timestamp")) or changed,
         left_out=prompts,
     )
 
 
-def _checked(path: Path, messages: Sequence[object]) -> tuple[list[ChatMessage], int]:
-    """The messages, and how many prompts were among them. Raises NotAConversationError where one is none."""
+def _check_messages(path: Path, messages: Sequence[object]) -> tuple[list[ChatMessage], int]:
+    """Return the messages, and how many system prompts were skipped. Raises NotAConversationError."""
     rows: list[ChatMessage] = []
     for number, message in enumerate(messages, 1):
         role = message.get("role") if isinstance(message, dict) else None
         if role not in (*_ROLES, *_PROMPTS):
             raise NotAConversationError(
-                f"{path}: entry {number} is no chat message: its role is {json.dumps(role, default=str)[:60]}, not one "
-                f"of {', '.join(_ROLES)}. Nothing of it was imported. Give it {EXPECTED}."
+                f"{path}: entry {number} is not a chat message: its role is {json.dumps(role, default=str)[:60]}, not "
+                f"one of {', '.join(_ROLES)}. Nothing was imported. Expected {EXPECTED}."
             )
         if role in _ROLES:
             rows.append(cast("ChatMessage", message))
     if not rows:
-        raise NotAConversationError(f"{path} holds no chat messages. Give it {EXPECTED}.")
+        raise NotAConversationError(f"{path} has no chat messages. Expected {EXPECTED}.")
     return rows, len(messages) - len(rows)
 
 
-def _stamped(rows: Sequence[ChatMessage], changed: datetime) -> list[ChatMessage]:
-    """Each with the time, and with where its words come from: of those that do not say it, from a file."""
-    usual = {"timestamp": changed.isoformat(), "provenance": Provenance.FILE}
-    return [cast("ChatMessage", {**row, **{name: usual[name] for name in usual if not row.get(name)}}) for row in rows]
+def _with_defaults(rows: Sequence[ChatMessage], changed: datetime) -> list[ChatMessage]:
+    """Add missing timestamps and provenances; the provenance of an import is a file."""
+    defaults = {"timestamp": changed.isoformat(), "provenance": Provenance.FILE}
+    return [
+        cast("ChatMessage", {**row, **{name: defaults[name] for name in defaults if not row.get(name)}}) for row in rows
+    ]
 
 
-def _kept(metadata: object) -> dict[str, Any]:
+def _portable(metadata: object) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         return {}
-    return {name: value for name, value in metadata.items() if name not in _NOT_OURS}
+    return {name: value for name, value in metadata.items() if name not in _NOT_PORTABLE}
 
 
-def told(found: Imported) -> str:
-    """How much it is, in words."""
-    more = f", {found.left_out} left out (damaged lines, system prompts)" if found.left_out else ""
-    return f"{counted(len(found.rows), 'message')}{more}"
+def describe_import(conversation: ImportedConversation) -> str:
+    """Describe the size of an imported conversation."""
+    skipped = f", {conversation.left_out} left out (damaged lines, system prompts)" if conversation.left_out else ""
+    return f"{count_noun(len(conversation.rows), 'message')}{skipped}"

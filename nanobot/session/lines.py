@@ -1,4 +1,4 @@
-"""The lines of a session file: rows to bytes, and any bytes to all the sound rows in them. Pure."""
+"""The lines of a session file: encode rows, and decode any bytes to the valid rows in them. Pure, no I/O."""
 
 import json
 import math
@@ -12,33 +12,37 @@ from nanobot.messages.types import Origin, Provenance
 Row = dict[str, Any]
 
 _OBJECT = re.compile(r'\{\s*"')
-_STARTS = 1000
-"""How many beginnings of an object are tried in one damaged line, so that nobody can make us try for ever."""
-_WORDS = {word: word for word in ("system", "user", "assistant", "tool", "function", *map(str, (*Origin, *Provenance)))}
-"""Words that rows are full of."""
+_MAX_ATTEMPTS = 1000
+"""Positions tried in one damaged line, to bound the time."""
+_COMMON_VALUES = {
+    word: word for word in ("system", "user", "assistant", "tool", "function", *map(str, (*Origin, *Provenance)))
+}
+"""Values that occur in most rows."""
 
 
-def _sharing(found: Row) -> Row:
-    """The object with its names, and the words that stand in every row, shared with all others: half the memory."""
-    return {intern(name): _WORDS.get(value, value) if type(value) is str else value for name, value in found.items()}
+def _intern_strings(row: Row) -> Row:
+    """Intern names and common values of a decoded object; this halves the memory of a session."""
+    return {
+        intern(name): _COMMON_VALUES.get(value, value) if type(value) is str else value for name, value in row.items()
+    }
 
 
-_DECODER = json.JSONDecoder(object_hook=_sharing)
+_DECODER = json.JSONDecoder(object_hook=_intern_strings)
 _PADDING = "\ufeff\x00 \t\r\n"
 
 
 def encode(row: Row) -> bytes:
-    """One line. What JSON does not know is written as text, half a surrogate pair as its escape."""
+    """Encode a row as one line. Unknown types become text, lone surrogates their escapes."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
-        text = json.dumps(_finite(row), ensure_ascii=False, default=str)
+        text = json.dumps(_without_nan(row), ensure_ascii=False, default=str)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 @dataclass(slots=True)
-class Found:
-    """What some lines held. `record` is the last metadata record; `lines` counts the lines that are none."""
+class DecodedLines:
+    """The content of some lines. `record` is the last metadata record; `lines` counts all other lines."""
 
     rows: list[Row] = field(default_factory=list)
     record: Row | None = None
@@ -46,7 +50,7 @@ class Found:
     damaged: list[bytes] = field(default_factory=list)
 
     def add(self, line: bytes) -> None:
-        """Take in one more line. Never raises."""
+        """Decode one more line. Never raises."""
         if not line.strip(b"\r\n\t \x00"):
             return
         rows, sound = decode(line)
@@ -60,61 +64,61 @@ class Found:
             self.lines += 1
 
     def add_all(self, data: bytes) -> None:
-        """Take in the lines of these bytes."""
+        """Decode the lines of these bytes."""
         for line in data.split(b"\n"):
             if line:
                 self.add(line)
 
 
 def decode(line: bytes) -> tuple[list[Row], bool]:
-    """The sound objects of a line, and whether that was all there is in it. Never raises."""
+    """Return the valid objects of a line, and whether the line has nothing else. Never raises."""
     try:
-        found = _DECODER.decode(line.decode())
+        value = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
-        return _salvaged(line)
-    if is_row(found):
-        return [found], True
+        return _salvage(line)
+    if is_row(value):
+        return [value], True
     return [], False
 
 
-def is_row(found: object) -> bool:
-    """Whether this is a chat message or a metadata record, as far as a reader needs it."""
-    return isinstance(found, dict) and (isinstance(found.get("role"), str) or is_record(found))
+def is_row(value: object) -> bool:
+    """Whether a value is a chat message or a metadata record."""
+    return isinstance(value, dict) and (isinstance(value.get("role"), str) or is_record(value))
 
 
-def is_record(found: Row) -> bool:
-    """Whether this is a metadata record."""
-    return found.get("_type") == "metadata"
+def is_record(value: Row) -> bool:
+    """Whether a row is a metadata record."""
+    return value.get("_type") == "metadata"
 
 
-def _salvaged(line: bytes) -> tuple[list[Row], bool]:
-    """Whole objects in a line that is not one: two in a line, half a one before a whole one, zeros, bad bytes."""
+def _salvage(line: bytes) -> tuple[list[Row], bool]:
+    """Return the whole objects in a damaged line: several in one line, or one after a truncated one or zeros."""
     text = line.decode(errors="replace")
     rows: list[Row] = []
-    clean = "\ufffd" not in text
+    is_clean = "\ufffd" not in text
     at = 0
-    for _ in range(_STARTS):
-        begin = _OBJECT.search(text, at)
-        if begin is None:
+    for _ in range(_MAX_ATTEMPTS):
+        start = _OBJECT.search(text, at)
+        if start is None:
             break
-        clean = clean and not text[at : begin.start()].strip(_PADDING)
+        is_clean = is_clean and not text[at : start.start()].strip(_PADDING)
         try:
-            found, at = _DECODER.raw_decode(text, begin.start())
+            value, at = _DECODER.raw_decode(text, start.start())
         except (ValueError, RecursionError):
-            found, at = None, begin.end()
-        if is_row(found):
-            rows.append(found)
+            value, at = None, start.end()
+        if is_row(value):
+            rows.append(value)
         else:
-            clean = False
-    return rows, clean and bool(rows) and not text[at:].strip(_PADDING)
+            is_clean = False
+    return rows, is_clean and bool(rows) and not text[at:].strip(_PADDING)
 
 
-def _finite(value: Any) -> Any:
-    """The value without the numbers JSON has no word for."""
+def _without_nan(value: Any) -> Any:
+    """Replace numbers that JSON does not have by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: _without_nan(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_without_nan(inner) for inner in value]
     return value

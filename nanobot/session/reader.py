@@ -1,8 +1,8 @@
-"""Reading a session file: the end of it in a few milliseconds however long it is, or all of it when somebody asks.
+"""Reading session files: the end of a file in milliseconds however long it is, or all of it on demand.
 
-A metadata record of ours says how many lines stand before it (`lines`), at which byte the first message past the
-consolidated ones begins (`offset`), and how many sound messages come before that (`count`). A file of the original has
-none of these; then lines are counted, which is still much cheaper than parsing them.
+Our metadata records say how many message lines precede them (`lines`), at which byte the first message past the cursor
+starts (`offset`), and how many valid messages precede that (`count`). Files of the original have none of these; then
+lines are counted without parsing them.
 """
 
 import os
@@ -11,33 +11,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nanobot.session.lines import Found, Row, decode, is_record
-from nanobot.utils.files import O_BINARY, append_durable
+from nanobot.session.lines import DecodedLines, Row, decode, is_record
+from nanobot.utils.open_no_follow import append_own, open_own, read_own
 
 TAIL_ROWS = 500
-"""How many messages of the end are read at once."""
+"""Messages loaded when a session is opened."""
 _BLOCK = 1 << 17
 _FIRST_CHUNK = 1 << 17
 _MARK = b'"_type"'
 
 
 @dataclass(frozen=True, slots=True)
-class Print:
-    """The state of a file, to see later whether somebody else wrote to it."""
+class FileFingerprint:
+    """The state of a file, to detect writes by others."""
 
     inode: int
     size: int
     mtime_ns: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> "Print":
-        """The state that a stat tells."""
+    def of(cls, status: os.stat_result) -> "FileFingerprint":
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A place in a file: so many sound messages and so many lines before this byte."""
+    """A position in a file: `offset` bytes, preceded by `count` valid messages on `lines` lines."""
 
     count: int = 0
     lines: int = 0
@@ -45,10 +44,10 @@ class Anchor:
 
 
 @dataclass(slots=True)
-class Opened:
-    """The end of a session file. `skipped` messages before `rows` were not read."""
+class SessionTail:
+    """The loaded end of a session file. `skipped` messages precede `rows`."""
 
-    print: Print
+    print: FileFingerprint
     record: Row = field(default_factory=dict)
     record_at: int = 0
     anchor: Anchor = Anchor()
@@ -58,60 +57,60 @@ class Opened:
     tail_at: int = 0
 
 
-def open_end(path: Path, limit: int = TAIL_ROWS) -> Opened:
-    """What a model may see of a session: the messages past the consolidated ones, at most about `limit` of them, from
-    a user's message on. Damaged lines met on the way are kept beside the file. Raises OSError.
+def open_end(path: Path, limit: int = TAIL_ROWS) -> SessionTail:
+    """Load what a model may see of a session: about the last `limit` messages past the cursor, starting at a user
+    message. Damaged lines among them are saved beside the file. Raises OSError.
     """
     with _open(path) as descriptor:
         opened = _peek(descriptor)
-        start, found = _tail(descriptor, opened, limit)
-    opened.rows, opened.tail_at, anchor = found.rows, start, opened.anchor
-    opened.skipped = opened.lines - found.lines + anchor.count - anchor.lines if start > anchor.offset else anchor.count
-    keep_damaged(path, found.damaged)
+        start, tail = _tail(descriptor, opened, limit)
+    opened.rows, opened.tail_at, anchor = tail.rows, start, opened.anchor
+    opened.skipped = opened.lines - tail.lines + anchor.count - anchor.lines if start > anchor.offset else anchor.count
+    save_damaged_lines(path, tail.damaged)
     return opened
 
 
-def read_all(path: Path) -> Found:
-    """Every sound message of a file. Damaged lines are kept beside it. Raises OSError."""
-    found = Found()
+def read_all(path: Path) -> DecodedLines:
+    """Load every valid message of a file, and save damaged lines beside it. Raises OSError."""
+    lines = DecodedLines()
     with _open(path) as descriptor:
         for _, block in _blocks(descriptor, 0, os.fstat(descriptor).st_size):
-            found.add_all(block)
-    keep_damaged(path, found.damaged)
-    return found
+            lines.add_all(block)
+    save_damaged_lines(path, lines.damaged)
+    return lines
 
 
 def read_older(path: Path, end: int, more: int) -> list[Row]:
-    """The messages before this byte, and so many behind it. Raises OSError."""
-    found, behind = Found(), Found()
+    """Return the messages before the offset `end`, and `more` messages after it. Raises OSError."""
+    before, after = DecodedLines(), DecodedLines()
     with _open(path) as descriptor:
         for _, block in _blocks(descriptor, 0, end):
-            found.add_all(block)
+            before.add_all(block)
         for _, block in _blocks(descriptor, end, os.fstat(descriptor).st_size):
-            if len(behind.rows) >= more:
+            if len(after.rows) >= more:
                 break
-            behind.add_all(block)
-    keep_damaged(path, found.damaged)
-    return found.rows + behind.rows[:more]
+            after.add_all(block)
+    save_damaged_lines(path, before.damaged)
+    return before.rows + after.rows[:more]
 
 
-def read_from(path: Path, start: int, most: int) -> list[Row]:
-    """The messages from this byte on, at most so many; no more of the file is read. Raises OSError."""
-    found = Found()
+def read_from(path: Path, start: int, limit: int) -> list[Row]:
+    """Return at most `limit` messages from the offset `start` on, reading no more of the file. Raises OSError."""
+    lines = DecodedLines()
     with _open(path) as descriptor:
         for _, block in _blocks(descriptor, start, os.fstat(descriptor).st_size):
             for line in _split(block):
-                found.add(line)
-                if len(found.rows) >= most:
+                lines.add(line)
+                if len(lines.rows) >= limit:
                     break
-            if len(found.rows) >= most:
+            if len(lines.rows) >= limit:
                 break
-    keep_damaged(path, found.damaged)
-    return found.rows[:most]
+    save_damaged_lines(path, lines.damaged)
+    return lines.rows[:limit]
 
 
-def peek(path: Path) -> tuple[Opened, str | None]:
-    """The last metadata record and the number of lines, without the messages; and the last message's time. OSError."""
+def peek(path: Path) -> tuple[SessionTail, str | None]:
+    """Return the last metadata record with the line count, and the last message's timestamp. Raises OSError."""
     with _open(path) as descriptor:
         opened = _peek(descriptor)
         size = opened.print.size
@@ -121,10 +120,10 @@ def peek(path: Path) -> tuple[Opened, str | None]:
     return opened, parts[3].decode(errors="replace") if len(parts) > 3 else None
 
 
-def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
-    """The place where the message number `count` begins, walking from a place known before it. Raises OSError.
+def find_anchor(path: Path, anchor: Anchor, count: int) -> Anchor:
+    """Return the anchor of message number `count`, starting from a known one before it. Raises OSError.
 
-    Where several messages share a damaged line, the place is the line.
+    If several messages share a damaged line, the anchor is that of the line.
     """
     if count < anchor.count:
         anchor = Anchor()
@@ -136,31 +135,31 @@ def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
             for line in _split(block):
                 if rows >= count:
                     return Anchor(rows, lines, at)
-                one = Found()
-                one.add(line)
-                if rows + len(one.rows) > count:  # a line of several: better one twice than one not at all
+                parsed = DecodedLines()
+                parsed.add(line)
+                if rows + len(parsed.rows) > count:  # a line of several messages: rather repeat one than lose one
                     return Anchor(rows, lines, at)
-                rows, lines, at = rows + len(one.rows), lines + one.lines, at + len(line)
+                rows, lines, at = rows + len(parsed.rows), lines + parsed.lines, at + len(line)
     return Anchor(rows, lines, size)
 
 
-def keep_damaged(path: Path, damaged: list[bytes]) -> None:
-    """Put what could not be read beside the file, each line once. Where that fails, the file still has it."""
+def save_damaged_lines(path: Path, damaged: list[bytes]) -> None:
+    """Append damaged lines to a file beside the session, each once. On failure they stay in the session file only."""
     if not damaged:
         return
-    beside = path.with_name(path.name + ".corrupt")
+    damaged_file = path.with_name(path.name + ".corrupt")
     try:
-        known = set(beside.read_bytes().split(b"\n")) if beside.exists() else set()
-        new = [line for line in dict.fromkeys(damaged) if line not in known]
+        saved = set(read_own(damaged_file).split(b"\n")) if damaged_file.exists() else set()
+        new = [line for line in dict.fromkeys(damaged) if line not in saved]
         if new:
-            append_durable(beside, b"\n".join(new) + b"\n")
+            append_own(damaged_file, b"\n".join(new) + b"\n")
     except OSError:
         return
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | O_BINARY)
+    descriptor = open_own(path, os.O_RDONLY)
     try:
         yield descriptor
     finally:
@@ -168,7 +167,7 @@ def _open(path: Path) -> Iterator[int]:
 
 
 def _read(descriptor: int, start: int, end: int) -> bytes:
-    """The bytes from start to end, fewer where the file ends before."""
+    """Return the bytes from `start` to `end`, fewer at the end of the file."""
     os.lseek(descriptor, start, os.SEEK_SET)
     parts = []
     while start < end and (part := os.read(descriptor, end - start)):
@@ -182,8 +181,8 @@ def _split(block: bytes) -> list[bytes]:
 
 
 def _blocks(descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The bytes from start to end in blocks of whole lines, each with its offset."""
-    kept: list[bytes] = []
+    """Yield blocks of whole lines from `start` to `end`, each with its offset."""
+    incomplete: list[bytes] = []
     begin = position = start
     while position < end:
         block = _read(descriptor, position, min(end, position + 2 * _BLOCK))
@@ -192,21 +191,21 @@ def _blocks(descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]
         position += len(block)
         cut = block.rfind(b"\n") + 1
         if cut == 0:
-            kept.append(block)
+            incomplete.append(block)
             continue
-        whole = b"".join([*kept, block[:cut]])
+        whole = b"".join([*incomplete, block[:cut]])
         yield begin, whole
         begin += len(whole)
-        kept = [block[cut:]]
-    if rest := b"".join(kept):
+        incomplete = [block[cut:]]
+    if rest := b"".join(incomplete):
         yield begin, rest
 
 
-def _peek(descriptor: int) -> Opened:
+def _peek(descriptor: int) -> SessionTail:
     """Find the last metadata record from the end, counting lines on the way."""
     status = os.fstat(descriptor)
     size = position = status.st_size
-    opened = Opened(Print.of(status))
+    opened = SessionTail(FileFingerprint.of(status))
     after = int(size > 0 and _read(descriptor, size - 1, size) != b"\n")
     while position > 0:
         start = max(0, position - _BLOCK)
@@ -229,7 +228,7 @@ def _peek(descriptor: int) -> Opened:
 
 
 def _line_start(descriptor: int, offset: int) -> int:
-    """Where the line begins that this byte is in."""
+    """Return where the line containing this offset starts."""
     while offset > 0:
         start = max(0, offset - _BLOCK)
         cut = _read(descriptor, start, offset).rfind(b"\n")
@@ -253,19 +252,33 @@ def _number(record: Row, name: str) -> int | None:
 
 
 def _lines_before(descriptor: int, record: Row, offset: int) -> int:
-    known = _number(record, "lines")
-    if known is not None:
-        return known
+    lines = _number(record, "lines")
+    if lines is not None:
+        return lines
     return sum(_chat_lines(block) for _, block in _blocks(descriptor, 0, offset))
 
 
+def count_messages(path: Path, anchor: Anchor) -> int:
+    """Count the messages of a file without damaged lines, starting from a known anchor. Raises OSError.
+
+    Lines are judged by their first and last characters and not parsed, which rejects truncated lines.
+    """
+    with _open(path) as descriptor:
+        blocks = _blocks(descriptor, anchor.offset, os.fstat(descriptor).st_size)
+        return anchor.count + sum(_is_message(line) for _, block in blocks for line in block.splitlines())
+
+
+def _is_message(line: bytes) -> bool:
+    return line.startswith(b"{") and line.rstrip().endswith(b"}") and _MARK not in line
+
+
 def _chat_lines(block: bytes) -> int:
-    """Lines that are messages, told from metadata without parsing."""
+    """Count the message lines without parsing."""
     return block.count(b"\n") - block.count(_MARK)
 
 
 def _anchor(descriptor: int, record: Row, record_at: int, lines: int) -> Anchor:
-    """Where the messages past the consolidated ones begin."""
+    """Return where the messages past the cursor start."""
     consolidated = min(_number(record, "last_consolidated") or 0, lines)
     offset, count = _number(record, "offset"), _number(record, "count")
     if (
@@ -281,37 +294,37 @@ def _anchor(descriptor: int, record: Row, record_at: int, lines: int) -> Anchor:
 
 
 def _offset_of(descriptor: int, line: int, lines: int) -> int:
-    """Where this line begins, of so many in the file: walked to from the nearer end."""
+    """Return the offset of message line number `line` of `lines`, searching from the nearer end."""
     size = os.fstat(descriptor).st_size
     chunk = _FIRST_CHUNK
     while lines - line < line and chunk < size:
         start = _line_start(descriptor, size - chunk)
         data = _read(descriptor, start, size)
-        here = sum(_MARK not in one for one in _split(data))
-        if here >= lines - line:
-            return _walk(data, start, here - (lines - line))
+        count = sum(_MARK not in line_ for line_ in _split(data))
+        if count >= lines - line:
+            return _walk(data, start, count - (lines - line))
         chunk *= 2
-    seen = 0
+    before = 0
     for begin, block in _blocks(descriptor, 0, size):
-        here = _chat_lines(block)
-        if seen + here >= line:
-            return _walk(block, begin, line - seen)
-        seen += here
+        count = _chat_lines(block)
+        if before + count >= line:
+            return _walk(block, begin, line - before)
+        before += count
     return size
 
 
 def _walk(data: bytes, at: int, line: int) -> int:
-    """Where this line of the data begins; the data begins at `at`."""
-    for one in _split(data):
+    """Return the offset of message line number `line` of the data, which starts at offset `at`."""
+    for line_ in _split(data):
         if line == 0:
             break
-        at += len(one)
-        line -= _MARK not in one
+        at += len(line_)
+        line -= _MARK not in line_
     return at
 
 
-def _tail(descriptor: int, opened: Opened, limit: int) -> tuple[int, Found]:
-    """The last rows, from a user's message on, and where they begin: chunks from the end, each twice the one before."""
+def _tail(descriptor: int, opened: SessionTail, limit: int) -> tuple[int, DecodedLines]:
+    """Return start and content of the last rows from a user message on, in chunks that double in size."""
     size, chunk = opened.print.size, _FIRST_CHUNK
     while True:
         start = max(opened.anchor.offset, size - chunk)
@@ -319,21 +332,21 @@ def _tail(descriptor: int, opened: Opened, limit: int) -> tuple[int, Found]:
             start = max(_line_start(descriptor, start), opened.anchor.offset)
         data = _read(descriptor, start, size)
         for cut in dict.fromkeys((_last_lines(data, limit), 0)):
-            found = Found()
-            found.add_all(data[cut:])
-            if start + cut <= opened.anchor.offset or _reaches(found.rows, limit):
-                return start + cut, found
+            lines = DecodedLines()
+            lines.add_all(data[cut:])
+            if start + cut <= opened.anchor.offset or _reaches(lines.rows, limit):
+                return start + cut, lines
         chunk *= 2
 
 
 def _reaches(rows: list[Row], limit: int) -> bool:
-    """Whether the last `limit` rows, and those before them up to a user's message, are there."""
+    """Whether the rows contain the last `limit` ones and a user message at or before their start."""
     shown = [row for row in rows if not row.get("_command")]
     return len(shown) >= limit and any(row.get("role") == "user" for row in shown[: len(shown) - limit + 1])
 
 
 def _last_lines(data: bytes, limit: int) -> int:
-    """Where the last lines begin that are probably enough, so that of short ones no more are parsed than needed."""
+    """Return where the last `limit` lines probably start, to avoid parsing more than needed."""
     cut = len(data)
     for _ in range(limit + limit // 8 + 2):
         cut = data.rfind(b"\n", 0, cut)

@@ -1,23 +1,23 @@
-"""Metadata records: what a session's file says of itself, read with care and written in one shape."""
+"""Metadata records of session files: read tolerantly, written in one format."""
 
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nanobot.session.file_names import key_of
 from nanobot.session.lines import Row, encode
-from nanobot.session.reader import Anchor, peek
-from nanobot.session.stems import key_of
+from nanobot.session.reader import Anchor, count_messages, peek
 from nanobot.session.types import Session
 
 
-def key_in(record: Row, path: Path) -> str:
-    """The key a file says, else the one its name says."""
+def session_key(record: Row, path: Path) -> str:
+    """Return the key of a record, else the one of the file name."""
     key = record.get("key")
     return key if isinstance(key, str) else key_of(path.stem)
 
 
 def owner_of(path: Path) -> str | None:
-    """The key that a file says it belongs to, if it says so."""
+    """Return the key that a file names; None if it names none or cannot be read."""
     try:
         key = peek(path)[0].record.get("key")
     except OSError:
@@ -25,34 +25,34 @@ def owner_of(path: Path) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def moment(text: object) -> datetime | None:
-    """A time as it was written, with or without a zone, as local time without one."""
+def parse_time(text: object) -> datetime | None:
+    """Parse a stored time, with or without a zone, to naive local time; None if it is invalid."""
     try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-        return moment.astimezone().replace(tzinfo=None) if moment is not None and moment.tzinfo else moment
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return time.astimezone().replace(tzinfo=None) if time is not None and time.tzinfo else time
     except (ValueError, OverflowError, OSError):
         return None
 
 
 def apply_record(session: Session, record: Row, rows: list[Row]) -> None:
-    """Give the session what its metadata record says, as far as it makes sense."""
+    """Set the session's metadata and times from its record, ignoring invalid values."""
     now = datetime.now()
     metadata = record.get("metadata")
     session.metadata = metadata if isinstance(metadata, dict) else {}
-    first = moment(rows[0].get("timestamp")) if rows else None
-    last = moment(rows[-1].get("timestamp")) if rows else None
-    session.created_at = moment(record.get("created_at")) or first or now
-    said = moment(record.get("updated_at")) or session.created_at
-    session.updated_at = max(said, last or said)
+    first = parse_time(rows[0].get("timestamp")) if rows else None
+    last = parse_time(rows[-1].get("timestamp")) if rows else None
+    session.created_at = parse_time(record.get("created_at")) or first or now
+    updated = parse_time(record.get("updated_at")) or session.created_at
+    session.updated_at = max(updated, last or updated)
 
 
-def changeable(session: Session) -> bytes:
-    """What a metadata record is written again for."""
+def changeable_part(session: Session) -> bytes:
+    """Encode the part of a record whose change requires writing it again."""
     return encode({"metadata": session.metadata, "last_consolidated": session.last_consolidated})
 
 
 def record_of(session: Session, lines: int | None, anchor: Anchor) -> bytes:
-    """The line. `lines` is how many messages stand before it, None where we do not know."""
+    """Encode a record. `lines` is the number of messages before it, None if unknown."""
     record: Row = {
         "_type": "metadata",
         "key": session.key,
@@ -66,21 +66,22 @@ def record_of(session: Session, lines: int | None, anchor: Anchor) -> bytes:
     return encode(record if lines is None else {**record, "lines": lines})
 
 
-def listing_of(path: Path, archived: bool) -> dict[str, Any] | None:
-    """A session for a list of them, its messages counted and not read; None where the file cannot be opened."""
+def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
+    """Describe a session for `list_sessions`, counting messages without parsing; None if it cannot be read."""
     try:
         opened, last = peek(path)
+        messages = count_messages(path, opened.anchor)
     except OSError:
         return None
     record = opened.record
-    seen = datetime.fromtimestamp(opened.print.mtime_ns / 1e9)
-    created = moment(record.get("created_at")) or seen
-    updated = moment(last) or moment(record.get("updated_at")) or seen
+    modified = datetime.fromtimestamp(opened.print.mtime_ns / 1e9)
+    created = parse_time(record.get("created_at")) or modified
+    updated = parse_time(last) or parse_time(record.get("updated_at")) or modified
     return {
-        "key": key_in(record, path),
+        "key": session_key(record, path),
         "created_at": created.isoformat(),
         "updated_at": updated.isoformat(),
         "path": str(path),
         "archived": archived,
-        "messages": opened.lines,
+        "messages": messages,
     }

@@ -1,7 +1,7 @@
-"""A session: the stored conversation of one session key, as it stands in memory.
+"""A session in memory: the stored conversation of one session key.
 
-Of a long session only the end is in memory. `messages` is the whole list, read when somebody asks for it; `get_history`
-is what a model may see and needs the end alone.
+Only the end of a long session is loaded. `messages` is the complete list, loaded on first access; `get_history` is what
+a model may see and needs the end alone.
 """
 
 import marshal
@@ -15,49 +15,79 @@ from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from nanobot.messages.types import ChatMessage
-from nanobot.session.reader import Anchor, Print, open_end, read_older
-from nanobot.utils.refusals import refusal
+from nanobot.session.reader import Anchor, FileFingerprint, open_end, read_older
+from nanobot.utils.storage_error import storage_error
 
-_KEPT_ROWS = 1200
-"""Rows at which a session that lives long lets go of its older half; a model is shown 500 at most."""
+AUDIENCE = "audience"
+"""Metadata key of the session's `Audience`, once it is known."""
+_MAX_LOADED_ROWS = 1200
+"""Loaded rows at which a session releases its older half; a model is shown 500 at most."""
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _alone(method: "Callable[Concatenate[Session, P], R]") -> "Callable[Concatenate[Session, P], R]":
-    """One thread at a time: two that read the older messages at once would put them before the others twice."""
+def _serialised(method: "Callable[Concatenate[Session, P], R]") -> "Callable[Concatenate[Session, P], R]":
+    """Serialise threads: two that load the older messages at once would insert them twice."""
 
     @wraps(method)
     def held(session: "Session", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with session._lock:  # noqa: SLF001 its own methods
+        with session._lock:  # noqa: SLF001 decorates methods of Session
             return method(session, *args, **kwargs)
 
     return held
 
 
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who has written in a session or could read it, also before `/new`."""
+
+    in_group: bool = False
+    senders: frozenset[str] = frozenset()
+
+    def with_rows(self, rows: Iterable[ChatMessage]) -> "Audience":
+        """Return the audience with the people of these rows added."""
+        in_group, senders = self.in_group, set(self.senders)
+        for row in rows:
+            in_group = in_group or bool(row.get("in_group"))
+            if sender := row.get("sender_id"):
+                senders.add(str(sender))
+        return Audience(in_group, frozenset(senders))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as stored in the metadata."""
+        return {"in_group": self.in_group, "senders": sorted(self.senders)}
+
+    @classmethod
+    def from_json(cls, data: object) -> "Audience | None":
+        """Parse the result of `to_json`; None for anything else."""
+        if not isinstance(data, dict) or not isinstance(senders := data.get("senders"), list):
+            return None
+        return cls(bool(data.get("in_group")), frozenset(map(str, senders)))
+
+
 @dataclass(slots=True)
-class Stored:
+class StoredFile:
     """What the manager knows of a session's file."""
 
     path: Path
-    print: Print | None = None
-    """The file as we last saw it; None where there is none yet, or where somebody else wrote to it meanwhile."""
+    print: FileFingerprint | None = None
+    """The file as last seen; None if there is none yet, or if another process wrote to it since."""
     record: bytes = b""
-    """The part of the last metadata record that a changed one would differ in."""
+    """The part of the last metadata record whose change requires a new record."""
     record_at: int = 0
     anchor: Anchor = field(default_factory=Anchor)
     lines: int | None = 0
-    """Lines that are messages, where we know."""
+    """Number of message lines, None if unknown."""
     tail_at: int = 0
-    """Where the rows begin that were read at once."""
+    """Offset of the first row that was loaded on opening."""
     writing: int = 0
-    """Appends on their way to the disk."""
+    """Appends in flight."""
 
 
 class Session:
-    """One conversation. Its messages may be appended to, assigned to and sliced; `SessionManager.save` keeps them."""
+    """One conversation. `messages` may be appended to, assigned and sliced; `SessionManager.save` stores the result."""
 
     def __init__(
         self,
@@ -73,15 +103,17 @@ class Session:
         self.updated_at = updated_at or datetime.now()
         self.metadata: dict[str, Any] = {} if metadata is None else metadata
         self.last_consolidated = last_consolidated
-        """How many messages, from the first on, have gone into memory and are no longer shown to a model."""
-        self.stored: Stored | None = None
+        """Messages from the start that were moved into memory and are not shown to a model."""
+        self.notices: list[str] = []
+        """Problems with its file, to be shown to a person once."""
+        self.stored: StoredFile | None = None
         self._rows: list[ChatMessage] = [] if messages is None else messages
         self._skipped = 0
-        self._forgotten = 0  # of the skipped ones, those behind `stored.tail_at`
-        self._kept = 0  # of _rows, from the first on, those that are on the disk or on their way
-        self._last_kept: ChatMessage | None = None
-        self._prints: list[int] | None = None  # of the kept ones, since somebody outside has the list
-        self._cleared = False
+        self._released = 0  # skipped rows behind `stored.tail_at`
+        self._saved_count = 0  # rows from the start of _rows that are on the disk or in flight
+        self._last_saved: ChatMessage | None = None
+        self._fingerprints: list[int] | None = None  # of the saved rows, once a caller has the list
+        self._is_cleared = False
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -89,7 +121,7 @@ class Session:
 
     @property
     def messages(self) -> list[ChatMessage]:
-        """All messages. Older ones are read now if they were not yet; may raise StorageError."""
+        """All messages. Loads older ones; may raise StorageError."""
         self._expose()
         return self._rows
 
@@ -99,43 +131,42 @@ class Session:
         self._rows = messages
 
     @property
-    @_alone
+    @_serialised
     def message_count(self) -> int:
-        """How many messages there are, without reading them."""
+        """Number of messages, without loading them."""
         return self._skipped + len(self._rows)
 
     @property
     def rows_in_memory(self) -> int:
-        """How many messages are in memory."""
+        """Number of messages that are loaded."""
         return len(self._rows)
 
     def add_message(self, role: str, content: Any, **extra: Any) -> None:
-        """Put a message behind the others, with the time if it has none. It is on the disk after `save`."""
+        """Append a message, with a timestamp if it has none. Durable after `save`."""
         self.add_rows([cast(ChatMessage, {"role": role, "content": content, **extra})])
 
-    @_alone
+    @_serialised
     def get_history(self, max_messages: int = 500) -> list[ChatMessage]:
-        """What a model may see: the last messages past the consolidated ones, from a user's message on.
+        """Return what a model may see: the last `max_messages` past the cursor, starting at a user message.
 
-        Commands are left out. Where the last messages hold none of the user's, it goes back to the one before them.
+        Commands are left out. If there is no user message among them, goes back to the one before.
         """
-        wanted = max(max_messages, 0)
-        if self._skipped > self.last_consolidated and not self._holds(wanted):
+        limit = max(max_messages, 0)
+        if self._skipped > self.last_consolidated and not self._has_enough(limit):
             self._load_older()
         begin = max(self.last_consolidated - self._skipped, 0)
         rows = [row for row in self._rows[begin:] if not row.get("_command")]
-        first = max(len(rows) - wanted, 0)
+        first = max(len(rows) - limit, 0)
         users = [at for at, row in enumerate(rows) if row.get("role") == "user"]
-        start = next((at for at in users if at >= first), users[-1] if users and wanted else len(rows))
+        start = next((at for at in users if at >= first), users[-1] if users and limit else len(rows))
         return rows[start:]
 
-    @_alone
+    @_serialised
     def since(self, index: int) -> list[ChatMessage]:
-        """The messages from number `index` on, none that went into memory, from a user's message on. May raise
-        StorageError.
+        """Return the messages from number `index` on, starting at a user message and not before the cursor.
 
-        Commands are among them, so the first one is number `message_count - len(rows)`. Older messages are read if they
-        are wanted, and no more of them than that.
+        Includes commands, so the first one is number `message_count - len(rows)`. Loads only as many older messages as
+        needed. May raise StorageError.
         """
         begin = max(index, self.last_consolidated, 0)
         if begin < self._skipped:
@@ -143,175 +174,193 @@ class Session:
         rows = self._rows
         begin = max(begin - self._skipped, 0)
         consolidated = max(self.last_consolidated - self._skipped, 0)
-        places = chain(range(begin, len(rows)), reversed(range(consolidated, min(begin, len(rows)))))
-        start = next((at for at in places if rows[at].get("role") == "user"), len(rows))
+        positions = chain(range(begin, len(rows)), reversed(range(consolidated, min(begin, len(rows)))))
+        start = next((at for at in positions if rows[at].get("role") == "user"), len(rows))
         return rows[start:]
 
     @property
     def last_message(self) -> ChatMessage | None:
-        """The last message, None where there is none."""
         return self._rows[-1] if self._rows else None
 
-    @_alone
+    @_serialised
     def clear(self) -> None:
-        """Begin afresh. What was stored goes to the archive at the next `save`."""
-        self._rows, self._skipped, self._forgotten = [], 0, 0
-        self._kept, self._last_kept, self._prints = 0, None, None
-        self._cleared = True
+        """Start over. The stored messages move to the archive at the next `save`."""
+        self._rows, self._skipped, self._released = [], 0, 0
+        self._saved_count, self._last_saved, self._fingerprints = 0, None, None
+        self._is_cleared = True
         self.last_consolidated = 0
         self.updated_at = datetime.now()
 
-    # --- for the manager
+    # --- used by the manager
 
-    @_alone
+    @_serialised
     def add_rows(self, rows: Iterable[ChatMessage]) -> list[ChatMessage]:
-        """Put rows behind the others, each with the time; what was put."""
+        """Append rows with timestamps, and return them."""
         now = datetime.now()
         stamped = [
             row if "timestamp" in row else cast(ChatMessage, {**row, "timestamp": now.isoformat()}) for row in rows
         ]
         self._rows += stamped
         self.updated_at = now
+        if (audience := self.audience) is not None:
+            self._update_audience(audience.with_rows(stamped))
         return stamped
 
-    @_alone
+    @property
+    def audience(self) -> Audience | None:
+        """Who has written in it or could read it; None if not known yet."""
+        return Audience.from_json(self.metadata.get(AUDIENCE))
+
+    @_serialised
+    def set_audience(self, audience: Audience) -> Audience:
+        """Store the audience found on the disk plus that of the loaded rows; later rows update it. Return it."""
+        return self._update_audience(audience.with_rows(self._rows))
+
+    def _update_audience(self, audience: Audience) -> Audience:
+        if audience != self.audience:
+            self.metadata = {**self.metadata, AUDIENCE: audience.to_json()}
+        return audience
+
+    @_serialised
     def load(self, rows: list[ChatMessage], skipped: int) -> None:
-        """What the file holds now; messages that are not on the disk yet stay behind it."""
-        waiting = self._rows[self._kept :]
-        exposed = self._prints is not None
-        if exposed:
-            self._rows[:] = [*rows, *waiting]
+        """Replace the saved rows by those of the file; unsaved messages stay behind them."""
+        unsaved = self._rows[self._saved_count :]
+        is_exposed = self._fingerprints is not None
+        if is_exposed:
+            self._rows[:] = [*rows, *unsaved]
         else:
-            self._rows = [*rows, *waiting]
-        self._skipped, self._forgotten = skipped, 0
-        self._kept, self._last_kept = len(rows), rows[-1] if rows else None
-        self._prints = None
-        if exposed:
+            self._rows = [*rows, *unsaved]
+        self._skipped, self._released = skipped, 0
+        self._saved_count, self._last_saved = len(rows), rows[-1] if rows else None
+        self._fingerprints = None
+        if is_exposed:
             self._expose()
 
     @property
-    def cleared(self) -> bool:
-        """Whether it begins afresh since it was last saved."""
-        return self._cleared
+    def is_cleared(self) -> bool:
+        """Whether it was cleared since the last save."""
+        return self._is_cleared
 
     @property
-    def waiting(self) -> list[ChatMessage]:
+    def unsaved(self) -> list[ChatMessage]:
         """Messages that are not on the disk yet."""
-        return self._rows[self._kept :]
+        return self._rows[self._saved_count :]
 
-    @_alone
+    @_serialised
     def was_changed(self, *, deeply: bool) -> bool:
-        """Whether messages that are on the disk were taken away, moved or, if one looks deeply, edited."""
-        if self._prints is None:
+        """Whether saved messages were removed, moved or, with `deeply`, edited."""
+        if self._fingerprints is None:
             return False
-        if len(self._rows) < self._kept or (self._kept and self._rows[self._kept - 1] is not self._last_kept):
+        if len(self._rows) < self._saved_count or (
+            self._saved_count and self._rows[self._saved_count - 1] is not self._last_saved
+        ):
             return True
-        return deeply and [print_of(row) for row in self._rows[: self._kept]] != self._prints
+        return deeply and [row_fingerprint(row) for row in self._rows[: self._saved_count]] != self._fingerprints
 
-    @_alone
-    def known_prints(self) -> list[int]:
-        """Of every message that was on the disk when we last looked, a number that tells whether it changed."""
+    @_serialised
+    def row_fingerprints(self) -> list[int]:
+        """Return the fingerprint of each saved message as last seen."""
         self._expose()
-        return list(self._prints or ())
+        return list(self._fingerprints or ())
 
-    @_alone
-    def keep(self, rows: list[ChatMessage]) -> None:
-        """These waiting rows are on their way to the disk."""
-        self._kept += len(rows)
-        self._last_kept = rows[-1] if rows else self._last_kept
-        if self._prints is not None:
-            self._prints += [print_of(row) for row in rows]
+    @_serialised
+    def mark_writing(self, rows: list[ChatMessage]) -> None:
+        """Treat these unsaved rows as saved while they are written."""
+        self._saved_count += len(rows)
+        self._last_saved = rows[-1] if rows else self._last_saved
+        if self._fingerprints is not None:
+            self._fingerprints += [row_fingerprint(row) for row in rows]
 
-    @_alone
-    def lose(self, rows: list[ChatMessage]) -> None:
-        """The disk did not take these rows: they are not part of the conversation."""
+    @_serialised
+    def drop_rows(self, rows: list[ChatMessage]) -> None:
+        """Remove rows that could not be written."""
         for row in rows:
             at = next((at for at in range(len(self._rows) - 1, -1, -1) if self._rows[at] is row), None)
             if at is not None:
                 del self._rows[at]
-                if at < self._kept:
-                    self._kept -= 1
-                    if self._prints is not None:
-                        del self._prints[at]
-        self._last_kept = self._rows[self._kept - 1] if self._kept else None
+                if at < self._saved_count:
+                    self._saved_count -= 1
+                    if self._fingerprints is not None:
+                        del self._fingerprints[at]
+        self._last_saved = self._rows[self._saved_count - 1] if self._saved_count else None
 
-    @_alone
-    def unkeep(self, rows: list[ChatMessage]) -> None:
-        """The disk did not take these rows, the last ones kept: they wait again."""
-        self._kept -= len(rows)
-        self._last_kept = self._rows[self._kept - 1] if self._kept else None
-        if self._prints is not None:
-            del self._prints[self._kept :]
+    @_serialised
+    def unmark_writing(self, rows: list[ChatMessage]) -> None:
+        """Treat the last written rows as unsaved again, after a failed write."""
+        self._saved_count -= len(rows)
+        self._last_saved = self._rows[self._saved_count - 1] if self._saved_count else None
+        if self._fingerprints is not None:
+            del self._fingerprints[self._saved_count :]
 
-    @_alone
-    def rewritten(self) -> None:
-        """All messages are on the disk as they are."""
-        self._kept, self._last_kept = len(self._rows), self._rows[-1] if self._rows else None
-        self._prints = None if self._prints is None else [print_of(row) for row in self._rows]
-        self._cleared = False
+    @_serialised
+    def mark_rewritten(self) -> None:
+        """Treat all messages as saved."""
+        self._saved_count, self._last_saved = len(self._rows), self._rows[-1] if self._rows else None
+        self._fingerprints = None if self._fingerprints is None else [row_fingerprint(row) for row in self._rows]
+        self._is_cleared = False
 
-    def began_afresh(self) -> None:
-        """What was stored before is in the archive."""
-        self._cleared = False
+    def mark_archived(self) -> None:
+        """Treat the cleared messages as archived."""
+        self._is_cleared = False
 
-    @_alone
-    def forget_old_rows(self) -> None:
-        """Let go of rows that no model is shown any more, unless somebody outside has the list."""
-        if self._prints is None and len(self._rows) > _KEPT_ROWS:
-            users = (at for at in range(min(len(self._rows) - _KEPT_ROWS // 2, self._kept), 0, -1))
+    @_serialised
+    def release_old_rows(self) -> None:
+        """Release old rows that no model is shown, unless a caller has the list."""
+        if self._fingerprints is None and len(self._rows) > _MAX_LOADED_ROWS:
+            users = (at for at in range(min(len(self._rows) - _MAX_LOADED_ROWS // 2, self._saved_count), 0, -1))
             cut = next((at for at in users if self._rows[at - 1].get("role") == "user"), 1) - 1
             if cut > 0:
                 del self._rows[:cut]
                 self._skipped += cut
-                self._kept -= cut
-                self._forgotten += cut
+                self._saved_count -= cut
+                self._released += cut
 
-    @_alone
+    @_serialised
     def _expose(self) -> None:
         self._load_older()
-        if self._prints is None:
-            self._prints = [print_of(row) for row in self._rows[: self._kept]]
+        if self._fingerprints is None:
+            self._fingerprints = [row_fingerprint(row) for row in self._rows[: self._saved_count]]
 
-    @_alone
+    @_serialised
     def _load_older(self) -> None:
         if self._skipped == 0 or self.stored is None:
             return
         try:
-            older = read_older(self.stored.path, self.stored.tail_at, self._forgotten)
+            older = read_older(self.stored.path, self.stored.tail_at, self._released)
         except OSError as error:
-            raise refusal(f"The older messages of session {self.key} cannot be read", error) from error
-        if self.last_consolidated >= self._skipped:  # it lies in the rows we have: they may be others in number
+            raise storage_error(f"The older messages of session {self.key} cannot be read", error) from error
+        if self.last_consolidated >= self._skipped:  # the cursor is in the loaded rows, and their numbers may change
             self.last_consolidated += len(older) - self._skipped
         self._rows[:0] = cast("list[ChatMessage]", older)
-        self._kept += len(older)
-        self._skipped, self._forgotten = 0, 0
+        self._saved_count += len(older)
+        self._skipped, self._released = 0, 0
 
     def _load_since(self, begin: int) -> None:
-        """Read the end of the file again, as far back as this message; all of it where it is not what we knew."""
+        """Load the end of the file back to message number `begin`; all of it if the file has changed."""
         if self.stored is None:
             return
         try:
             opened = open_end(self.stored.path, self.message_count - begin)
         except OSError as error:
-            raise refusal(f"The older messages of session {self.key} cannot be read", error) from error
-        count = len(opened.rows) - self._kept
-        if count < 0 or (self._kept and opened.rows[count] != self._rows[0]):
+            raise storage_error(f"The older messages of session {self.key} cannot be read", error) from error
+        count = len(opened.rows) - self._saved_count
+        if count < 0 or (self._saved_count and opened.rows[count] != self._rows[0]):
             self._load_older()
             return
         self._rows[:0] = cast("list[ChatMessage]", opened.rows[:count])
-        self._kept += count
-        self._skipped, self._forgotten, self.stored.tail_at = opened.skipped, 0, opened.tail_at
+        self._saved_count += count
+        self._skipped, self._released, self.stored.tail_at = opened.skipped, 0, opened.tail_at
 
-    def _holds(self, wanted: int) -> bool:
-        """Whether the rows in memory are enough for so many that a model may see."""
+    def _has_enough(self, limit: int) -> bool:
+        """Whether the loaded rows have enough messages that a model may see."""
         commands = sum(1 for row in self._rows if row.get("_command"))
         users = any(row.get("role") == "user" for row in self._rows)
-        return len(self._rows) - commands >= wanted and users
+        return len(self._rows) - commands >= limit and users
 
 
-def print_of(row: ChatMessage) -> int:
-    """A number that changes when the row does, however deep inside."""
+def row_fingerprint(row: ChatMessage) -> int:
+    """Return a number that changes when the row does, also deep inside."""
     try:
-        return hash(marshal.dumps(cast(dict[str, Any], row), 2))  # version 2 writes by value alone
+        return hash(marshal.dumps(cast(dict[str, Any], row), 2))  # version 2 has no object references
     except ValueError:
         return hash(repr(row))

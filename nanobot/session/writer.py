@@ -1,7 +1,7 @@
-"""Writing to session files: whole lines at the end, on the disk before anybody is told so.
+"""Appending to session files: whole lines, synced before success is reported.
 
-Many sessions share a round: all lines are written, then each file is synced, so that the file system commits once for
-all of them. A lock of the folder keeps writers of all processes apart while they write, not while the disk works.
+Appends of many sessions share a round: all lines are written, then each file is synced, so that the file system commits
+once for all. The folder's lock excludes other writers during the writes, not during the syncs.
 """
 
 import asyncio
@@ -13,32 +13,33 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from nanobot.session.reader import Print
-from nanobot.utils.files import line_end, open_lines, sync_data, sync_folder, write_whole
-from nanobot.utils.locks import locked
+from nanobot.session.reader import FileFingerprint
+from nanobot.utils.files import missing_newline, sync_data, sync_folder, write_whole
+from nanobot.utils.locks import file_lock
+from nanobot.utils.open_no_follow import open_own
 
 _SYNCS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
 class Append:
-    """Lines for the end of a file, and how it went: `start` is where they begin, `error` why they are not there."""
+    """Lines to append, and the result: `start` is their offset, `error` why they were not written."""
 
     path: Path
     data: bytes
     header: bytes = b""
-    """What a file begins with that does not exist yet."""
+    """First line of a file that does not exist yet."""
     start: int = 0
-    print: Print | None = None
+    print: FileFingerprint | None = None
     created: bool = False
     error: OSError | None = None
 
 
 def append_all(lock: Path, appends: Sequence[Append]) -> None:
-    """Write these, and see them to the disk. Each is there wholly or not at all; what failed says so in `error`."""
+    """Write and sync appends. Each is written completely or not at all; failures are in `error`."""
     opened: dict[Path, int] = {}
     try:
-        with locked(lock):
+        with file_lock(lock, open_own):
             for append in appends:
                 try:
                     _write(append, opened)
@@ -54,15 +55,15 @@ def append_all(lock: Path, appends: Sequence[Append]) -> None:
 
 
 class GroupCommit:
-    """The rounds. While one is on its way to the disk, what comes in waits together for the next."""
+    """Batches appends: those submitted during a round are written together in the next one."""
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
         self._waiting: list[tuple[Append, asyncio.Future[None]]] = []
         self._round: asyncio.Task[None] | None = None
 
-    def hand_in(self, append: Append) -> "asyncio.Future[None]":
-        """Done once it is on the disk, or with the error that kept it from there; it is written whoever waits."""
+    def submit(self, append: Append) -> "asyncio.Future[None]":
+        """Queue an append. The future ends once it is on the disk, or with its error; cancelling it stops nothing."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((append, done))
@@ -76,50 +77,50 @@ class GroupCommit:
             failure: Exception | None = None
             try:
                 await asyncio.to_thread(append_all, self._lock, [append for append, _ in batch])
-            except Exception as error:  # whoever waits must hear of it, whatever it is
+            except Exception as error:  # every waiter must learn of it
                 failure = error
             except BaseException:
                 for _, done in [*batch, *self._waiting]:
-                    done.cancel()  # the loop is closing: nobody may be told that it is on the disk
+                    done.cancel()  # the loop is closing, and success is unknown
                 raise
             for append, done in batch:
-                why_not = failure or append.error
+                problem = failure or append.error
                 if not done.done():
-                    done.set_result(None) if why_not is None else done.set_exception(why_not)
+                    done.set_result(None) if problem is None else done.set_exception(problem)
 
 
 def _write(append: Append, opened: dict[Path, int]) -> None:
-    """Write one append under the lock. A file that ends in half a line gets a new one first."""
+    """Write one append; the caller has the lock. A file that ends in an incomplete line gets a line break first."""
     descriptor = opened.get(append.path)
     if descriptor is None:
-        descriptor = opened[append.path] = open_lines(append.path)
+        descriptor = opened[append.path] = open_own(append.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     end = os.lseek(descriptor, 0, os.SEEK_END)
     append.created = end == 0
-    before = append.header if append.created else line_end(descriptor)
+    before = append.header if append.created else missing_newline(descriptor)
     try:
         write_whole(descriptor, before + append.data)
     except OSError:
-        with contextlib.suppress(OSError):  # then the next append begins a new line
+        with contextlib.suppress(OSError):  # otherwise the next append starts a new line
             os.ftruncate(descriptor, end)
         raise
     append.start = end + (0 if append.created else len(before))
-    append.print = Print.of(os.fstat(descriptor))
+    append.print = FileFingerprint.of(os.fstat(descriptor))
 
 
-def _sync_data_of(opened: dict[Path, int]) -> dict[Path, OSError]:
-    """See the data of these files to the disk, side by side: then the file system commits once for many of them.
+def _sync_concurrently(opened: dict[Path, int]) -> dict[Path, OSError]:
+    """Sync these files concurrently, so that the file system can combine their commits; return errors by file.
 
-    One after the other, each waits for a commit of its own; 100 files took 0.3 s so, against 0.02.
+    One after another, 100 files took 0.3 s, concurrently 0.02 s.
     """
 
     files = [*opened.items()]
-    mine, *others = [files[number::_SYNCS_AT_ONCE] for number in range(_SYNCS_AT_ONCE)]
-    theirs = _threads(os.getpid()).map(_sync_each, filter(None, others))
-    return _sync_each(mine) | {path: error for failed in theirs for path, error in failed.items()}
+    own_share, *other_shares = [files[number::_SYNCS_AT_ONCE] for number in range(_SYNCS_AT_ONCE)]
+    results = _threads(os.getpid()).map(_sync_each, filter(None, other_shares))
+    return _sync_each(own_share) | {path: error for failed in results for path, error in failed.items()}
 
 
 def _sync_each(files: Sequence[tuple[Path, int]]) -> dict[Path, OSError]:
-    """See them to the disk in this thread; what the disk refused."""
+    """Sync files in this thread; return errors by file."""
     failed: dict[Path, OSError] = {}
     for path, descriptor in files:
         try:
@@ -131,15 +132,15 @@ def _sync_each(files: Sequence[tuple[Path, int]]) -> dict[Path, OSError]:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Made when many files are first written at once, and kept: threads cost more than what they do here.
+    """Create the thread pool on first use with several files, and keep it.
 
-    A process that was forked has none of its parent's threads, hence the number of the process.
+    Keyed by process id, since a forked process has none of its parent's threads.
     """
     return ThreadPoolExecutor(_SYNCS_AT_ONCE - 1, thread_name_prefix="sync")
 
 
 def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:
-    failed = _sync_data_of(opened)
+    failed = _sync_concurrently(opened)
     for append in appends:
         append.error = append.error or failed.get(append.path)
     for folder in {append.path.parent for append in appends if append.created and append.error is None}:

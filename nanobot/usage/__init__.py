@@ -1,5 +1,5 @@
-"""What models have used and what it cost: a row for every request sent, the price of it, and how much may be spent.
+"""What models were used and what it cost: the ledger of requests, prices, and spending limits.
 
-Knows no provider and no config: providers/metered_provider.py counts, providers/spending.py maps the limits. Read in
-this order: types, ledger, under_way, sums, prices, budget, raised.
+Import `Ledger` from `ledger`, `PriceTable` from `prices`, `Budget` and `SpendingLimits` from `budget`, `sum_up` from
+`sums`.
 """

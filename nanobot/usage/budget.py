@@ -1,9 +1,9 @@
-"""What may be spent: `limits.dailyUsd`, `monthlyUsd` and `turnTokens`, held before each call, outside the model.
+"""Spending limits: `limits.dailyUsd`, `monthlyUsd` and `turnTokens`, enforced before each call, outside the model.
 
-A call sets aside the most it may cost before it is made, and gives back what it did not use. It is let through while
-something is left, so that what is spent passes a limit by one call at most; while the calls under way could use up what
-is left, the next one waits for one of them to end. What was spent is read from the ledger once, then kept in memory;
-what other processes append is read before each call. A disk that refuses changes nothing of that within the process.
+A call reserves the most it may cost, and returns what it did not use. It is admitted while something is left, so a
+limit is exceeded by at most one call. If the calls in flight could use up the rest, the next call waits for one of
+them. Past spending is read from the ledger once; what other processes append is read before each call. If the disk
+fails, limits still hold within this process.
 """
 
 import asyncio
@@ -18,199 +18,200 @@ from typing import Any
 
 from nanobot.errors import BudgetExceededError
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.raised import Raised
 from nanobot.usage.sums import Days
-from nanobot.usage.types import dollars
+from nanobot.usage.types import format_dollars
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, zone_name
 from nanobot.utils.files import write_in_place
-from nanobot.utils.newest import put_newest
 
 log = logging.getLogger(__name__)
 
-SOON = 0.8
-"""The share of a limit at which the owner is told that it comes near."""
-_SILENCE_S = 10.0
-_TURNS = 1000
-"""How many turns are remembered; one that is older has ended."""
+WARN_SHARE = 0.8
+"""Share of a limit at which the owner is warned."""
+_NOTIFY_AFTER_S = 10.0
+_MAX_TURNS = 1000
+"""Turns remembered; older ones have ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What may be spent; None means no limit. Each is named after its key in the config."""
+class SpendingLimits:
+    """Limits by their config keys; None means no limit."""
 
     daily_usd: float | None = None
     monthly_usd: float | None = None
     turn_tokens: int | None = None
+    unknown_price: bool = False
+    """Whether models without a known price may be called under a limit in dollars; they do not count towards it."""
 
     @property
     def in_dollars(self) -> bool:
-        """Whether prices matter."""
+        """Whether there is a limit in dollars, so that prices matter."""
         return self.daily_usd is not None or self.monthly_usd is not None
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to hold."""
+        """Whether there is any limit."""
         return self.in_dollars or self.turn_tokens is not None
 
     def left(self, today: float, month: float) -> list[str]:
-        """What may still be spent, a sentence a limit; `today` and `month` are the dollars that were."""
+        """Describe what is left, one line per limit; `today` and `month` are dollars spent."""
         lines = []
         for name, limit, spent in (("today", self.daily_usd, today), ("this month", self.monthly_usd, month)):
             if limit is not None:
-                lines.append(f"Left {name}: {dollars(max(limit - spent, 0.0))} of {dollars(limit)}")
+                lines.append(f"Left {name}: {format_dollars(max(limit - spent, 0.0))} of {format_dollars(limit)}")
         if self.turn_tokens is not None:
             lines.append(f"A turn may use {self.turn_tokens:,} tokens")
         return lines
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
+class BudgetedCall:
     """A call about to be made, and the most it may use."""
 
     turn_id: str = ""
     prompt_tokens: int = 0
     max_tokens: int = 0
-    most_usd: float | None = None
-    """None where it does not count in dollars: no price is known, or it costs nothing."""
+    max_usd: float | None = None
+    """None if it does not count in dollars: no known price, or free."""
     notify: Callable[[str], None] | None = None
-    """Tells the person who waits for it; None where nobody does."""
+    """Notifies the person who waits for the call; None if nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cap:
-    """A limit in dollars and the period it holds for, as of now."""
+    """A limit in dollars with its current period."""
 
     key: str
-    words: str
+    title: str
     period: str
     limit: float
-    free_at: datetime
+    resets_at: datetime
 
-    def stop(self, spent: float) -> str:
-        until = f"{self.free_at:%Y-%m-%d %H:%M} ({zone_name(self.free_at)})"
+    def stop_text(self, spent: float) -> str:
+        until = f"{self.resets_at:%Y-%m-%d %H:%M} ({zone_name(self.resets_at)})"
         return (
-            f"{self.words} limit is reached: {dollars(spent)} of {dollars(self.limit)} spent. "
-            f"No model that costs money is asked until {until}. To go on now, send `/raise` (owner only), or raise "
+            f"{self.title} limit is reached: {format_dollars(spent)} of {format_dollars(self.limit)} spent. "
+            f"No paid model is called until {until}. To continue now, send `/raise` (owner only), or raise "
             f"{self.key} in the config."
         )
 
-    def raised(self, spent: float) -> str:
-        return f"{self.words} limit is {dollars(self.limit)} now; {dollars(spent)} of it is spent."
+    def raised_text(self, spent: float) -> str:
+        return f"{self.title} limit is {format_dollars(self.limit)} now; {format_dollars(spent)} of it is spent."
 
-    def soon(self, spent: float) -> str:
+    def warning_text(self, spent: float) -> str:
         share = spent / self.limit
-        return f"{share:.0%} of {self.words[0].lower()}{self.words[1:]} limit is spent: " + (
-            f"{dollars(spent)} of {dollars(self.limit)} ({self.key} in the config)."
+        return f"{share:.0%} of {self.title[0].lower()}{self.title[1:]} limit is spent: " + (
+            f"{format_dollars(spent)} of {format_dollars(self.limit)} ({self.key} in the config)."
         )
 
 
 class Budget:
-    """Holds the limits for all sessions of a process, and tells the owner at 80 % and at the stop, once a period."""
+    """Enforces the limits for all sessions of a process. Warns the owner at 80 % and at the limit, once per period."""
 
-    def __init__(self, limits: Limits, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, limits: SpendingLimits, ledger: Ledger, clock: Clock) -> None:
         self.limits = limits
         self._ledger = ledger
         self._clock = clock
         self._reader = ledger.reader()
-        self._gate = asyncio.Lock()
-        self._ended = asyncio.Event()
-        self._begun = False
+        self._lock = asyncio.Lock()
+        self._call_ended = asyncio.Event()
+        self._has_read = False
         self._own: dict[str, float] = defaultdict(float)
         self._others: dict[str, float] = defaultdict(float)
-        self._under_way = 0
-        self._aside_usd = 0.0
-        self._aside_tokens: dict[str, int] = defaultdict(int)
+        self._in_flight = 0
+        self._reserved_usd = 0.0
+        self._reserved_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
-        self._told = _Told(ledger.folder / "told.json")
-        self._raised = Raised(ledger.folder / "raised.json")
+        self._reported = _ReportedLimits(ledger.folder / "told.json")
+        self._overrides = LimitOverrides(ledger.folder / "raised.json")
 
-    async def reserve(self, call: PlannedCall) -> None:
-        """Set aside what the call may use; waits where calls under way may use up what is left. `settle` must follow.
+    async def reserve(self, call: BudgetedCall) -> None:
+        """Reserve the most a call may use; wait while calls in flight may use up the rest. `settle` must follow.
 
-        Raises BudgetExceededError, which says which limit, what is spent, which key to raise and when it is free again;
-        then nothing is set aside. Cancelling is safe. Without limits it returns at once.
+        Raises BudgetExceededError, which names the limit, the spending, the key to raise and when it resets; nothing is
+        reserved then. Cancelling is safe. Returns at once if there are no limits.
         """
         if not self.limits.any:
             return
-        told_of_wait = False
+        has_notified = False
         while True:
-            async with self._gate:
+            async with self._lock:
                 await self._read_others()
-                ended = self._ended
-                must_wait = self._must_wait(call)  # a refusal tells all by itself
-                await self.tell(call)
+                call_ended = self._call_ended
+                must_wait = self._must_wait(call)  # raises with a text of its own if the limit is reached
+                await self.notify_limits(call)
                 if not must_wait:
-                    self._under_way += 1
-                    self._aside_usd += call.most_usd or 0.0
-                    self._aside_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
+                    self._in_flight += 1
+                    self._reserved_usd += call.max_usd or 0.0
+                    self._reserved_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
                     return
             try:
-                async with asyncio.timeout(None if told_of_wait else _SILENCE_S):
-                    await ended.wait()
+                async with asyncio.timeout(None if has_notified else _NOTIFY_AFTER_S):
+                    await call_ended.wait()
             except TimeoutError:
-                told_of_wait = True
+                has_notified = True
                 if call.notify is not None:
-                    call.notify("Waiting for other calls to end: they may use up what limits in the config leaves.")
+                    call.notify("Waiting for other calls to end: they may use up the rest of the limits in the config.")
 
     async def raise_by(self, usd: float | None = None) -> list[str]:
-        """Add so much to each limit in dollars that comes near or is reached, half of it where no sum is said.
+        """Raise each dollar limit that is near or reached, for its period: by `usd`, else by half of the limit.
 
-        What holds then, a line a limit; empty where none is near. It is gone with the period. Raises OSError.
+        Return a line per raised limit; empty if none is near. Raises OSError.
         """
-        async with self._gate:
+        async with self._lock:
             await self._read_others()
-            near = [cap for cap in self._caps() if self._spent(cap) >= SOON * cap.limit]
+            near = [cap for cap in self._caps() if self._spent(cap) >= WARN_SHARE * cap.limit]
             for cap in near:
-                await asyncio.to_thread(self._raised.add, cap.key, cap.period, cap.limit / 2 if usd is None else usd)
-            ended, self._ended = self._ended, asyncio.Event()
-            ended.set()
+                await asyncio.to_thread(self._overrides.add, cap.key, cap.period, cap.limit / 2 if usd is None else usd)
+            call_ended, self._call_ended = self._call_ended, asyncio.Event()
+            call_ended.set()
             now = {cap.key: cap for cap in self._caps()}
-            return [now[cap.key].raised(self._spent(cap)) for cap in near]
+            return [now[cap.key].raised_text(self._spent(cap)) for cap in near]
 
-    def settle(self, call: PlannedCall, when: str, usd: float | None, tokens: int) -> None:
-        """The call has ended, begun at `when` (ISO); what it used is counted instead of what was set aside."""
+    def settle(self, call: BudgetedCall, when: str, usd: float | None, tokens: int) -> None:
+        """Replace a call's reservation by what it used. `when`: its start (ISO)."""
         if not self.limits.any:
             return
         self._own[self._day_of()(when)] += usd or 0.0
-        self._under_way -= 1
-        # Exactly nothing when nobody is under way: sums of floats leave crumbs, and somebody might wait for a crumb.
-        self._aside_usd = self._aside_usd - (call.most_usd or 0.0) if self._under_way else 0.0
-        left = self._aside_tokens[call.turn_id] - call.prompt_tokens - call.max_tokens
-        self._aside_tokens[call.turn_id] = left
+        self._in_flight -= 1
+        # Exactly 0 without calls in flight: float sums leave residues, and a call might wait for one.
+        self._reserved_usd = self._reserved_usd - (call.max_usd or 0.0) if self._in_flight else 0.0
+        left = self._reserved_tokens[call.turn_id] - call.prompt_tokens - call.max_tokens
+        self._reserved_tokens[call.turn_id] = left
         if left <= 0:
-            del self._aside_tokens[call.turn_id]
+            del self._reserved_tokens[call.turn_id]
         self._count_turn(call.turn_id, tokens)
-        ended, self._ended = self._ended, asyncio.Event()
-        ended.set()
+        call_ended, self._call_ended = self._call_ended, asyncio.Event()
+        call_ended.set()
 
-    async def tell(self, call: PlannedCall) -> None:
-        """Tell who waits for the call what is new about the limits; where nobody does it stays news. Never raises."""
-        if call.notify is None or call.most_usd is None:
+    async def notify_limits(self, call: BudgetedCall) -> None:
+        """Notify the waiting person of limits that are near or reached, once per period. Never raises."""
+        if call.notify is None or call.max_usd is None:
             return
         for cap in self._caps():
             spent = self._spent(cap)
-            level = "stop" if spent >= cap.limit else "soon" if spent >= SOON * cap.limit else ""
-            if level and await self._told.is_first(cap.key, cap.period, cap.limit, level):
-                call.notify(cap.stop(spent) if level == "stop" else cap.soon(spent))
+            level = "stop" if spent >= cap.limit else "soon" if spent >= WARN_SHARE * cap.limit else ""
+            if level and await self._reported.is_first(cap.key, cap.period, cap.limit, level):
+                call.notify(cap.stop_text(spent) if level == "stop" else cap.warning_text(spent))
 
-    def _must_wait(self, call: PlannedCall) -> bool:
-        """Raises BudgetExceededError where waiting would not help."""
-        wait = False
-        for cap in self._caps() if call.most_usd is not None else ():
+    def _must_wait(self, call: BudgetedCall) -> bool:
+        """Raises BudgetExceededError if waiting would not help."""
+        must_wait = False
+        for cap in self._caps() if call.max_usd is not None else ():
             spent = self._spent(cap)
             if spent >= cap.limit:
-                raise BudgetExceededError(cap.stop(spent))
-            wait = wait or spent + self._aside_usd >= cap.limit
+                raise BudgetExceededError(cap.stop_text(spent))
+            must_wait = must_wait or spent + self._reserved_usd >= cap.limit
         limit, turn = self.limits.turn_tokens, call.turn_id
         if limit is not None and turn:
             used = self._turns.get(turn, 0)
             if used + call.prompt_tokens > limit:
-                raise BudgetExceededError(_turn_is_over(used, call.prompt_tokens, limit))
-            wait = wait or used + self._aside_tokens.get(turn, 0) + call.prompt_tokens > limit
-        return wait
+                raise BudgetExceededError(_turn_limit_text(used, call.prompt_tokens, limit))
+            must_wait = must_wait or used + self._reserved_tokens.get(turn, 0) + call.prompt_tokens > limit
+        return must_wait
 
     def _count_turn(self, turn_id: str, tokens: int) -> None:
-        put_newest(self._turns, turn_id, self._turns.get(turn_id, 0) + tokens, _TURNS)
+        put_bounded(self._turns, turn_id, self._turns.get(turn_id, 0) + tokens, _MAX_TURNS)
 
     def _spent(self, cap: _Cap) -> float:
         return sum(usd for days in (self._own, self._others) for day, usd in days.items() if day.startswith(cap.period))
@@ -219,20 +220,20 @@ class Budget:
         now = self._clock.now()
         caps = []
         if (limit := self.limits.daily_usd) is not None:
-            free_at = _midnight(now + timedelta(days=1))
-            caps.append(_Cap("limits.dailyUsd", "Today's", f"{now:%Y-%m-%d}", limit, free_at))
+            resets_at = _midnight(now + timedelta(days=1))
+            caps.append(_Cap("limits.dailyUsd", "Today's", f"{now:%Y-%m-%d}", limit, resets_at))
         if (limit := self.limits.monthly_usd) is not None:
-            free_at = _midnight(now.replace(day=1) + timedelta(days=32)).replace(day=1)
-            caps.append(_Cap("limits.monthlyUsd", "This month's", f"{now:%Y-%m}", limit, free_at))
-        return [replace(cap, limit=cap.limit + self._raised.of(cap.key, cap.period)) for cap in caps]
+            resets_at = _midnight(now.replace(day=1) + timedelta(days=32)).replace(day=1)
+            caps.append(_Cap("limits.monthlyUsd", "This month's", f"{now:%Y-%m}", limit, resets_at))
+        return [replace(cap, limit=cap.limit + self._overrides.of(cap.key, cap.period)) for cap in caps]
 
-    async def limits_now(self) -> Limits:
-        """The limits with what was added to them."""
+    async def limits_now(self) -> SpendingLimits:
+        """Return the limits including what `/raise` added."""
         return await asyncio.to_thread(self.limits_as_raised)
 
-    def limits_as_raised(self) -> Limits:
-        """The same, for who has no event loop. Blocks for a moment."""
-        self._raised.look()
+    def limits_as_raised(self) -> SpendingLimits:
+        """Like `limits_now`, without an event loop. Blocks briefly."""
+        self._overrides.refresh()
         now = {cap.key: cap.limit for cap in self._caps()}
         daily, monthly = now.get("limits.dailyUsd"), now.get("limits.monthlyUsd")
         return replace(self.limits, daily_usd=daily, monthly_usd=monthly)
@@ -241,26 +242,26 @@ class Budget:
         return Days(self._clock.now().tzinfo)
 
     async def _read_others(self) -> None:
-        """What others spent meanwhile; at first also what was spent before, by turns that a crash cut short too."""
-        if self._begun and not self.limits.in_dollars:
+        """Read what other processes spent; the first time also earlier spending, including interrupted turns."""
+        if self._has_read and not self.limits.in_dollars:
             return  # a turn belongs to one process
         try:
-            anew, spent, turns = await asyncio.to_thread(self._read)
+            is_replaced, spent, turns = await asyncio.to_thread(self._read)
         except OSError as error:
-            log.warning("What was spent before cannot be read, only this process counts: %s", error)
-            anew, spent, turns = False, {}, {}
-        if anew:
+            log.warning("Past spending cannot be read, only this process counts: %s", error)
+            is_replaced, spent, turns = False, {}, {}
+        if is_replaced:
             self._others.clear()
         for day, usd in spent.items():
             self._others[day] += usd
-        for turn_id, tokens in turns.items() if not self._begun else ():
+        for turn_id, tokens in turns.items() if not self._has_read else ():
             self._count_turn(turn_id, tokens)
-        self._begun = True
+        self._has_read = True
 
     def _read(self) -> tuple[bool, dict[str, float], dict[str, int]]:
-        """Whether the ledger begins anew; dollars by day and tokens by turn, of the rows that are new and not ours."""
-        self._raised.look()
-        if anew := self._reader.outlived():
+        """Read new rows of other processes: whether the ledger was replaced, dollars by day, tokens by turn."""
+        self._overrides.refresh()
+        if is_replaced := self._reader.was_replaced():
             self._reader = self._ledger.reader()
         spent: dict[str, float] = defaultdict(float)
         turns: dict[str, int] = defaultdict(int)
@@ -269,59 +270,95 @@ class Budget:
             if row["process"] != self._ledger.process:
                 spent[day_of(row["when"])] += row["usd"] or 0.0
                 turns[row["turn"]] += row["prompt_tokens"] + row["completion_tokens"]
-        return anew, spent, turns
+        return is_replaced, spent, turns
 
 
 def _midnight(moment: datetime) -> datetime:
     return datetime.combine(moment.date(), time(), moment.tzinfo)
 
 
-def _turn_is_over(used: int, more: int, limit: int) -> str:
+def _turn_limit_text(used: int, more: int, limit: int) -> str:
     if not used:
         return (
-            f"A turn may use {limit:,} tokens, and to send this message alone takes about {more:,}. "
-            "Raise limits.turnTokens in the config, or begin afresh with `/new`."
+            f"A turn may use {limit:,} tokens, and sending this message alone takes about {more:,}. "
+            "Raise limits.turnTokens in the config, or start a new conversation with `/new`."
         )
     return (
-        f"This turn has used {used:,} tokens of the {limit:,} it may (limits.turnTokens), and the next call would send "
-        f"about {more:,} more. "
-        "The next message has the whole limit again; to let a turn go further, raise limits.turnTokens in the config."
+        f"This turn has used {used:,} of {limit:,} tokens (limits.turnTokens), and the next call would send about "
+        f"{more:,} more. "
+        "The next message has the full limit again; to let a turn continue, raise limits.turnTokens in the config."
     )
 
 
-class _Told:
-    """What the owner was told of each limit, kept so that it is once a period whoever runs; a new limit begins anew."""
+class _ReportedLimits:
+    """Which limits the owner was notified of, stored so that it happens once per period and limit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, list[Any]] = {}
 
     async def is_first(self, key: str, period: str, limit: float, level: str) -> bool:
-        """Whether this is news; from now on it is not."""
-        news = [period, limit, level]
-        if self._is_old(self._known.get(key), news):
+        """Whether this is the first notification; records it."""
+        entry = [period, limit, level]
+        if self._is_old(self._known.get(key), entry):
             return False
-        self._known[key] = news  # before anybody else can ask
-        return await asyncio.to_thread(self._note, key, news)
+        self._known[key] = entry  # before another task can ask
+        return await asyncio.to_thread(self._note, key, entry)
 
-    def _note(self, key: str, news: list[Any]) -> bool:
-        told = self._load()
-        if self._is_old(told.get(key), news):
+    def _note(self, key: str, entry: list[Any]) -> bool:
+        entries = self._load()
+        if self._is_old(entries.get(key), entry):
             return False
         try:
-            write_in_place(self._path, json.dumps(told | {key: news}) + "\n")
+            write_in_place(self._path, json.dumps(entries | {key: entry}) + "\n")
         except OSError as error:
-            log.warning("That the owner was told of %s is not kept: %s", key, error)
+            log.warning("The notification about %s cannot be stored: %s", key, error)
         return True
 
     def _load(self) -> dict[str, Any]:
         try:
-            told = json.loads(self._path.read_bytes())
+            entries = json.loads(self._path.read_bytes())
         except (OSError, ValueError, RecursionError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return entries if isinstance(entries, dict) else {}
 
     @staticmethod
-    def _is_old(known: Any, news: list[Any]) -> bool:
-        """Who was told of the stop needs no word of its coming."""
-        return isinstance(known, list) and known[:2] == news[:2] and known[2:] in (news[2:], ["stop"])
+    def _is_old(previous: Any, entry: list[Any]) -> bool:
+        """Whether an equal or stronger notification was sent: "stop" includes "soon"."""
+        return isinstance(previous, list) and previous[:2] == entry[:2] and previous[2:] in (entry[2:], ["stop"])
+
+
+class LimitOverrides:
+    """Dollars added to the limits, in a small file shared by all processes of a data folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._known: dict[str, tuple[str, float]] = {}
+
+    def of(self, key: str, period: str) -> float:
+        """Return what was added to a limit in this period, as of the last `refresh`."""
+        addition = self._known.get(key)
+        return addition[1] if addition is not None and addition[0] == period else 0.0
+
+    def add(self, key: str, period: str, usd: float) -> None:
+        """Add dollars until the period ends. Blocks. Raises OSError; it then holds in this process only."""
+        self.refresh()
+        self._known[key] = (period, self.of(key, period) + usd)
+        data = {name: [*entry] for name, entry in self._known.items()}
+        write_in_place(self._path, json.dumps(data) + "\n")
+        self._stamp = None
+
+    def refresh(self) -> None:
+        """Read what other processes added. Blocks briefly, never raises."""
+        try:
+            status = self._path.stat()
+            if (stamp := (status.st_mtime_ns, status.st_size)) == self._stamp:
+                return
+            data = json.loads(self._path.read_bytes())
+            self._known = {str(key): (str(period), float(usd)) for key, (period, usd) in data.items()}
+            self._stamp = stamp
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            log.warning("Raised limits cannot be read: %s", error)

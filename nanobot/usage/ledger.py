@@ -1,8 +1,8 @@
-"""The ledger: a row for every request sent to a model, in `state/usage/YYYY-MM.jsonl`, written once, read often.
+"""The ledger: one row for every request sent to a model, in `state/usage/YYYY-MM.jsonl`.
 
-A row is one append to the system's cache, some microseconds, so it is made on the event loop. It outlives the process
-at once; it is not waited for on the disk, since after a power cut the provider's own bill still tells. Several
-processes may append. Nothing is touched before the first request; while one is under way, under_way.py knows of it.
+A row is a single append to the page cache, some microseconds, so it is written on the event loop. It survives the
+process at once. It is not synced, since after a power failure the provider's bill is still there. Several processes may
+append. Nothing is created before the first request. `InFlightCalls` records requests until they have a row.
 """
 
 import json
@@ -18,72 +18,72 @@ from os.path import samestat
 from pathlib import Path
 from typing import Any, cast
 
+from nanobot.usage.in_flight import InFlightCalls
 from nanobot.usage.types import LedgerRow
-from nanobot.usage.under_way import UnderWay
 from nanobot.utils.files import open_private, write_whole
 
 log = logging.getLogger(__name__)
 
-_KEPT = 1000
-"""How many rows wait for a disk that refuses; the budget has counted them, whatever becomes of them."""
+_MAX_UNWRITTEN = 1000
+"""Rows kept while the disk fails; the budget has counted them in any case."""
 _BLOCK = 256 * 1024
 _MONTH_FILE = re.compile(r"\d{4}-\d{2}\.jsonl")
 _ROW = re.compile(rb'\{"when":')
 _COUNTS = ("prompt_tokens", "cached_tokens", "cache_written_tokens", "completion_tokens", "reasoning_tokens")
 _MOST_USD = 1e9
-"""No call costs as much: such a row is damaged, and would end all sums for good."""
+"""No call costs this much: such a row is damaged, and would distort all sums."""
 _WORDS = ("when", "cause", "session", "turn", "provider", "model", "outcome", "process")
 
 
 class Ledger:
-    """Where the rows go. `process` is the name this process writes under."""
+    """Writes the rows. `process` is the id this process writes into them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process = secrets.token_hex(4)
-        self._unwritten: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
-        self._refused = False
-        self._writing = threading.Lock()  # what killed processes left is written in a thread, beside our own rows
-        self._month = _KeptOpen()
-        self._under_way = UnderWay(folder / "under-way")
+        self._unwritten: deque[tuple[str, bytes]] = deque(maxlen=_MAX_UNWRITTEN)
+        self._has_failed = False
+        self._writing = threading.Lock()  # `catch_up` writes rows of killed processes in a thread
+        self._month = _MonthFile()
+        self._in_flight = InFlightCalls(folder / "under-way")
         self.caught_up = False
         """Whether `catch_up` was called."""
 
     def begin(self, row: LedgerRow) -> int:
-        """A request is about to be sent. `row` is what it leaves if this process is killed. Never raises."""
-        return self._under_way.begin(row)
+        """Record that a request is about to be sent. `row` is written if this process is killed. Never raises."""
+        return self._in_flight.begin(row)
 
     def end(self, number: int) -> None:
-        """The request that `begin` gave this number has its row. Never raises."""
-        self._under_way.end(number)
+        """Record that the request with this number has its row. Never raises."""
+        self._in_flight.end(number)
 
     def close(self) -> None:
-        """No request is under way, and none is near; one that comes all the same is no harm. Never raises."""
+        """Close the files; a later request reopens them. Never raises."""
         with self._writing:
             self._month.close()
-        self._under_way.close()
+        self._in_flight.close()
 
     def catch_up(self) -> None:
-        """Write the rows of requests over which other processes were killed. Blocking; never raises."""
+        """Write the rows of requests whose process was killed. Blocks; never raises."""
         self.caught_up = True
         try:
-            self._under_way.take_over(self._add_missing)
+            self._in_flight.take_over(self._add_missing)
         except (OSError, ValueError) as error:
-            log.warning("What a killed process left in %s cannot be read: %s", self.folder, error)
+            log.warning("Requests of a killed process in %s cannot be read: %s", self.folder, error)
 
     def _add_missing(self, rows: list[LedgerRow]) -> None:
-        """A process may have died between the row and the word that it is written."""
+        """Add rows that are not in the ledger: a process may die between the row and recording that it was written."""
         rows = [row for row in rows if _is_row(row)]
         if not rows:
             return
         since = date.fromisoformat(f"{min(row['when'] for row in rows)[:7]}-01")
-        there = {_mark(row) for row in self.reader().rows(since)}
+        existing = {_row_id(row) for row in self.reader().rows(since)}
         for row in rows:
-            if _mark(row) not in there:
+            if _row_id(row) not in existing:
                 self.add(row)
 
     def add(self, row: LedgerRow) -> None:
-        """Write the row, and those that the disk refused before. Never raises: a full disk costs no answer."""
+        """Write a row, and those that could not be written before. Never raises: a full disk must not fail a turn."""
         text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
         line = text.encode("utf-8", "backslashreplace") + b"\n"
         with self._writing:
@@ -96,25 +96,25 @@ class Ledger:
                 self._append(*self._unwritten[0])
                 self._unwritten.popleft()
         except OSError as error:
-            if not self._refused:
-                log.warning("What models use cannot be written to %s: %s", self.folder, error)
-            self._refused = True
+            if not self._has_failed:
+                log.warning("Model usage cannot be written to %s: %s", self.folder, error)
+            self._has_failed = True
             return
-        if self._refused:
-            log.info("What models use is written to %s again", self.folder)
-            self._refused = False
+        if self._has_failed:
+            log.info("Model usage is written to %s again", self.folder)
+            self._has_failed = False
 
     def reader(self) -> "LedgerReader":
-        """One who has read nothing yet."""
+        """Return a reader that starts at the beginning."""
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
         descriptor = self._month.at(self.folder / name)
-        write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
+        write_whole(descriptor, line)  # also after an incomplete line of a full disk: readers separate them
 
 
-class _KeptOpen:
-    """A file that rows are appended to, open from one row to the next as long as it is the one at its path."""
+class _MonthFile:
+    """The file of a month, kept open between rows as long as it is the one at its path."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -122,7 +122,7 @@ class _KeptOpen:
         self._opened: os.stat_result | None = None
 
     def at(self, path: Path) -> int:
-        """It, opened anew for another month, or where somebody took it away. Raises OSError."""
+        """Return a descriptor of the file at `path`, reopening it if it was replaced. Raises OSError."""
         if path != self._path or not self._is_there():
             self.close()
             self._descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -130,7 +130,7 @@ class _KeptOpen:
         return self._descriptor
 
     def close(self) -> None:
-        """Until the next row."""
+        """Close it until the next row."""
         if self._opened is not None:
             os.close(self._descriptor)
             self._opened = None
@@ -143,9 +143,9 @@ class _KeptOpen:
 
 
 class LedgerReader:
-    """Reads each row once, also those that any process appends later. `damaged` counts the lines that were passed over.
+    """Reads each row once, including those appended later. `damaged` counts skipped lines.
 
-    Blocking: call it in a thread.
+    Blocks; call it in a thread.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -156,17 +156,17 @@ class LedgerReader:
 
     @property
     def damaged(self) -> int:
-        """Lines that could not be read, half a one at the end of a file included."""
+        """Number of unreadable lines, including an incomplete one at the end of a file."""
         return self._damaged + len(self._torn)
 
-    def outlived(self) -> bool:
-        """Whether a file became shorter than what was read of it: somebody put another in its place."""
+    def was_replaced(self) -> bool:
+        """Whether a file is shorter than what was read of it, so another one took its place."""
         return any(_size(path) < read for path, read in self._read.items())
 
     def rows(self, since: date) -> Iterator[LedgerRow]:
-        """What was not read yet of the months from `since` on, in the order it was written. Raises OSError.
+        """Yield the unread rows of the months from `since` on, in file order. Raises OSError.
 
-        A file is named after a month in the zone its rows were written in: hence a day's margin, for who travels.
+        Files are named after the month in the writer's time zone, so a day before is included.
         """
         first = (since - timedelta(days=1)).strftime("%Y-%m")
         for path in sorted(self._months()):
@@ -181,45 +181,45 @@ class LedgerReader:
 
     def _rest(self, path: Path) -> Iterator[LedgerRow]:
         self._torn.discard(path)
-        half = b""
+        incomplete = b""
         with path.open("rb", buffering=0) as file:
             file.seek(self._read.get(path, 0))
             while block := file.read(_BLOCK):
                 lines, newline, rest = block.rpartition(b"\n")
                 if not newline:
-                    half += block
+                    incomplete += block
                     continue
-                self._read[path] = self._read.get(path, 0) + len(half) + len(lines) + 1
-                yield from self._sound(half + lines)
-                half = rest
-        if half and (row := _row_in(half)) is not None:
-            self._read[path] = self._read.get(path, 0) + len(half)
+                self._read[path] = self._read.get(path, 0) + len(incomplete) + len(lines) + 1
+                yield from self._decode(incomplete + lines)
+                incomplete = rest
+        if incomplete and (row := _parse_row(incomplete)) is not None:
+            self._read[path] = self._read.get(path, 0) + len(incomplete)
             yield row
-        elif half:  # somebody is writing it, or died over it
+        elif incomplete:  # being written, or left by a crash
             self._torn.add(path)
 
-    def _sound(self, lines: bytes) -> list[LedgerRow]:
+    def _decode(self, lines: bytes) -> list[LedgerRow]:
         try:
-            found = json.loads(b"[" + b",".join(filter(None, lines.split(b"\n"))) + b"]")  # half the time of one by one
-            if all(map(_is_row, found)):
-                return cast("list[LedgerRow]", found)
+            rows = json.loads(b"[" + b",".join(filter(None, lines.split(b"\n"))) + b"]")  # half the time of one by one
+            if all(map(_is_row, rows)):
+                return cast("list[LedgerRow]", rows)
         except (ValueError, RecursionError):
             pass
-        return [row for line in lines.split(b"\n") if line.strip() for row in self._salvaged(line)]
+        return [row for line in lines.split(b"\n") if line.strip() for row in self._salvage(line)]
 
-    def _salvaged(self, line: bytes) -> Iterator[LedgerRow]:
-        """The row of a line; else the whole one behind half a one."""
-        if (row := _row_in(line)) is not None:
+    def _salvage(self, line: bytes) -> Iterator[LedgerRow]:
+        """Yield the row of a line, or the complete ones after an incomplete row."""
+        if (row := _parse_row(line)) is not None:
             yield row
             return
         self._damaged += 1
         for start in _ROW.finditer(line, 1):
-            if (row := _row_in(line[start.start() :])) is not None:
+            if (row := _parse_row(line[start.start() :])) is not None:
                 yield row
 
 
-def _mark(row: LedgerRow) -> tuple[str, ...]:
-    """What tells a request from all others."""
+def _row_id(row: LedgerRow) -> tuple[str, ...]:
+    """Return what identifies a request."""
     return row["process"], row["when"], row["turn"], row["provider"], row["model"]
 
 
@@ -230,19 +230,19 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _row_in(line: bytes) -> LedgerRow | None:
+def _parse_row(line: bytes) -> LedgerRow | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return cast("LedgerRow", found) if _is_row(found) else None
+    return cast("LedgerRow", value) if _is_row(value) else None
 
 
-def _is_row(found: Any) -> bool:
-    """Whether it can be added up."""
-    if type(found) is not dict:
+def _is_row(value: Any) -> bool:
+    """Whether a value is a complete row that can be summed."""
+    if type(value) is not dict:
         return False
-    get = found.get
+    get = value.get
     return (
         all([type(count := get(name)) is int and count >= 0 for name in _COUNTS])  # noqa: C419 a list is twice as fast, a hundred thousand times
         and all([type(get(name)) is str for name in _WORDS])  # noqa: C419

@@ -1,8 +1,8 @@
-"""What models cost, from the table that LiteLLM ships as JSON. LiteLLM itself, which takes seconds, is not imported.
+"""What models cost, according to the JSON table that LiteLLM ships. LiteLLM, which takes seconds, is not imported.
 
-The table is large, so what a call needs of it is kept as `state/prices.json`, made anew when the table changes: a model
-to its input, cached, written (to a cache), output and reasoning price of a token in dollars, and its window. A model
-that is not in the table has no price; nothing is guessed.
+The table is large, so the needed part is copied to `state/prices.json` whenever it changes: for each model its context
+window and the price per token, in dollars, of input, cache reads, cache writes, output and reasoning. A
+model that is not in the table has no price; nothing is guessed. Prices in the config (`providers.NAME.prices`) win.
 """
 
 import json
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,16 +30,16 @@ _FIELDS = {
     "output_cost_per_token": "output",
     "output_cost_per_reasoning_token": "reasoning",
 }
-_LONG = re.compile(rf"({'|'.join(_FIELDS)})_above_(\d+)k_tokens")
-_TALKS = ("chat", "responses", "completion", None)
+_LONG_CONTEXT_KEY = re.compile(rf"({'|'.join(_FIELDS)})_above_(\d+)k_tokens")
+_CHAT_MODES = ("chat", "responses", "completion", None)
 _DATE = re.compile(r"[-@]\d{4}-?\d{2}-?\d{2}$")
-_SHAPE = 1
-"""Of our copy; another number makes everybody make it anew."""
+_COPY_VERSION = 1
+"""Version of our copy; a change rebuilds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Dollars a token, for requests above so many tokens."""
+    """Dollars per token, for requests of more than `above` tokens."""
 
     above: int
     input: float
@@ -50,26 +51,26 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs; a long request may cost more a token, all of it. `window` is what the model can read."""
+    """The price of a model. A long request may cost more per token, for all its tokens. `window` is in tokens."""
 
     rates: tuple[Rates, ...]
     window: int | None = None
 
     def cost(self, tokens: Tokens) -> float:
-        """What a call cost."""
+        """Return the dollars a call cost."""
         rates = self._at(tokens.prompt)
-        fresh = max(tokens.prompt - tokens.cached - tokens.cache_written, 0)
-        spoken = max(tokens.completion - tokens.reasoning, 0)
+        uncached = max(tokens.prompt - tokens.cached - tokens.cache_written, 0)
+        visible = max(tokens.completion - tokens.reasoning, 0)
         return (
-            fresh * rates.input
+            uncached * rates.input
             + tokens.cached * rates.cached
             + tokens.cache_written * rates.written
-            + spoken * rates.output
+            + visible * rates.output
             + tokens.reasoning * rates.reasoning
         )
 
     def most(self, prompt_tokens: int, max_tokens: int) -> float:
-        """The most that a call may cost: nothing of it cached, the answer as long as it may be."""
+        """Return the most a call may cost: nothing cached, and the longest reply."""
         rates = self._at(prompt_tokens)
         return prompt_tokens * max(rates.input, rates.written) + max_tokens * max(rates.output, rates.reasoning)
 
@@ -77,12 +78,29 @@ class Price:
         return next((rates for rates in reversed(self.rates) if prompt_tokens > rates.above), self.rates[0])
 
 
+def price_per_million(input_usd: float, output_usd: float, cached_usd: float | None = None) -> Price:
+    """Build a price from dollars per million tokens."""
+    cached_price = input_usd if cached_usd is None else cached_usd
+    return Price((Rates(0, input_usd / 1e6, cached_price / 1e6, input_usd / 1e6, output_usd / 1e6, output_usd / 1e6),))
+
+
+def matching_price(prices: Mapping[str, Price], model: str) -> Price | None:
+    """Return the price for exactly this model name, else for the first matching pattern (`*` and `?`).
+
+    The prefix of the model before a slash is optional.
+    """
+    names = list(_names(model, []))
+    exact = (prices[name] for name in names if name in prices)
+    matching = (price for pattern, price in prices.items() if any(fnmatchcase(name, pattern) for name in names))
+    return next(exact, None) or next(matching, None)
+
+
 FREE = Price((Rates(0, 0.0, 0.0, 0.0, 0.0, 0.0),))
-"""A model on a machine of one's own, or one that is paid for by the month."""
+"""A local model, or one with a flat rate."""
 
 
 def litellm_table() -> Path | None:
-    """Where LiteLLM keeps its table; None where it is not installed."""
+    """Return the path of LiteLLM's table; None if it is not installed."""
     spec = find_spec("litellm")
     if spec is None or spec.origin is None:
         return None
@@ -90,43 +108,43 @@ def litellm_table() -> Path | None:
 
 
 class PriceTable:
-    """Prices by the names of models. `load` reads or makes the copy, once, and may be called from any thread."""
+    """Prices by model name. `load` reads or creates the copy once; it is thread-safe."""
 
     def __init__(self, copy: Path | None = None, source: Path | None = None) -> None:
-        """`copy`: where ours is kept; None keeps none. `source`: LiteLLM's own table where none is given."""
+        """`copy`: path of our copy, None for none. `source`: the table, by default LiteLLM's."""
         self._copy = copy
         self._source = source
         self._lock = threading.Lock()
         self._rows: dict[str, Any] | None = None
         self._other_names: dict[str, str] | None = None
-        self._found: dict[tuple[str, ...], Price | None] = {}
+        self._cache: dict[tuple[str, ...], Price | None] = {}
 
     @property
     def loaded(self) -> bool:
-        """Whether `find` will answer without reading a file."""
+        """Whether `find` works without reading a file."""
         return self._rows is not None
 
     def load(self) -> None:
-        """Read the table. Never raises: without one no price is known."""
+        """Read the table. Never raises: without a table no price is known."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
 
     def find(self, model: str, *prefixes: str) -> Price | None:
-        """The price of a model. `prefixes` are the names its provider goes by in the table, the likeliest first.
+        """Return the price of a model. `prefixes`: names of its provider in the table, most likely first.
 
-        Tried are `prefix/model`, the name as it is, and what is left without its own prefixes; then the same without
-        a date at the end, or with the newest date there is; then as others spell it (`4.5` for `4-5`).
+        Tries `prefix/model`, the full name, and the name without its prefixes; then the same without a date, or with
+        the newest known date; then other spellings (`4.5` for `4-5`).
         """
         key = (model, *prefixes)
-        if key not in self._found:
+        if key not in self._cache:
             self.load()
             try:
-                self._found[key] = self._find(key)
-            except (AttributeError, KeyError, TypeError, ValueError):  # somebody wrote into our copy
+                self._cache[key] = self._find(key)
+            except (AttributeError, KeyError, TypeError, ValueError):  # the copy was edited
                 log.warning("The price of %s in %s cannot be read", model, self._copy)
-                self._found[key] = None
-        return self._found[key]
+                self._cache[key] = None
+        return self._cache[key]
 
     def _find(self, key: tuple[str, ...]) -> Price | None:
         model, *prefixes = key
@@ -148,24 +166,28 @@ class PriceTable:
             if source is None:
                 return {}
             state = source.stat()
-            made_of = [_SHAPE, str(source), state.st_size, state.st_mtime_ns]
-            rows = self._read_copy(made_of)
+            source_state = [_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns]
+            rows = self._read_copy(source_state)
             if rows is None:
-                rows, copied = _made_of(source, *made_of[2:])
+                rows, copied = _reduce_table(source, *source_state[2:])
                 self._write_copy(copied)
             return rows
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("No prices of models are known: %s", error)
+            log.warning("Model prices cannot be read: %s", error)
             return {}
 
-    def _read_copy(self, made_of: list[Any]) -> dict[str, Any] | None:
+    def _read_copy(self, source_state: list[Any]) -> dict[str, Any] | None:
         if self._copy is None:
             return None
         try:
             data = json.loads(self._copy.read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(data, dict) or data.get("made_of") != made_of or not isinstance(data.get("models"), dict):
+        if (
+            not isinstance(data, dict)
+            or data.get("made_of") != source_state
+            or not isinstance(data.get("models"), dict)
+        ):
             return None
         rows: dict[str, Any] = data["models"]
         return rows
@@ -173,7 +195,7 @@ class PriceTable:
     def _write_copy(self, text: str) -> None:
         if self._copy is None:
             return
-        with suppress(OSError):  # it is made again next time
+        with suppress(OSError):  # it is created again next time
             write_in_place(self._copy, text)
 
 
@@ -190,11 +212,11 @@ def _names(model: str, prefixes: list[str]) -> Iterator[str]:
 
 
 def _other_names(rows: Mapping[str, Any]) -> dict[str, str]:
-    """Each model's name as others may spell it, and without its date, the newest of several."""
-    others: dict[str, str] = {}
+    """Map other spellings to each model's name; without a date, to the newest one."""
+    names: dict[str, str] = {}
     for name in sorted(rows):
-        others[_plain(_DATE.sub("", name))] = name
-    return others | {_plain(name): name for name in rows}
+        names[_plain(_DATE.sub("", name))] = name
+    return names | {_plain(name): name for name in rows}
 
 
 def _plain(name: str) -> str:
@@ -202,18 +224,18 @@ def _plain(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _made_of(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
-    """What we keep of a table, and the text of its copy; made once in a process, whatever number of bots live in it."""
+def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
+    """Reduce a table, and format the copy; cached, since several bots may share a process."""
     rows = _slim(json.loads(source.read_bytes()))
-    made_of = [_SHAPE, str(source), size, changed_ns]
-    return rows, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":"))
+    source_state = [_COPY_VERSION, str(source), size, changed_ns]
+    return rows, json.dumps({"made_of": source_state, "models": rows}, separators=(",", ":"))
 
 
 def _slim(table: Any) -> dict[str, Any]:
-    """What a call needs to know of each model that one can talk with and whose price the table has."""
+    """Return what is needed of each chat model with a price."""
     rows = {}
     for name, entry in table.items() if isinstance(table, dict) else ():
-        if isinstance(entry, dict) and entry.get("mode") in _TALKS and (row := _slim_row(entry)) is not None:
+        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _slim_row(entry)) is not None:
             rows[name] = row
     return rows
 
@@ -222,14 +244,14 @@ def _slim_row(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     longer: dict[int, dict[str, float]] = {}
     row: dict[str, Any] = _rates(entry)
     for key, value in entry.items():
-        if (found := _LONG.fullmatch(key)) and _is_price(value):
-            longer.setdefault(int(found[2]) * 1000, {})[_FIELDS[found[1]]] = value
+        if (match := _LONG_CONTEXT_KEY.fullmatch(key)) and _is_price(value):
+            longer.setdefault(int(match[2]) * 1000, {})[_FIELDS[match[1]]] = value
     tiers = entry.get("tiered_pricing")
     for tier in tiers if isinstance(tiers, list) else ():
         span = tier.get("range") if isinstance(tier, dict) else None
         if isinstance(span, list) and span and isinstance(span[0], int | float):
             longer[int(span[0])] = _rates(tier)
-    row = longer.pop(0, {}) | row  # the tier of short requests is the price
+    row = longer.pop(0, {}) | row  # the tier from 0 tokens is the base price
     if "input" not in row or "output" not in row:
         return None
     if longer:
@@ -241,7 +263,7 @@ def _slim_row(entry: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _rates(entry: Mapping[str, Any]) -> dict[str, float]:
-    return {ours: entry[theirs] for theirs, ours in _FIELDS.items() if _is_price(entry.get(theirs))}
+    return {name: entry[field] for field, name in _FIELDS.items() if _is_price(entry.get(field))}
 
 
 def _is_price(value: object) -> bool:
@@ -254,6 +276,13 @@ def _price(row: dict[str, Any]) -> Price:
 
 
 def _filled(above: int, row: Mapping[str, float]) -> Rates:
-    """What the table does not tell costs what any input or output does."""
-    into, out = row["input"], row["output"]
-    return Rates(above, into, row.get("cached", into), row.get("written", into), out, row.get("reasoning", out))
+    """Use the price of input and output for what the table leaves out."""
+    input_price, output_price = row["input"], row["output"]
+    return Rates(
+        above,
+        input_price,
+        row.get("cached", input_price),
+        row.get("written", input_price),
+        output_price,
+        row.get("reasoning", output_price),
+    )

@@ -1,4 +1,4 @@
-"""Adding up the ledger: by day, model, provider, session or cause, with what was spent today and this month."""
+"""Sums over the ledger: by day, model, provider, session or cause, and for today and this month."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Literal
 
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.types import LedgerRow, dollars
+from nanobot.usage.types import LedgerRow, format_dollars
 
 By = Literal["day", "model", "provider", "session", "cause"]
 
 
 @dataclass(slots=True)
-class Sum:
-    """What some calls used together."""
+class UsageSum:
+    """Usage of several calls."""
 
     calls: int = 0
     failed: int = 0
@@ -24,10 +24,9 @@ class Sum:
     reasoning_tokens: int = 0
     spent: float = 0.0
     unpriced: int = 0
-    """Calls of models without a known price, which `spent` lacks."""
+    """Calls of models without a known price, missing in `spent`."""
 
     def add(self, row: LedgerRow) -> None:
-        """One call more."""
         self.calls += 1
         self.failed += row["outcome"] == "failed"
         self.prompt_tokens += row["prompt_tokens"]
@@ -43,36 +42,36 @@ class Sum:
 
     @property
     def usd(self) -> float | None:
-        """What they cost, as far as prices are known; None where none is."""
+        """Dollars spent as far as prices are known; None if none is."""
         return None if self.calls and self.unpriced == self.calls else self.spent
 
     @property
     def cached_share(self) -> float:
-        """The part of what was sent that a cache held."""
+        """Share of the input tokens that were read from a cache."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 @dataclass(slots=True)
-class Summary:
-    """What was used: today, this month, by one session, and in groups over some days."""
+class UsageSummary:
+    """Usage today, this month, of one session, and in groups over some days."""
 
-    today: Sum = field(default_factory=Sum)
-    month: Sum = field(default_factory=Sum)
-    session: Sum = field(default_factory=Sum)
-    groups: dict[str, Sum] = field(default_factory=dict)
+    today: UsageSum = field(default_factory=UsageSum)
+    month: UsageSum = field(default_factory=UsageSum)
+    session: UsageSum = field(default_factory=UsageSum)
+    groups: dict[str, UsageSum] = field(default_factory=dict)
     damaged: int = 0
-    """Lines of the ledger that could not be read."""
+    """Unreadable lines of the ledger."""
 
 
 class Days:
-    """The day of a row in one zone. A minute is worked out once: there are fewer of them than rows."""
+    """Converts timestamps to days of one time zone, cached by minute: there are fewer minutes than rows."""
 
     def __init__(self, zone: tzinfo | None) -> None:
         self._zone = zone
         self._known: dict[str, str] = {}
 
     def __call__(self, when: str) -> str:
-        """`YYYY-MM-DD`; empty where the text is no moment."""
+        """Return `YYYY-MM-DD`; empty for an invalid timestamp."""
         minute = when[:16] + when[-6:]
         day = self._known.get(minute)
         if day is None:
@@ -84,13 +83,13 @@ class Days:
         return day
 
 
-def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, session: str = "") -> Summary:
-    """Read the ledger and add it up; groups are in falling cost, days in their order. Blocking; raises OSError.
+def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, session: str = "") -> UsageSummary:
+    """Sum the ledger. Groups are sorted by falling cost, days by date. Blocks; raises OSError.
 
-    `days`: how far back the groups reach, today included. `session` has its own sum, over this month.
+    `days`: length of the groups' period, including today. `session` is summed separately, over this month.
     """
     ledger.catch_up()
-    summary, reader, day_of = Summary(), ledger.reader(), Days(now.tzinfo)
+    summary, reader, day_of = UsageSummary(), ledger.reader(), Days(now.tzinfo)
     today = now.date()
     first = today - timedelta(days=days - 1)
     group_of: Callable[[LedgerRow], str] = {
@@ -111,7 +110,7 @@ def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, ses
             name = group_of(row)
             group = groups.get(name)
             if group is None:
-                group = groups[name] = Sum()
+                group = groups[name] = UsageSum()
             group.add(row)
         if day[:7] == month_name:
             summary.month.add(row)
@@ -126,15 +125,15 @@ def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, ses
     return summary
 
 
-def said(used: Sum) -> str:
-    """A sum in a line, for a person."""
+def format_sum(used: UsageSum) -> str:
+    """Format a sum as a line."""
     share = f" ({used.cached_share:.0%} cached)" if used.cached_tokens else ""
     parts = [
         f"{used.calls:,} {'call' if used.calls == 1 else 'calls'}"
         + (f" ({used.failed:,} failed)" if used.failed else ""),
         f"{used.prompt_tokens:,} in{share}",
         f"{used.completion_tokens:,} out",
-        dollars(used.usd),
+        format_dollars(used.usd),
     ]
     return ", ".join(parts if used.usd is not None else parts[:-1]) + (
         f" (and {used.unpriced:,} of unknown price)" if used.unpriced and used.usd is not None else ""

@@ -1,4 +1,4 @@
-"""The words of this room: the tokens of a call, the row it leaves in the ledger, and dollars for people to read."""
+"""Types of this package: the tokens of a call, a row of the ledger, and formatted dollars."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import TypedDict
 
 
 class LedgerRow(TypedDict):
-    """One request to a model, as it stands in the ledger."""
+    """One request to a model. The names are the JSON keys of the ledger."""
 
     when: str
-    """When it was sent, with the offset of the owner's zone."""
+    """When it was sent, with the UTC offset of the owner's time zone."""
     cause: str
     session: str
     turn: str
@@ -18,24 +18,24 @@ class LedgerRow(TypedDict):
     outcome: str
     """ok, failed or stopped."""
     error: str | None
-    """What kind of failure."""
+    """The type of the failure."""
     prompt_tokens: int
     cached_tokens: int
     cache_written_tokens: int
     completion_tokens: int
     reasoning_tokens: int
     usd: float | None
-    """None where no price is known."""
+    """None if no price is known."""
     ms: int
     estimated: bool
-    """Whether the tokens are our estimate, since the server told none."""
+    """Whether the token counts are estimates, because the server sent none."""
     process: str
-    """Who wrote the row, so that a process knows its own."""
+    """The process that wrote the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a call used. `prompt` is all that was sent, cached or written to a cache; `completion` has the reasoning."""
+    """Token counts of a call. `prompt` includes cache reads and writes, `completion` includes reasoning."""
 
     prompt: int = 0
     cached: int = 0
@@ -45,25 +45,25 @@ class Tokens:
 
     @classmethod
     def of(cls, usage: Mapping[str, int]) -> "Tokens":
-        """The counts of an answer, under the names of chat completions; what is no count counts as nothing."""
+        """Parse the counts of a response, named as in chat completions; invalid counts are 0."""
         names = ("prompt", "cached", "cache_written", "completion", "reasoning")
         counts = (usage.get(f"{name}_tokens") for name in names)
         return cls(*(max(count, 0) if type(count) is int else 0 for count in counts))
 
     @property
     def total(self) -> int:
-        """All that went over the wire, both ways."""
+        """Input and output together."""
         return self.prompt + self.completion
 
 
 def add_tokens(total: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add what one more call used, count by count."""
+    """Add the counts of one more call."""
     for name, tokens in more.items():
         total[name] = total.get(name, 0) + tokens
 
 
-def dollars(usd: float | None) -> str:
-    """An amount for a person: `$12.30`, `$0.012`, `<$0.001`; a dash where no price is known."""
+def format_dollars(usd: float | None) -> str:
+    """Format an amount: `$12.30`, `$0.012`, `<$0.001`; a dash if it is unknown."""
     if usd is None:
         return "-"
     if usd >= 0.1:

@@ -1,4 +1,4 @@
-"""Small asyncio pieces: work that ends once begun, however often it is cancelled; side by side; of others, held in."""
+"""Small asyncio helpers."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Wait for work that must end once begun (a write, a goodbye), however often the caller is cancelled meanwhile.
+    """Wait for work that must complete once started, such as a write, even if the caller is cancelled repeatedly.
 
-    The cancel is raised after the work has ended.
+    The cancellation is raised after the work has ended.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -22,14 +22,14 @@ async def finish(work: Awaitable[T]) -> T:
                 raise
             cancelled = error
     if cancelled is not None:
-        task.exception()  # it was waited for; what it raised gives way to the cancel
+        task.exception()  # retrieved; its error gives way to the cancellation
         raise cancelled
     return task.result()
 
 
-async def contained(work: Awaitable[T]) -> T:
-    """Work of somebody else's code: what it raises that would end a loop and all in it (an exit, whatever is no
-    Exception) is a RuntimeError. A cancel goes through.
+async def contain_errors(work: Awaitable[T]) -> T:
+    """Await foreign code. An exception that is no Exception, such as SystemExit, becomes a RuntimeError; cancelling
+    passes.
     """
     try:
         return await work
@@ -39,13 +39,13 @@ async def contained(work: Awaitable[T]) -> T:
         raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 
 
-async def all_or_first_error(work: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run side by side, results in order. The first error stops the others and is raised as itself."""
+async def gather_or_raise(work: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run concurrently and return the results in order. The first error cancels the others and is raised itself."""
     if len(work) == 1:
         return [await work[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(coroutine) for coroutine in work]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

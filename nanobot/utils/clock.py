@@ -1,4 +1,4 @@
-"""What time it is. Everything that asks for the time asks a Clock, so that a test may hold it still."""
+"""Clocks. Code that needs the time asks a Clock, so that tests can control it."""
 
 import os
 import time
@@ -7,10 +7,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
-
     def now(self) -> datetime:
-        """The wall clock, aware of its zone."""
+        """The time, with its time zone."""
         ...
 
     def monotonic(self) -> float:
@@ -19,48 +17,44 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The host's clock, in the host's zone or in the one given."""
+    """The host's clock, in the host's zone or a given one."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
 
     def now(self) -> datetime:
-        """The wall clock, aware of its zone."""
         return datetime.now(self._zone).astimezone(self._zone)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
         return time.monotonic()
 
 
 class FrozenClock:
-    """Stands still until it is told to go on."""
+    """A clock that only moves with `advance`."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now.astimezone() if now.tzinfo is None else now
         self._monotonic = 0.0
 
     def now(self) -> datetime:
-        """The moment it stands at."""
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds gone by since it was made."""
+        """Seconds advanced so far."""
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let time go by."""
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
 
 
 def timestamp(clock: Clock) -> str:
-    """Now, as rows of a session carry it: local time in ISO form, without a zone."""
+    """Now, as stored in session rows: local time in ISO format, without a zone."""
     return clock.now().replace(tzinfo=None).isoformat()
 
 
 def zone_name(moment: datetime) -> str:
-    """The zone of an aware moment as people write it: `Asia/Shanghai` where that is known, else its abbreviation."""
+    """The zone of an aware datetime: an IANA name if known, else its abbreviation."""
     if moment.tzinfo == UTC:
         return "UTC"
     if key := getattr(moment.tzinfo, "key", None):
@@ -70,17 +64,23 @@ def zone_name(moment: datetime) -> str:
 
 
 def _host_zone() -> str:
-    """The host's zone as the tz database names it; empty where the host does not say (Windows)."""
-    named = os.environ.get("TZ", "").removeprefix(":")
-    place = named if named.startswith("/") else f"zoneinfo/{named}" if named else os.path.realpath("/etc/localtime")
-    return place.partition("zoneinfo/")[2]
+    """The IANA name of the host's zone; empty if unknown (Windows)."""
+    variable = os.environ.get("TZ", "").removeprefix(":")
+    path = (
+        variable
+        if variable.startswith("/")
+        else f"zoneinfo/{variable}"
+        if variable
+        else os.path.realpath("/etc/localtime")
+    )
+    return path.partition("zoneinfo/")[2]
 
 
-def zone_named(name: str | None) -> tzinfo | None:
-    """The zone of that IANA name; None, which is the host's, for none or for one this host does not know."""
+def find_zone(name: str | None) -> tzinfo | None:
+    """The zone of that IANA name; None, meaning the host's, if the name is empty or unknown."""
     if not name:
         return None
-    from zoneinfo import ZoneInfo  # 10 ms that most people, who live where their host does, need not wait
+    from zoneinfo import ZoneInfo  # slow import (10 ms), rarely needed
 
     try:
         return ZoneInfo(name)

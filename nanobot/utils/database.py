@@ -1,7 +1,7 @@
-"""A SQLite database that a thread of its own keeps: WAL, every commit synced, and many writes in one commit.
+"""A SQLite database owned by a thread: WAL mode, every commit synced, many writes in one commit.
 
-What many tasks write in one pass of the event loop shares one commit, and so one fsync and one change of threads, which
-cost more than the writing. Nothing blocks the event loop; idle, the thread costs nothing.
+Writes of one event loop iteration share a commit, and so one fsync and one thread switch, which cost more than the
+writes. Nothing blocks the event loop.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_MOST_A_COMMIT = 512
+_MAX_BATCH = 512
 SOON_S = 0.02
-"""How long what nobody waits for may wait for company."""
+"""How long `soon` may delay a write to share a commit."""
 
 
 @asynccontextmanager
 async def open_database(path: Path, schema: str) -> AsyncIterator["Database"]:
-    """The database in this file, made where there is none; at the end all that was handed to it is on the disk.
+    """Open the database in this file, created if missing; on exit all pending work is committed.
 
-    Raises StorageError where it cannot be opened. A file that is no database is kept beside it, and a new one begun.
+    Raises StorageError if it cannot be opened. A corrupt file is kept beside it, and a new one started.
     """
     database = Database(path, schema)
     await database.open()
@@ -45,28 +45,28 @@ async def open_database(path: Path, schema: str) -> AsyncIterator["Database"]:
 
 @dataclass(slots=True)
 class _Work(Generic[T]):
-    """Something to do with the database, and who waits for it."""
+    """A function to run with the database, and the future for its result."""
 
     do: Callable[["Connection"], T]
     done: "asyncio.Future[T]"
 
 
 class Database:
-    """The thread that owns the file. To be used inside `open_database`."""
+    """The thread that owns the file. Use it through `open_database`."""
 
     def __init__(self, path: Path, schema: str) -> None:
         self._path = path
         self._schema = schema
-        self._asked: list[_Work[Any]] = []
-        """What the thread was not handed yet."""
-        self._hand_over_at: asyncio.Handle | None = None
-        self._hurries = False
-        self._work: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
+        self._pending: list[_Work[Any]] = []
+        """Not handed to the thread yet."""
+        self._handover: asyncio.Handle | None = None
+        self._is_urgent = False
+        self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Begin the thread and open the file."""
+        """Start the thread and open the file."""
         self._loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(opened,), name=self._path.stem, daemon=True)
@@ -74,103 +74,103 @@ class Database:
         await opened
 
     async def close(self) -> None:
-        """Let go of the file when all is written."""
-        thread, self._thread = self._thread, None  # what is asked from here on is told that it is closed
+        """Commit all pending work and close the file."""
+        thread, self._thread = self._thread, None  # later calls raise StorageError
         if thread is not None:
             self._hand_over()
-            self._work.put(None)
+            self._batches.put(None)
             await asyncio.to_thread(thread.join)
 
     async def ask(self, work: Callable[["Connection"], T]) -> T:
-        """What it returns, once it is on the disk. Cancelling does not take it back."""
+        """Run `work` and return its result once it is committed. Cancelling does not undo it."""
         done = self._put(work)
-        if not self._hurries:
-            self._hand_over_with(done.get_loop().call_soon(self._hand_over))
-            self._hurries = True
+        if not self._is_urgent:
+            self._set_handover(done.get_loop().call_soon(self._hand_over))
+            self._is_urgent = True
         return await done
 
     def soon(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
-        """The same for what nobody has to wait for: it shares the next commit, which comes soon.
+        """Like `ask`, without urgency: it shares the next commit, at the latest after SOON_S.
 
-        All is done in the order it was asked for, whichever way.
+        All work runs in the order of the calls to both methods.
         """
         done = self._put(work)
-        if self._hand_over_at is None:
-            self._hand_over_with(done.get_loop().call_later(SOON_S, self._hand_over))
+        if self._handover is None:
+            self._set_handover(done.get_loop().call_later(SOON_S, self._hand_over))
         return done
 
     def _put(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
         if self._loop is None or self._thread is None:
             raise StorageError(f"{self._path.name} is closed.")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._asked.append(_Work(work, done))
+        self._pending.append(_Work(work, done))
         return done
 
-    def _hand_over_with(self, handle: asyncio.Handle | None) -> None:
-        if self._hand_over_at is not None:
-            self._hand_over_at.cancel()
-        self._hand_over_at = handle
+    def _set_handover(self, handle: asyncio.Handle | None) -> None:
+        if self._handover is not None:
+            self._handover.cancel()
+        self._handover = handle
 
     def _hand_over(self) -> None:
-        """Let the thread have all that was asked for since the last time."""
-        self._hand_over_with(None)
-        self._hurries = False
-        asked, self._asked = self._asked, []
-        if asked:
-            self._work.put(asked)
+        """Hand all pending work to the thread."""
+        self._set_handover(None)
+        self._is_urgent = False
+        pending, self._pending = self._pending, []
+        if pending:
+            self._batches.put(pending)
 
     def _run(self, opened: "asyncio.Future[None]") -> None:
         try:
             db = _connect(self._path, self._schema)
-        except Exception as error:  # told to who opens it
-            self._tell([_Told(opened, error=_refusal(self._path, error))])
+        except Exception as error:  # raised in `open`
+            self._tell([_Outcome(opened, error=_storage_error(self._path, error))])
             return
-        self._tell([_Told(opened)])
+        self._tell([_Outcome(opened)])
         try:
-            while (batch := self._work.get()) is not None:
+            while (batch := self._batches.get()) is not None:
                 last = False
                 with suppress(queue.Empty):
-                    while len(batch) < _MOST_A_COMMIT and not last:
-                        more = self._work.get_nowait()
+                    while len(batch) < _MAX_BATCH and not last:
+                        more = self._batches.get_nowait()
                         last = more is None
                         batch += more or []
-                db = self._there(db)
-                self._tell(self._committed(db, batch))
+                db = self._recreate_if_deleted(db)
+                self._tell(self._commit_batch(db, batch))
                 if last:
                     break
-            db = self._there(db)
+            db = self._recreate_if_deleted(db)
         finally:
             db.close()
 
-    def _there(self, db: "Connection") -> "Connection":
-        """The same; where somebody deleted its file, a new one with all that was in it.
+    def _recreate_if_deleted(self, db: "Connection") -> "Connection":
+        """Return the connection; if the file was deleted, recreate it with all its data.
 
-        A deleted file goes on to be written as long as it is open, and is gone at the next start.
+        Otherwise a deleted file would be written to until it is closed, and be gone at the next start.
         """
         if self._path.exists():
             return db
         try:
-            again = _restored(db, self._path, self._schema)
-        except Exception as error:  # told to who asks: the disk, or what took the file away
-            log.error("%s was deleted and cannot be made anew: %s", self._path.name, error)  # noqa: TRY400
+            again = _recreate(db, self._path, self._schema)
+        except Exception as error:  # the next commit fails and reports it
+            log.error("%s was deleted and cannot be recreated: %s", self._path.name, error)  # noqa: TRY400
             return db
-        log.error("%s was deleted while it was open; it is made anew, with all that was in it", self._path)
+        log.error("%s was deleted while it was open; it was recreated with all its data", self._path)
         return again
 
-    def _committed(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Told]":
-        """All in one commit; where that fails, each by itself, so that one does not spoil the others."""
+    def _commit_batch(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Outcome]":
+        """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
         try:
-            results = self._together(db, batch)
-        except Exception as error:  # the disk, or one of them: told to who waits
+            results = self._run_in_transaction(db, batch)
+        except Exception as error:  # raised in the waiting callers
             if len(batch) == 1:
-                return [_Told(batch[0].done, error=_refusal(self._path, error))]
-            return [told for one in batch for told in self._committed(db, [one])]
-        return [_Told(one.done, result) for one, result in zip(batch, results, strict=True)]
+                return [_Outcome(batch[0].done, error=_storage_error(self._path, error))]
+            return [outcome for work in batch for outcome in self._commit_batch(db, [work])]
+        return [_Outcome(work.done, result) for work, result in zip(batch, results, strict=True)]
 
-    def _together(self, db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
+    def _run_in_transaction(self, db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
         db.execute("BEGIN IMMEDIATE")
         try:
-            results = [one.do(db) for one in batch]
+            results = [work.do(db) for work in batch]
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -178,54 +178,54 @@ class Database:
             raise
         return results
 
-    def _tell(self, all_told: "list[_Told]") -> None:
-        assert self._loop is not None  # noqa: S101 `open` came first
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_pass_on, all_told)
+    def _tell(self, outcomes: "list[_Outcome]") -> None:
+        assert self._loop is not None  # noqa: S101 set by `open`
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            self._loop.call_soon_threadsafe(_set_results, outcomes)
 
 
 @dataclass(slots=True)
-class _Told:
-    """What came of a work, for who waits for it."""
+class _Outcome:
+    """The result of a work for its waiting caller."""
 
     to: "asyncio.Future[Any]"
     result: object = None
     error: Exception | None = None
 
 
-def _pass_on(all_told: list[_Told]) -> None:
-    for told in all_told:
-        if told.to.cancelled():
+def _set_results(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.to.cancelled():
             continue
-        if told.error is not None:
-            told.to.set_exception(told.error)
-            told.to.exception()  # who asked may have gone meanwhile
+        if outcome.error is not None:
+            outcome.to.set_exception(outcome.error)
+            outcome.to.exception()  # mark as retrieved: the caller may be gone
         else:
-            told.to.set_result(told.result)
+            outcome.to.set_result(outcome.result)
 
 
 def _connect(path: Path, schema: str) -> "Connection":
-    import sqlite3  # only who keeps a database waits for it
+    import sqlite3  # imported on first use
 
     make_private_folder(path.parent)
     path.touch(0o600, exist_ok=True)
     try:
-        return _opened(path, schema)
+        return _open_file(path, schema)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            raise  # locked, full, not permitted: nothing is wrong with the file
-        aside = path.with_name(f"{path.name}.{int(time.time())}.corrupt")
+            raise  # locked, disk full, not permitted: the file itself is fine
+        corrupt_copy = path.with_name(f"{path.name}.{int(time.time())}.corrupt")
         log.error(  # noqa: TRY400 the owner needs no traceback
-            "%s cannot be read (%s). It is kept as %s, and a new one is begun.", path.name, error, aside.name
+            "%s cannot be read (%s). It is kept as %s, and a new one is started.", path.name, error, corrupt_copy.name
         )
-        path.replace(aside)
-        for beside in ("-wal", "-shm"):
-            path.with_name(path.name + beside).unlink(missing_ok=True)
+        path.replace(corrupt_copy)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         path.touch(0o600)
-        return _opened(path, schema)
+        return _open_file(path, schema)
 
 
-def _opened(path: Path, schema: str) -> "Connection":
+def _open_file(path: Path, schema: str) -> "Connection":
     import sqlite3
 
     db = sqlite3.connect(path, isolation_level=None, timeout=5)
@@ -240,8 +240,8 @@ def _opened(path: Path, schema: str) -> "Connection":
     return db
 
 
-def _restored(db: "Connection", path: Path, schema: str) -> "Connection":
-    """A copy of it at its place, opened; it itself is closed, since its end deletes the WAL that lies there."""
+def _recreate(db: "Connection", path: Path, schema: str) -> "Connection":
+    """Copy the database to its path and open the copy. Closes `db` first, since closing deletes the WAL file there."""
     import sqlite3
 
     make_private_folder(path.parent)
@@ -252,12 +252,12 @@ def _restored(db: "Connection", path: Path, schema: str) -> "Connection":
         db.backup(target)
     db.close()
     copy.replace(path)
-    return _opened(path, schema)
+    return _open_file(path, schema)
 
 
-def _refusal(path: Path, error: Exception) -> StorageError:
+def _storage_error(path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    refused = StorageError(f"{path.name} cannot be written: {error}. Look at the disk's space and permissions.")
-    refused.__cause__ = error
-    return refused
+    storage_error = StorageError(f"{path.name} cannot be written: {error}. Check disk space and permissions.")
+    storage_error.__cause__ = error
+    return storage_error

@@ -1,4 +1,4 @@
-"""How a package that an optional part needs gets installed."""
+"""How to install an optional part."""
 
 import os
 import shlex
@@ -6,6 +6,6 @@ import sys
 
 
 def install_command(extra: str) -> str:
-    """The command to type, with the interpreter that has to get it: the first pip on the PATH may be another's."""
+    """The install command for the running interpreter; the first pip on the PATH may belong to another one."""
     python = shlex.quote(sys.executable) if os.name == "posix" else f'"{sys.executable}"'
     return f"{python} -m pip install 'nanobot[{extra}]'"

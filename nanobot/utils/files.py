@@ -1,6 +1,6 @@
-"""Writing so that a crash at any moment leaves either the old file or the new one, whole; and appending for good.
+"""Durable file writes: after a crash either the old or the new content is there; and appending.
 
-Modes and folder syncs are what POSIX has; where they are absent they are left out, nothing else changes.
+Modes and folder syncs are skipped where the system lacks them.
 """
 
 import errno
@@ -14,19 +14,22 @@ from pathlib import Path
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 O_BINARY = getattr(os, "O_BINARY", 0)
-"""What os.open needs on Windows, so that bytes stay what they are."""
+"""For os.open on Windows, so that bytes are not translated."""
+O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Make the folder and its missing parents, ours alone to read; a folder that exists keeps its mode."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    """Create the folder and its missing parents, mode 0700, and sync them; an existing one keeps its mode."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        with suppress(PermissionError):  # a parent that we may enter but not read
+            sync_folder(parent.parent)
     return folder
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file of ours; where it is made, with its folder if need be, it is ours alone to read. Raises OSError."""
+    """Open a file, creating it and its folder with private modes if the flags say so. Raises OSError."""
     try:
         return os.open(path, flags | O_BINARY, PRIVATE_FILE)
     except FileNotFoundError:
@@ -34,13 +37,13 @@ def open_private(path: Path, flags: int) -> int:
         return os.open(path, flags | O_BINARY, PRIVATE_FILE)
 
 
-def open_lines(path: Path) -> int:
-    """Open a file of lines for appending (and reading), made if it is missing. Raises OSError."""
+def open_for_append(path: Path) -> int:
+    """Open a file for appending and reading, created if missing. Raises OSError."""
     return open_private(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
 
-def line_end(descriptor: int) -> bytes:
-    """What is missing before a new line can begin: nothing, or a newline behind half a line of a crash."""
+def missing_newline(descriptor: int) -> bytes:
+    """What to write before a new line: nothing, or a newline after a partial line left by a crash."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     if end == 0:
         return b""
@@ -49,11 +52,10 @@ def line_end(descriptor: int) -> bytes:
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
-    """Replace the file in one step and see it to the disk: temp file, fsync, rename, fsync of the folder.
+    """Replace the file atomically and durably: temp file, fsync, rename, fsync of the folder.
 
-    Keeps the mode of a file that exists; a new one gets `mode`, PRIVATE_FILE if none is given. A link is followed, so
-    that what it names is replaced and the link stays. What is no plain file (a folder, a device, a pipe) is never
-    replaced. Raises OSError, and leaves no temp file behind.
+    An existing file keeps its mode; a new one gets `mode`, by default PRIVATE_FILE. A symlink is followed, so its
+    target is replaced. Folders, devices and pipes are never replaced. Raises OSError and leaves no temp file.
     """
     content = data.encode() if isinstance(data, str) else data
     _check_plain(path)
@@ -68,7 +70,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
             file.flush()
             os.fsync(file.fileno())
         if os.name != "nt":
-            os.chmod(temp, mode)  # the umask had its say at open
+            os.chmod(temp, mode)  # os.open applied the umask
         os.replace(temp, path)
     except BaseException:
         temp.unlink(missing_ok=True)
@@ -77,15 +79,16 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
 
 
 def replace_in(folder: int, name: str, data: bytes, *, mode: int) -> None:
-    """Replace a file of this open folder in one step, as `write_atomic` does, wherever its path leads by now. A link is
-    replaced itself. POSIX only. Raises OSError, and leaves no temp file behind."""
+    """Replace a file in this open folder atomically, like `write_atomic`, even if its path has changed. A link itself
+    is replaced. POSIX only. Raises OSError and leaves no temp file.
+    """
     temp = f"{_temp_stem(name)}{secrets.token_hex(4)}.tmp"
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(descriptor, mode)  # the umask had its say at open
+            os.fchmod(descriptor, mode)  # os.open applied the umask
             os.fsync(descriptor)
         os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
@@ -95,9 +98,10 @@ def replace_in(folder: int, name: str, data: bytes, *, mode: int) -> None:
     os.fsync(folder)
 
 
-def remove_old(folder: Path | int, *, older_than_s: float) -> None:
-    """Delete the files of a folder, which may be an open one, that were not changed for so long. Raises OSError where
-    the folder cannot be read."""
+def remove_old_files(folder: Path | int, *, older_than_s: float) -> None:
+    """Delete the files of a folder, given as path or descriptor, that were not changed for this long. Raises OSError if
+    the folder cannot be read.
+    """
     oldest = time.time() - older_than_s
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -106,13 +110,13 @@ def remove_old(folder: Path | int, *, older_than_s: float) -> None:
                     os.unlink(entry.path, dir_fd=folder if isinstance(folder, int) else None)
 
 
-def sweep_temps(path: Path, *, older_than_s: float) -> None:
-    """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
+def remove_stale_temps(path: Path, *, older_than_s: float) -> None:
+    """Delete temp files of this file that killed writes left this long ago. Never raises."""
     _sweep(path.parent, f"{escape(_temp_stem(path.name))}????????.tmp", older_than_s)
 
 
-def sweep_all_temps(folder: Path, *, older_than_s: float) -> None:
-    """The same for the writes of any file of this folder."""
+def remove_all_stale_temps(folder: Path, *, older_than_s: float) -> None:
+    """The same for all files of this folder."""
     _sweep(folder, f"{_temp_stem('*')}????????.tmp", older_than_s)
 
 
@@ -128,14 +132,14 @@ def _temp_stem(name: str) -> str:
 
 
 def _check_plain(path: Path) -> None:
-    """Once a device was replaced by a file of its name; root may do even that."""
+    """Only regular files are replaced: as root, even a device could be."""
     if path.exists() and not path.is_file():
         number = errno.EISDIR if path.is_dir() else errno.EINVAL
         raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
 def write_in_place(path: Path, data: bytes | str) -> None:
-    """Write what can be made again: a kill may leave half of it, which its reader must notice, but no temp file.
+    """Write a file that can be regenerated: a crash may leave part of it, which readers must detect, but no temp file.
 
     Raises OSError.
     """
@@ -146,38 +150,25 @@ def write_in_place(path: Path, data: bytes | str) -> None:
         os.close(descriptor)
 
 
-def append_durable(path: Path, data: bytes) -> None:
-    """Append and see it to the disk. Raises OSError."""
-    existed = path.exists()
-    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        write_whole(descriptor, data)
-        sync_data(descriptor)
-    finally:
-        os.close(descriptor)
-    if not existed:
-        sync_folder(path.parent)
-
-
-def without_waiting(path: str, flags: int) -> int:
-    """An opener for reading, so that a pipe that nobody writes to is empty instead of a wait without end."""
+def open_nonblocking(path: str, flags: int) -> int:
+    """An opener that does not block: a pipe without a writer reads as empty."""
     return os.open(path, flags | O_BINARY | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_whole(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of it, however little the system takes at once. Raises OSError."""
+    """Write all data, in as many system calls as needed. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def sync_data(descriptor: int) -> None:
-    """See the data of an open file to the disk."""
+    """Flush the data of an open file to disk."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """See a rename or a new name to the disk, where folders can be opened."""
+    """Flush a rename or a new name to disk, where folders can be opened."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

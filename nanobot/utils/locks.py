@@ -1,6 +1,6 @@
-"""A lock between processes. The system lets go of it when its holder dies, however that happens.
+"""Locks between processes. The system releases a lock when its holder dies.
 
-flock where there is POSIX, a locked byte on Windows. This is the only file that knows which.
+flock on POSIX, a locked byte on Windows; only this module knows which.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nanobot.utils.files import open_private
+from nanobot.utils.files import O_NOFOLLOW, open_private
 
 if sys.platform == "win32":
     import msvcrt
@@ -26,22 +26,24 @@ else:
 
 
 _POLL_S = 0.001
-_TURN_POLL_S = (0.005, 0.1)
-"""The first pause and the longest, for turns: they last."""
-_WANTED_S = 1.0
-"""For how long a word of who waits counts: much longer than the longest pause."""
+_ASYNC_POLL_S = (0.005, 0.1)
+"""First and longest pause between attempts in `acquire`: such locks are held for long."""
+_REQUEST_TTL_S = 1.0
+"""How long a request for the lock counts: much longer than the longest pause."""
 
 
 class ProcessLock:
-    """One hold on a lock file. The file stays; only the lock on it comes and goes."""
+    """A lock file. The file stays; only the lock on it is taken and released."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opener: Callable[[Path, int], int] = open_private) -> None:
+        """`opener` creates and opens the file: `open_own` if a command could put a link into its path."""
         self._path = path
+        self._opener = opener
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Take it if it is free. Raises OSError where the lock file cannot be opened."""
-        descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
+        """Take the lock if it is free. Raises OSError if the lock file cannot be opened."""
+        descriptor = self._opener(self._path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW)
         try:
             _lock(descriptor)
         except (BlockingIOError, PermissionError):
@@ -54,41 +56,41 @@ class ProcessLock:
         return True
 
     async def acquire(self, on_wait: Callable[[], None] | None = None) -> None:
-        """Wait for it and leave the event loop to others; calls `on_wait` once if it is not free. Raises OSError."""
+        """Wait for the lock without blocking the event loop; calls `on_wait` once if it is not free. Raises OSError."""
         if self.try_acquire():
             return
         if on_wait is not None:
             on_wait()
-        pause, longest = _TURN_POLL_S
+        pause, longest = _ASYNC_POLL_S
         while not self.try_acquire():
-            self._want()
+            self._request()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, longest)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits in `acquire` for it: who would take it again at once gives way for a moment."""
+        """Whether another process waits in `acquire`; a holder that would retake it at once should pause briefly."""
         try:
             return self._path.stat().st_mtime > time.time()
         except OSError:
             return False
 
-    def _want(self) -> None:
-        until = time.time() + _WANTED_S
+    def _request(self) -> None:
+        until = time.time() + _REQUEST_TTL_S
         with suppress(OSError):
-            os.utime(self._path, (until, until))
+            os.utime(self._path, (until, until), follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
     def release(self) -> None:
-        """Let go; harmless when it is not held."""
+        """Release the lock; harmless if not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock for a moment, waiting for it in this thread: for writes, never for a turn."""
-    lock = ProcessLock(path)
+def file_lock(path: Path, opener: Callable[[Path, int], int] = open_private) -> Iterator[None]:
+    """Hold the lock briefly, blocking this thread: for writes, never for a turn."""
+    lock = ProcessLock(path, opener)
     while not lock.try_acquire():
         time.sleep(_POLL_S)
     try:

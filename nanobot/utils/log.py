@@ -1,7 +1,7 @@
-"""The log, set up once a process: loguru writes it, everybody else speaks to the standard library's `logging`.
+"""Logging setup, once a process: all code uses the standard library's `logging`, and loguru writes the records.
 
-So our own words and those of every SDK take one road. Loguru is imported at the first record that is written: a silent
-one-shot does not pay for it.
+So our records and those of every SDK go the same way. Loguru is imported with the first record, so a silent one-shot
+run does not load it.
 """
 
 import logging
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-_KEEP = 5
+_RETENTION = 5
 _ROTATE_BYTES = 10_000_000
-_CHATTY = (
+_NOISY_LOGGERS = (
     "httpx",
     "httpx2",
     "httpcore",
@@ -29,35 +29,35 @@ _CHATTY = (
     "markdown_it",
     "discord",
 )
-_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _TRACEBACK = logging.Formatter()
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where the log goes: to a rotating file, to stderr from a level on, or both."""
+class LogTarget:
+    """Where the log goes: a rotating file, stderr from a level on, or both."""
 
     file: Path | None = None
     file_level: str = "INFO"
     stderr_level: str | None = None
 
 
-class _ToLoguru(logging.Handler):
-    """The bridge. Never raises: a log that cannot be written costs the log, not the turn."""
+class _LoguruHandler(logging.Handler):
+    """Forwards records to loguru. Never raises: a failed log write does not fail the turn."""
 
-    def __init__(self, place: LogPlace, clean: Callable[[str], str]) -> None:
-        levels = [place.file_level if place.file else None, place.stderr_level]
+    def __init__(self, target: LogTarget, clean: Callable[[str], str]) -> None:
+        levels = [target.file_level if target.file else None, target.stderr_level]
         super().__init__(min(logging.getLevelNamesMapping()[level] for level in levels if level))
-        self._place = place
+        self._target = target
         self._clean = clean
-        self._opened = False
-        self._told = False
+        self._started = False
+        self._warned = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        from loguru import logger  # the first record pays for it
+        from loguru import logger  # imported with the first record
 
-        if not self._opened:
-            self._opened = True
+        if not self._started:
+            self._started = True
             self._open_sinks()
         try:
             level: str | int = logger.level(record.levelname).name
@@ -68,9 +68,9 @@ class _ToLoguru(logging.Handler):
         if record.exc_info:
             text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
-            logger.bind(**origin).log(level, "{}", _harmless(self._clean(text)))
-        except (OSError, ValueError) as error:  # a full disk, a stream that was closed
-            self._tell(getattr(error, "strerror", None) or str(error))
+            logger.bind(**origin).log(level, "{}", _escape_control(self._clean(text)))
+        except (OSError, ValueError) as error:  # disk full, stream closed
+            self._warn(getattr(error, "strerror", None) or str(error))
 
     def _open_sinks(self) -> None:
         from loguru import logger
@@ -78,95 +78,94 @@ class _ToLoguru(logging.Handler):
         logger.remove()
         line = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {extra[source]} {message}"
         logger.configure(extra={"source": "nanobot"})
-        if self._place.stderr_level and sys.stderr is not None:
+        if self._target.stderr_level and sys.stderr is not None:
             logger.add(
-                _Unblocked(sys.stderr),
-                level=self._place.stderr_level,
+                _NonblockingStream(sys.stderr),
+                level=self._target.stderr_level,
                 format=line,
                 colorize=False,
                 backtrace=False,
                 diagnose=False,
                 catch=False,
             )
-        if self._place.file:
+        if self._target.file:
             try:
-                self._place.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._target.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 logger.add(
-                    self._place.file,
-                    level=self._place.file_level,
+                    self._target.file,
+                    level=self._target.file_level,
                     format=line,
                     rotation=_ROTATE_BYTES,
-                    retention=_KEEP,
-                    opener=_private,
+                    retention=_RETENTION,
+                    opener=_open_private,
                     encoding="utf-8",
                     backtrace=False,
                     diagnose=False,
                     catch=False,
                 )
             except OSError as error:
-                self._tell(error.strerror or str(error))
+                self._warn(error.strerror or str(error))
 
-    def _tell(self, reason: str) -> None:
-        """Once, that the log is not written; the turn goes on without it."""
-        if not self._told and sys.stderr is not None:
-            self._told = True
+    def _warn(self, reason: str) -> None:
+        """Say once on stderr that logging fails."""
+        if not self._warned and sys.stderr is not None:
+            self._warned = True
             with suppress(OSError, ValueError):
-                print(f"No log is written: {self._place.file or 'stderr'}: {reason}.", file=sys.stderr)  # noqa: T201
+                print(f"Logging to {self._target.file or 'stderr'} failed: {reason}.", file=sys.stderr)  # noqa: T201
 
 
-def _harmless(text: str) -> str:
-    """The text without what would steer the terminal it is read in; a line that begins at the margin is a record.
-
-    Strangers' names, and what platforms say, stand in records.
+def _escape_control(text: str) -> str:
+    """Escape control characters, which could manipulate a terminal, and indent continuation lines, so that only records
+    start at column 0. Records may contain text of strangers and platforms.
     """
-    if _STEERS.search(text):
-        text = _STEERS.sub(lambda found: repr(found[0])[1:-1], text)
+    if _CONTROL_CHARS.search(text):
+        text = _CONTROL_CHARS.sub(lambda match: repr(match[0])[1:-1], text)
     return text.replace("\n", "\n  ")
 
 
-class _Unblocked:
-    """A stream, as far as somebody reads it: a pager that waits, or a stopped terminal, must not stop us.
+class _NonblockingStream:
+    """A stream that drops text instead of blocking when its reader (a pager, a stopped terminal) does not read.
 
-    What it does not take at once is left out; the file has it.
+    Dropped text is still in the log file.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write what it takes. Raises OSError."""
+        """Write as much as the stream accepts. Raises OSError."""
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError, AttributeError):
             descriptor = -1
-        if descriptor < 0 or os.name == "nt":  # where streams cannot be asked
+        if descriptor < 0 or os.name == "nt":  # select is not available
             self._stream.write(text)
             self._stream.flush()
             return
         data = text.encode(errors="backslashreplace")
-        for start in range(0, len(data), select.PIPE_BUF):  # so much a pipe takes whole, once it takes anything
+        for start in range(0, len(data), select.PIPE_BUF):  # a writable pipe accepts PIPE_BUF bytes at once
             if not select.select([], [descriptor], [], 0)[1]:
                 return
             os.write(descriptor, data[start : start + select.PIPE_BUF])
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def set_up_logging(place: LogPlace, clean: Callable[[str], str] = str) -> None:
-    """Send every record of this process to `place`. Calling it again moves the log.
+def set_up_logging(target: LogTarget, clean: Callable[[str], str] = str) -> None:
+    """Send all records of this process to `target`. A further call redirects the log.
 
-    `clean` takes out of each record, traceback and all, what no log may hold.
+    `clean` redacts each record, including its traceback.
     """
     root = logging.getLogger()
     for handler in [*root.handlers]:
-        if isinstance(handler, _ToLoguru):
+        if isinstance(handler, _LoguruHandler):
             root.removeHandler(handler)
-    if not (place.file or place.stderr_level):
+    if not (target.file or target.stderr_level):
         return
-    handler = _ToLoguru(place, clean)
+    handler = _LoguruHandler(target, clean)
     root.addHandler(handler)
     root.setLevel(handler.level)
-    for name in _CHATTY:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(max(handler.level, logging.WARNING))

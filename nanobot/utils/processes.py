@@ -1,8 +1,8 @@
-"""Child processes with a family of their own: no terminal, nothing to read, and gone as a whole when they must go.
+"""Child processes without a terminal that are killed together with all their descendants.
 
-Who is of the family is known by `families`. A program may give its command a space of process numbers of its own
-(`spaces`), as sandboxes do. Then it tells us who is the head of that space, and waits for us before the command begins:
-what the head is bound to holds for all of them, and when it goes, the kernel ends everybody in it.
+`process_tree` knows the descendants. A program may put its command into a PID namespace (`namespaces`), as sandboxes
+do. It then reports the first process of the namespace and waits for us before the command starts: limits set on that
+process apply to all, and when it ends, the kernel kills all others.
 """
 
 import asyncio
@@ -20,43 +20,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.utils.families import (
+from nanobot.utils.namespaces import PidNamespace
+from nanobot.utils.process_tree import (
     CREATION_FLAGS,
     HANG_UP,
     KILL,
-    KILL_PATIENCE_S,
+    KILL_TIMEOUT_S,
     MARK,
     Process,
+    descendants_of,
     family_of,
-    inhabitants_of,
     kill_family,
     signal_group,
 )
-from nanobot.utils.spaces import Space
 
-_READ_AHEAD = 256 * 1024
-_TO_DETACH_S = 0.15
+_READ_BUFFER = 256 * 1024
+_DETACH_S = 0.15
 
 Argv = Sequence[str] | str | Callable[[int, int], Sequence[str]]
-"""A program with its arguments; a line for the system's shell; or a program that makes a space of process numbers. That
-one tells on the first of these descriptors who is the head, as JSON with a `child-pid`, and waits for the end of the
-second before its command begins (`bwrap --info-fd --block-fd`)."""
+"""A program with its arguments; a command line for the system's shell; or a program that creates a PID namespace. The
+latter writes JSON with a `child-pid` to the first descriptor and waits for EOF on the second before it starts its
+command (`bwrap --info-fd --block-fd`).
+"""
 
 
 class Child:
-    """A running child. Its output is in two streams; `wait` ends with the process, not with its streams."""
+    """A running child process. `wait` ends with the process itself, not with its output streams."""
 
     def __init__(
         self,
         transport: "asyncio.SubprocessTransport | _Confined",
         protocol: "_Protocol | _Streams",
         mark: str,
-        space: Space | None = None,
+        namespace: PidNamespace | None = None,
     ) -> None:
         self._transport = transport
         self._protocol = protocol
         self._mark = mark
-        self._space = space
+        self._namespace = namespace
         self.pid = transport.get_pid() or 0
         assert protocol.stdout is not None and protocol.stderr is not None  # noqa: S101 - both are pipes
         self.stdout: asyncio.StreamReader = protocol.stdout
@@ -64,61 +65,64 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; minus the signal where one ended it; None while it runs."""
+        """The exit status; negative for a signal; None while it runs."""
         return self._transport.get_returncode()
 
     async def wait(self) -> int:
-        """Until the process itself has ended. What it left in the background does not count. Cancelling is safe."""
+        """Wait until the process itself has ended, regardless of background processes. Cancelling is safe."""
         await self._protocol.gone.wait()
         return self.returncode or 0
 
     async def hang_up(self) -> bool:
-        """What a closing terminal does to a session: whoever did not ask to outlive it ends.
-
-        True where somebody of the session may still be there.
-        """
+        """Send SIGHUP like a closing terminal: processes that did not detach end. Return True if some may be left."""
         head = self.pid
-        if self._space is not None:
-            if not await self._space.is_inhabited():
+        if self._namespace is not None:
+            if not await self._namespace.has_processes():
                 return False
-            head = self._space.head
+            head = self._namespace.head
         if not signal_group(head, 0):
             return False
-        await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
+        await asyncio.sleep(_DETACH_S)  # a nohup that was just started needs time to take effect
         return signal_group(head, HANG_UP)
 
     @property
     def head(self) -> Process | None:
-        """Who answers for all of a family that has a space of its own, as long as anybody is in it."""
-        space = self._space
-        return Process(space.head, "processes that come and go") if space is not None and space.is_alive else None
+        """The first process of its PID namespace, as long as any process is in it; None without a namespace."""
+        namespace = self._namespace
+        return (
+            Process(namespace.head, "processes that come and go")
+            if namespace is not None and namespace.is_alive
+            else None
+        )
 
     async def family(self) -> list[Process]:
-        """Who of its family is alive."""
-        if self._space is not None:
-            return await asyncio.to_thread(inhabitants_of, self._space.head) if self._space.is_alive else []
+        """Its living processes."""
+        if self._namespace is not None:
+            return await asyncio.to_thread(descendants_of, self._namespace.head) if self._namespace.is_alive else []
         return await asyncio.to_thread(family_of, self.pid, self._mark, reaped=self.returncode is not None)
 
     async def kill(self) -> None:
-        """End the whole family, whatever it did to hide. Returns when it is gone, after two seconds at the latest."""
+        """Kill all processes of the family, including detached ones. Returns when they are gone, at the latest after
+        two seconds.
+        """
         reaped = self.returncode is not None
         if not reaped:
-            signal_group(self.pid, KILL)  # at once; the search for those who left the group takes a moment
-        if self._space is None or not await asyncio.shield(self._space.end()):
+            signal_group(self.pid, KILL)  # immediately; finding processes that left the group takes a moment
+        if self._namespace is None or not await asyncio.shield(self._namespace.end()):
             await asyncio.shield(asyncio.to_thread(kill_family, self.pid, self._mark, reaped=reaped))
         with suppress(TimeoutError):
-            async with asyncio.timeout(KILL_PATIENCE_S):
+            async with asyncio.timeout(KILL_TIMEOUT_S):
                 await self._protocol.gone.wait()
 
     async def close(self) -> None:
-        """Let go of the streams. A process that still runs ends, with its family."""
+        """Close the streams. A process that still runs is killed with its family."""
         try:
             if self.returncode is None:
                 await self.kill()
         finally:
             self._transport.close()
-            if self._space is not None:
-                self._space.close()
+            if self._namespace is not None:
+                self._namespace.close()
 
 
 @asynccontextmanager
@@ -131,19 +135,18 @@ async def child_process(
     confine: Callable[[], None] | None = None,
     limit: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Child]:
-    """Run a program without a terminal, with nothing on its stdin or this open file. Raises OSError where it cannot be
-    started.
+    """Run a program without a terminal; its stdin is empty or this open file. Raises OSError if it cannot be started.
 
-    `confine` is called by the thread that starts it, which gives up rights that its children then lack; on Linux only.
-    `limit` is called with the head of its space, before the command in there begins.
+    `confine` is called in the thread that starts it, to give up rights that the child then lacks; Linux only. `limit`
+    is called with the first PID of its namespace before the command starts.
 
-    Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
+    Leaving the block early (timeout, cancelling, an error) kills the whole family.
     """
     starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine, limit))
     try:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        with suppress(OSError):  # it is there in a moment; one that is only half there could not be ended as a whole
+        with suppress(OSError):  # wait until it has started: a half-started one could not be killed completely
             child = await starting
             await child.kill()
             await child.close()
@@ -157,7 +160,7 @@ async def child_process(
         await child.close()
 
 
-_Started = tuple[subprocess.Popen[bytes], Space | None]
+_Started = tuple[subprocess.Popen[bytes], PidNamespace | None]
 
 
 async def _start(
@@ -169,7 +172,7 @@ async def _start(
     limit: Callable[[int], None] | None,
 ) -> Child:
     mark = secrets.token_hex(8)
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "stdin": stdin,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
@@ -179,9 +182,9 @@ async def _start(
         "creationflags": CREATION_FLAGS,
     }
     if callable(argv):
-        process, space = await _from_a_thread_of_its_own(confine, partial(_start_with_a_space, argv, limit, how))
+        process, namespace = await _start_in_thread(confine, partial(_start_in_namespace, argv, limit, options))
     elif confine is not None and not isinstance(argv, str):
-        process, space = await _from_a_thread_of_its_own(confine, lambda: (subprocess.Popen(argv, **how), None))
+        process, namespace = await _start_in_thread(confine, lambda: (subprocess.Popen(argv, **options), None))
     else:
         loop = asyncio.get_running_loop()
         start: Callable[..., Any] = (
@@ -189,17 +192,17 @@ async def _start(
             if isinstance(argv, str)
             else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
         )
-        transport, protocol = await start(**how)
+        transport, protocol = await start(**options)
         return Child(transport, protocol, mark)
     streams = _Streams()
-    return Child(await _Confined.of(process, streams), streams, mark, space)
+    return Child(await _Confined.of(process, streams), streams, mark, namespace)
 
 
-async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
-    """Start it from a thread that is never used again: what it gave up does not come back."""
+async def _start_in_thread(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
+    """Start it from a thread that is not reused, since the rights it gives up do not come back."""
     started: Future[_Started] = Future()
 
-    def work() -> None:
+    def run() -> None:
         try:
             if confine is not None:
                 confine()
@@ -207,61 +210,61 @@ async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: C
         except BaseException as error:
             started.set_exception(error)
 
-    threading.Thread(target=work, name="confined", daemon=True).start()
+    threading.Thread(target=run, name="confined", daemon=True).start()
     return await asyncio.wrap_future(started)
 
 
-def _start_with_a_space(
-    argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, how: Mapping[str, Any]
+def _start_in_namespace(
+    argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, options: Mapping[str, Any]
 ) -> _Started:
-    """Start it, and let its command begin when its head is known and bound; it begins when we are killed, too."""
-    told, tells = os.pipe()
-    waits, begins = os.pipe()
+    """Start it, and let its command start once limits are set on its first process; it also starts if we are killed."""
+    info_read, info_write = os.pipe()
+    block_read, block_write = os.pipe()
     try:
         try:
-            process = subprocess.Popen(argv(tells, waits), pass_fds=(tells, waits), **how)
+            process = subprocess.Popen(argv(info_write, block_read), pass_fds=(info_write, block_read), **options)
         finally:
-            os.close(tells)
-            os.close(waits)
-        space = None
+            os.close(info_write)
+            os.close(block_read)
+        namespace = None
         try:
-            space = Space.told_on(told)
-            if limit is not None and space is not None:
-                limit(space.head)
+            namespace = PidNamespace.from_info_fd(info_read)
+            if limit is not None and namespace is not None:
+                limit(namespace.head)
         except BaseException:
-            if space is not None:
-                os.kill(space.head, KILL)
+            if namespace is not None:
+                os.kill(namespace.head, KILL)
             signal_group(process.pid, KILL)
             process.communicate()
             raise
-        return process, space
+        return process, namespace
     finally:
-        os.close(told)
-        os.close(begins)
+        os.close(info_read)
+        os.close(block_write)
 
 
 @dataclass(slots=True)
 class _Streams:
-    """What a started program says, and whether it is gone."""
+    """The output of a started program, and whether it has ended."""
 
-    stdout: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_AHEAD))
-    stderr: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_AHEAD))
+    stdout: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_BUFFER))
+    stderr: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_BUFFER))
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class _Confined:
-    """A process that was not started by the event loop, as the loop's own would look."""
+    """A process not started by the event loop, with the interface of the loop's transport."""
 
     def __init__(self, process: subprocess.Popen[bytes], gone: asyncio.Event) -> None:
         self._process = process
         self._gone = gone
         self._pipes: list[asyncio.BaseTransport] = []
-        self._held: int | None = os.pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._held, self._has_ended)
+        self._pidfd: int | None = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
     @classmethod
     async def of(cls, process: subprocess.Popen[bytes], streams: _Streams) -> "_Confined":
-        """With its output read into these streams."""
+        """Connect its output to these streams."""
         self = cls(process, streams.gone)
         loop = asyncio.get_running_loop()
         for reader, pipe in ((streams.stdout, process.stdout), (streams.stderr, process.stderr)):
@@ -276,25 +279,25 @@ class _Confined:
         return self._process.returncode
 
     def close(self) -> None:
-        self._has_ended()
+        self._on_exit()
         for pipe in self._pipes:
             pipe.close()
 
-    def _has_ended(self) -> None:
+    def _on_exit(self) -> None:
         if self._process.poll() is None:
             return
         self._gone.set()
-        if self._held is not None:
-            asyncio.get_running_loop().remove_reader(self._held)
-            os.close(self._held)
-            self._held = None
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
 
 
 class _Protocol(SubprocessStreamProtocol):
-    """Tells when the process is gone. `Process.wait` of asyncio waits, in some releases, for its streams as well."""
+    """Signals the end of the process. asyncio's `Process.wait` also waits for the streams in some releases."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit=_READ_AHEAD, loop=loop)
+        super().__init__(limit=_READ_BUFFER, loop=loop)
         self.gone = asyncio.Event()
 
     def process_exited(self) -> None:

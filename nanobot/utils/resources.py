@@ -1,4 +1,4 @@
-"""Where the files that ship with the code are: inside the package when installed, beside it in a checkout."""
+"""The files shipped with the code: inside the package when installed, beside it in a checkout."""
 
 from pathlib import Path
 
@@ -6,12 +6,11 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def templates_dir() -> Path:
-    """What onboarding copies into a workspace."""
+    """The templates that onboarding copies into a workspace."""
     return _resource("templates")
 
 
 def skills_dir() -> Path:
-    """The built-in skills."""
     return _resource("skills")
 
 

@@ -1,15 +1,15 @@
-"""Small work on text: decode what came as bytes, read and mend JSON, cut what is too long, name what is near."""
+"""Text helpers: decode bytes, parse and repair JSON, truncate, find similar names, format sizes and durations."""
 
 import json
 import locale
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 def decode(data: bytes) -> str:
-    """Bytes of unknown making as text: UTF-8, else the host's own encoding, else UTF-8 with marks for what is not."""
+    """Decode bytes of unknown encoding: UTF-8, else the host's encoding, else UTF-8 with replacement characters."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -23,39 +23,64 @@ def decode(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-def mended_json(text: str) -> object:
-    """What broken JSON was meant to say. Raises ValueError where nobody can tell."""
-    from json_repair import repair_json  # only broken JSON pays for its import
+_MAX_BROKEN_JSON = 250_000
+_MAX_READS = 10
+"""How often the repair may read each character: usually 4 times, but quadratic for some texts."""
 
+
+class _ReadLimitedText(str):
+    """A string that raises ValueError after a number of reads."""
+
+    reads_left: int
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        part = super().__getitem__(key)
+        self.reads_left -= len(part) or 1
+        if self.reads_left < 0:
+            raise ValueError("it is too complex to repair")
+        return part
+
+
+def repair_json(text: str) -> object:
+    """Parse broken JSON. Raises ValueError if it cannot be repaired in reasonable time."""
+    from json_repair import repair_json  # imported for broken JSON only
+
+    if len(text) > _MAX_BROKEN_JSON:
+        raise ValueError(f"not JSON (and longer than {_MAX_BROKEN_JSON} characters, so it was not repaired)")
+    limited = _ReadLimitedText(text)
+    limited.reads_left = _MAX_READS * len(text) + 20_000
     try:
-        return cast("object", repair_json(text, return_objects=True))
-    except Exception as error:  # a repairer of anything may fail on anything
+        value = cast("object", repair_json(limited, return_objects=True))
+    except Exception as error:  # it may raise anything
         raise ValueError(f"not JSON ({error})") from error
+    if limited.reads_left < 0:
+        raise ValueError("not JSON (it is too complex to repair)")
+    return value
 
 
 def json_objects(data: bytes) -> Iterator[dict[str, Any]]:
-    """The objects in lines of JSON; a line that is none (half a one, of a crash) is passed over. Never raises."""
+    """The objects in JSON lines; other lines, such as a partial one after a crash, are skipped. Never raises."""
     for line in data.split(b"\n"):
         try:
-            found = json.loads(line.decode())
+            value = json.loads(line.decode())
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(value, dict):
+            yield value
 
 
-def sound_json(told: object, *, indent: int | None = None) -> str:
-    """JSON that can be written: half a character, which a model or a platform may send, is escaped and read again so.
+def strict_json(value: object, *, indent: int | None = None) -> str:
+    """JSON that can be encoded as UTF-8: lone surrogates, which models and platforms may send, are escaped.
 
-    What JSON does not know is written as text.
+    Values unknown to JSON are written as strings.
     """
     separators = None if indent else (",", ":")
-    text = json.dumps(told, ensure_ascii=False, indent=indent, separators=separators, default=str)
-    return text if is_sound(text) else json.dumps(told, indent=indent, separators=separators, default=str)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=str)
+    return text if is_well_formed(text) else json.dumps(value, indent=indent, separators=separators, default=str)
 
 
-def is_sound(text: str) -> bool:
-    """Whether it can be written: none of its characters is a half."""
+def is_well_formed(text: str) -> bool:
+    """Whether the text can be encoded as UTF-8, without lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -64,45 +89,48 @@ def is_sound(text: str) -> bool:
 
 
 def clip(text: str, limit: int, note: str = "{left_out} characters left out") -> str:
-    """The text where it fits in `limit` characters, else its head and its tail with a note between them.
+    """The text if it fits into `limit` characters, else its head and tail with a note between them.
 
-    `{left_out}` in the note becomes the number of characters that are missing. Never longer than `limit`, as long as
-    the note itself fits.
+    `{left_out}` in the note is replaced by the number of omitted characters. Never longer than `limit`, provided the
+    note fits.
     """
     if len(text) <= limit:
         return text
     room = limit - len(f"\n\n[{note.replace('{left_out}', str(len(text)))}]\n\n")
     head = max(0, room // 3)
     tail = max(0, room - head)
-    said = note.replace("{left_out}", str(len(text) - head - tail))
-    return f"{text[:head]}\n\n[{said}]\n\n{text[len(text) - tail :]}"
+    full_note = note.replace("{left_out}", str(len(text) - head - tail))
+    return f"{text[:head]}\n\n[{full_note}]\n\n{text[len(text) - tail :]}"
 
 
 def clip_line(line: str, limit: int) -> str:
-    """One line, its end cut off and counted where it is longer than `limit`."""
+    """One line, truncated at `limit` with a count of the omitted characters."""
     return line if len(line) <= limit else f"{line[:limit]}... [{len(line) - limit} more characters]"
 
 
-def in_a_tag(text: str) -> str:
-    """On one line and without brackets, so that a tag such as `[transcription: text]` ends where it seems to end."""
+def quote_lines(text: str, limit: int = 12_000) -> str:
+    """Foreign text with every line marked, so that none can be mistaken for our own."""
+    text, more = text[:limit], len(text) - limit
+    lines = [f"| {line}".rstrip() for line in text.splitlines()] or ["| (nothing)"]
+    return "\n".join([*lines, f"[... {more} more characters that are not shown]"] if more > 0 else lines)
+
+
+def escape_brackets(text: str) -> str:
+    """The text on one line without brackets, so that it cannot close a tag such as `[transcription: text]`."""
     return " ".join(text.replace("[", "(").replace("]", ")").split())
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3, *, cutoff: float = 0.6) -> list[str]:
-    """The names that look most like this one, best first; none where none is near. Case is no difference.
-
-    `cutoff` is how much of two names must be alike, from 0 to 1.
-    """
-    from difflib import get_close_matches  # only mistakes pay for it
+    """The most similar names, best first, ignoring case. `cutoff` is the minimum similarity, from 0 to 1."""
+    from difflib import get_close_matches  # imported for typos only
 
     by_lower: dict[str, str] = {}
     for known in names:
         by_lower.setdefault(known.lower(), known)
-    return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)]
+    return [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)]
 
 
 def human_size(count: int) -> str:
-    """A number of bytes as a person says it."""
     size = float(count)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
@@ -111,6 +139,15 @@ def human_size(count: int) -> str:
     return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def duration(seconds: float) -> str:
+    """`20 s`, `5 min`, `2 h 5 min`."""
+    minutes = int(seconds) // 60
+    if minutes < 1:
+        return f"{max(int(seconds), 0)} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def count_noun(count: int, noun: str, plural: str | None = None) -> str:
     """`1 line`, `2 lines`."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

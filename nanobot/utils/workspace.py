@@ -1,33 +1,30 @@
-"""A workspace appears by itself, made from the templates; nothing of the user's is touched."""
+"""Creates the workspace from the templates, without touching the user's files."""
 
 import os
 from pathlib import Path
 
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-from nanobot.utils.refusals import refusal
 from nanobot.utils.resources import templates_dir
+from nanobot.utils.storage_error import storage_error
 
 
 def open_workspace(workspace: Path) -> None:
-    """Make the workspace where there is none. One that holds anything is the user's: what is missing stays missing.
-
-    Raises StorageError.
-    """
+    """Create the workspace if it is missing or empty. In any other, missing files stay missing. Raises StorageError."""
     try:
         is_new = not workspace.is_dir() or not any(workspace.iterdir())
     except OSError as error:
-        raise refusal(f"The workspace {workspace} cannot be read", error) from error
+        raise storage_error(f"The workspace {workspace} cannot be read", error) from error
     if is_new:
         prepare_workspace(workspace)
 
 
 def prepare_workspace(workspace: Path) -> list[str]:
-    """Copy each template that is missing; the names of what was made, in order. Never overwrites, not even in a race.
+    """Copy missing templates and return their names in order. Never overwrites, not even in a race.
 
-    New folders and files are the owner's alone; what exists keeps its mode. Raises StorageError.
+    New folders and files are private; existing ones keep their mode. Raises StorageError.
     """
     templates = templates_dir()
-    made = []
+    created = []
     try:
         make_private_folder(workspace)
         for template in sorted(path for path in templates.rglob("[!.]*") if path.is_file()):
@@ -35,14 +32,14 @@ def prepare_workspace(workspace: Path) -> list[str]:
             target = workspace / name
             make_private_folder(target.parent)
             if _copy_new(template, target):
-                made.append(name.as_posix())
+                created.append(name.as_posix())
     except OSError as error:
-        raise refusal(f"The workspace {workspace} cannot be made", error) from error
-    return made
+        raise storage_error(f"The workspace {workspace} cannot be created", error) from error
+    return created
 
 
 def _copy_new(source: Path, target: Path) -> bool:
-    """Copy unless the name is taken, be it by a dangling link; whether it was copied. Half a copy does not stay."""
+    """Copy unless the name exists, even as a dangling link. Return whether it was copied. A partial copy is removed."""
     content = source.read_bytes()
     try:
         with open(target, "xb", opener=_private) as file:

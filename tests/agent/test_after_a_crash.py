@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.intake import MOST_IN_LANE
-from nanobot.agent.run.cut import BROKEN_OFF
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.engine.interruption import BROKEN_OFF
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.lanes import MAX_IN_LANE
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.messages.types import INTERRUPTED, Origin
 from nanobot.providers.errors import AuthenticationError
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Line, Pause, ScriptedProvider
 
@@ -134,7 +134,7 @@ async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path
 
     async with next_life(tmp_path) as bot:
         said = await reply(bot.bus)
-        await bot.bus.kept()
+        await bot.bus.flush()
         assert bot.bus.journal is not None
         counts = await bot.bus.journal.counts()
 
@@ -150,7 +150,7 @@ async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_pat
     async with open_journal(tmp_path / "journal.db") as journal:
         left, unsent = await journal.unsettled(), await journal.unsent()
 
-    assert (first.content, second.content) == ("This session is fresh already.", "hi")
+    assert (first.content, second.content) == ("This session is already new.", "hi")
     assert not left
     assert [one.answers for one in unsent] == ["phone:7:1", "phone:7:2"]
 
@@ -170,9 +170,9 @@ async def test_a_stop_from_before_a_crash_leaves_a_younger_turn_alone(tmp_path: 
 
 
 async def test_a_stop_from_before_a_crash_does_not_wait_behind_what_it_stops(tmp_path: Path):
-    crowd = [asked(f"word {number}", f"{number}") for number in range(MOST_IN_LANE + 1)]
+    crowd = [asked(f"word {number}", f"{number}") for number in range(MAX_IN_LANE + 1)]
     await accepted(tmp_path, *crowd, asked("/stop", "stop"))
-    async with next_life(tmp_path, Pause(), *["fine"] * MOST_IN_LANE) as bot:
+    async with next_life(tmp_path, Pause(), *["fine"] * MAX_IN_LANE) as bot:
         said = await reply(bot.bus)
 
     assert (said.answers, said.content) == ("phone:7:stop", "Stopped.")

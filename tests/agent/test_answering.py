@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.answering import Answering
-from nanobot.agent.run.questions import Question, Questions
+from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
+from nanobot.agent.approval.router import ApprovalRouter
+from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.turn import Answer
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.messages.types import Provenance
+from nanobot.runtime.audience import is_group
 from nanobot.utils.clock import SystemClock
-from nanobot.wiring.people import is_group
 
 ROOM = Address("discord", "4211")
 
@@ -43,12 +43,12 @@ async def test_a_word_among_others_counts_where_it_is_said_to_the_bot(
     tmp_path: Path, text: str, in_group: bool, is_mentioned: bool, counts: bool
 ):
     clock = SystemClock()
-    questions = Questions(clock, expires_s=0.02)
-    answering = Answering(questions, lambda chat, senders, *, in_group: None, is_group)
+    questions = PendingApprovals(clock, expires_s=0.02)
+    answering = ApprovalRouter(questions, lambda chat, senders, *, in_group: None, is_group)
     context = ToolContext("discord:4211", ROOM, "t", tmp_path, clock)
 
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(questions.answer_to(Question("ab12", context, "exec")))
+        answer = tasks.create_task(questions.wait_for_answer(PendingApproval("ab12", context, "exec")))
         await asyncio.sleep(0)
         told = answering.take(said(text, in_group=in_group, is_mentioned=is_mentioned))
 

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from nanobot.agent.desk import Desk
+from nanobot.agent.commands.context import CommandContext
+from nanobot.agent.commands.table import SlashCommands
+from nanobot.agent.events import TurnOutcome
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.work import Parts, PromptBuilder
+from nanobot.agent.pipeline.turn import PromptBuilder, TurnDeps
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import SlashCommands
-from nanobot.agent.trace.folder import TraceFolder
-from nanobot.agent.trace.writer import TraceWriter
-from nanobot.agent.turn import TurnOutcome
-from nanobot.agent.vitals import Vitals
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.trace.recorder import TraceRecorder
+from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.spending import Spending
+from nanobot.net.pace import Pace
+from nanobot.providers.resilience.spending import Spending
 from nanobot.testing import Bot, open_bot
 from nanobot.utils.clock import SystemClock
-from nanobot.utils.pace import Pace
 
 CHATS = 60
 
@@ -56,20 +56,20 @@ class Toilsome:
 def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:
     """The bot's loop with that prompt, and a pace of five seconds by its clock."""
     made, clock = bot.runtime, SystemClock()
-    vitals = Vitals(clock)
-    spending = Spending(Config(), Places(home), clock)
-    desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0", spending)
-    parts = Parts(
+    vitals = AgentStatus(clock)
+    spending = Spending(Config(), DataPaths(home), clock)
+    desk = CommandContext(made.sessions, made.models, made.context, made.tools, vitals, "0", spending)
+    parts = TurnDeps(
         sessions=made.sessions,
         models=made.models,
         prompt=prompt,
         tools=made.tools,
         commands=SlashCommands(desk),
-        vitals=vitals,
+        status=vitals,
         clock=clock,
         workspace=made.workspace,
         turns_folder=home / "turns",
-        traces=TraceWriter(TraceFolder(home / "traces"), clock, made.workspace),
+        traces=TraceRecorder(TraceStore(home / "traces"), clock, made.workspace),
         pace=Pace(5, lambda: prompt.seconds),
     )
     return AgentLoop(made.bus, parts)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import ToolEnded, TurnOutcome
+from nanobot.agent.events import ToolEnded, TurnOutcome
 from nanobot.config.schema import Config
 from nanobot.testing import calls, open_bot
 
@@ -51,11 +51,11 @@ async def test_a_program_is_told_what_happens_and_changes_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("code", "said", "guard"),
     [
-        ("import sys; sys.exit('no disk')", "it ended with 1: no disk", False),
-        ("import sys; sys.exit('no disk')", "it ended with 1: no disk", True),
-        ("print('hello')", "no JSON object", False),
-        ("print('[1]')", "no JSON object", True),
-        (saying({"text": "x"}), "it said text, which means nothing here", False),
+        ("import sys; sys.exit('no disk')", "it exited with 1: no disk", False),
+        ("import sys; sys.exit('no disk')", "it exited with 1: no disk", True),
+        ("print('hello')", "not a JSON object", False),
+        ("print('[1]')", "not a JSON object", True),
+        (saying({"text": "x"}), "its output has text, which is not allowed for this event", False),
         ("import time; time.sleep(60)", "took more than 0.5 s", True),
     ],
 )

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.consolidation import AskedModel, ConsolidationOutcome, ConsolidationResult, Consolidator
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.run.spec import Model, RunLimits
-from nanobot.agent.vitals import Vitals
+from nanobot.agent.engine.spec import Model, RunLimits
+from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator, ModelHandle
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.status import AgentStatus
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import CallContext, LLMResponse, call_context
@@ -49,7 +48,7 @@ class Models:
     limits: RunLimits
     wanted: list[str | None] = field(default_factory=list)
 
-    async def get(self, wanted: str | None) -> AskedModel:
+    async def get(self, wanted: str | None) -> ModelHandle:
         self.wanted.append(wanted)
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 
@@ -57,26 +56,27 @@ class Models:
 class Home:
     """A workspace with one session, its memory, and who consolidates it."""
 
-    def __init__(self, folder: Path, *, limits: RunLimits | None = None, **options: Any) -> None:
+    def __init__(self, folder: Path, *, key: str = KEY, limits: RunLimits | None = None, **options: Any) -> None:
+        self.key = key
         self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
         self.sessions = SessionManager(folder)
         self.memory = MemoryStore(folder, clock=self.clock)
         self.model = ScriptedProvider()
         self.models = Models(self.model, limits or RunLimits())
-        self.vitals = Vitals(self.clock)
+        self.status = AgentStatus(self.clock)
         self.consolidator = Consolidator(
-            self.memory, self.sessions, self.models, self.vitals, self.clock, **options
+            self.memory, self.sessions, self.models, self.status, self.clock, **options
         )  # fmt: skip
 
     async def say(self, *rows: ChatMessage) -> None:
-        async with self.sessions.hold(KEY) as session:
+        async with self.sessions.hold(self.key) as session:
             await self.sessions.append(session, *rows)
 
     async def talk(self, first: int, last: int) -> None:
         await self.say(*(row for number in range(first, last) for row in turn(number)))
 
     async def consolidate(self, keep: int = 8) -> ConsolidationResult:
-        async with self.sessions.hold(KEY) as session:
+        async with self.sessions.hold(self.key) as session:
             return await self.consolidator.consolidate(session, keep=keep)
 
     @property
@@ -115,7 +115,7 @@ async def test_all_but_the_last_eight_messages_go_into_memory(home: Home):
     assert [row["content"] for row in history] == [
         f"{what} {number}" for number in range(6, 10) for what in ("question", "answer")
     ]
-    assert home.vitals.memory_note == "12 messages moved into memory at 2026-02-26 13:21"
+    assert home.status.memory_note == "12 messages moved into memory at 2026-02-26 13:21"
 
 
 async def test_what_stays_begins_with_a_turn_and_the_last_turn_stays_whole(home: Home):
@@ -203,7 +203,7 @@ async def test_a_failure_moves_nothing_says_why_and_is_not_tried_again_for_the_s
     assert len(home.model.requests) == 1
     assert home.cursor == 0
     assert not home.memory.memory_dir.exists()
-    assert home.vitals.memory_note == f"not tidied at 2026-02-26 13:21: {first.reason}"
+    assert home.status.memory_note == f"consolidation failed at 2026-02-26 13:21: {first.reason}"
 
 
 @pytest.mark.parametrize("what", ["a new message", "an hour"])
@@ -268,7 +268,7 @@ async def test_a_long_conversation_goes_in_parts_that_fit_the_model(tmp_path: Pa
         await home.say(question, answer)
     home.model.script(*[saving()] * 8)
 
-    result = await home.consolidator.compact(KEY, nullcontext())
+    result = await home.consolidator.compact(KEY)
 
     assert result == ConsolidationResult(DONE, moved=72)
     assert home.cursor == 72
@@ -284,7 +284,7 @@ async def test_of_a_very_long_session_eight_parts_go_and_the_rest_waits(tmp_path
     await home.say(*(row | long for number in range(200) for row in turn(number)))
     home.model.script(*[saving()] * 20)
 
-    result = await home.consolidator.compact(KEY, nullcontext())
+    result = await home.consolidator.compact(KEY)
 
     assert result.outcome is DONE
     assert len(home.model.requests) == 8
@@ -296,7 +296,7 @@ async def test_however_many_there_are_the_last_eight_stay(home: Home, turns: int
     await home.talk(0, turns)
     home.model.script(*[saving()] * 8)
 
-    result = await home.consolidator.compact(KEY, nullcontext())
+    result = await home.consolidator.compact(KEY)
 
     assert result.moved == home.cursor == 2 * turns - 8
 
@@ -368,7 +368,7 @@ async def test_a_cancel_while_the_model_writes_leaves_no_trace(home: Home):
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
-    work = asyncio.create_task(home.consolidator.compact(KEY, nullcontext()))
+    work = asyncio.create_task(home.consolidator.compact(KEY))
     await pause.reached.wait()
 
     work.cancel()
@@ -392,11 +392,11 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
             super().append_history(entry)
 
     home.consolidator = Consolidator(
-        CancelsMidway(tmp_path, clock=home.clock), home.sessions, home.models, home.vitals, home.clock
+        CancelsMidway(tmp_path, clock=home.clock), home.sessions, home.models, home.status, home.clock
     )
     home.model.script(saving())
     loop = asyncio.get_running_loop()
-    work = asyncio.create_task(home.consolidator.compact(KEY, nullcontext()))
+    work = asyncio.create_task(home.consolidator.compact(KEY))
     with pytest.raises(asyncio.CancelledError):
         await work
 
@@ -408,10 +408,9 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
 CHILD = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from contextlib import nullcontext
 import tests.agent.test_consolidation as here
-from nanobot.agent import memory
-from nanobot.security.opening import Place
+from nanobot.agent.memory import store as memory
+from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
 
 point = ""
@@ -428,13 +427,13 @@ def around(owner, name):
     setattr(owner, name, wrapped)
 
 for owner, name in [(memory.MemoryStore, "append_history"), (memory.MemoryStore, "write_long_term"),
-                    (Place, "append"), (Place, "replace"), (SessionManager, "save")]:
+                    (FileLocation, "append"), (FileLocation, "replace"), (SessionManager, "save")]:
     around(owner, name)
 
 async def main(folder):
     home = here.Home(folder)
     home.model.script(here.saving())
-    await home.consolidator.compact(here.KEY, nullcontext())
+    await home.consolidator.compact(here.KEY)
 
 for folder in map(Path, sys.argv[1:]):  # each in a process of its own, that dies at the point its folder is called
     point = folder.name
@@ -510,3 +509,19 @@ async def test_what_a_guest_says_changes_no_memory_where_others_than_the_owner_m
 
     assert home.memory.read_long_term() == memory
     assert "Talked." in home.log
+
+
+@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "Likes tea.\n")])
+async def test_old_messages_of_a_group_that_do_not_say_whose_they_are_change_no_memory(
+    tmp_path: Path, others_write: bool, memory: str
+):
+    home = Home(tmp_path, key="telegram:-7", others_write=lambda key: others_write)
+    rows = [row for number in range(10) for row in turn(number)]
+    old: list[Any] = [{"role": row["role"], "content": row["content"]} for row in rows]
+    await home.say(*old)
+    home.model.script(saving())
+
+    await home.consolidate()
+
+    assert home.memory.read_long_term() == memory
+    assert ("USER (not the owner)" in home.asked) is others_write

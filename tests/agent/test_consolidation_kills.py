@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.messages.repair import legalise
 from nanobot.session.manager import SessionManager
+from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.session.test_crash import FORKER
-from tests.strict import anthropic_problems, openai_problems
 
 KEY = "cli:direct"
 LAST_LIFE = """
@@ -22,12 +22,11 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSI
 
 LIFE = """
 import asyncio, os, re, sys
-from contextlib import nullcontext
 from pathlib import Path
-from nanobot.agent.consolidation import Consolidator
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.run.spec import Model
-from nanobot.agent.vitals import Vitals
+from nanobot.agent.memory.consolidation import Consolidator
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.status import AgentStatus
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import SystemClock
@@ -45,9 +44,9 @@ class Models:
 
 async def main(folder, number):
     sessions, clock = SessionManager(folder), SystemClock()
-    consolidator = Consolidator(MemoryStore(folder), sessions, Models(), Vitals(clock), clock)
+    consolidator = Consolidator(MemoryStore(folder), sessions, Models(), AgentStatus(clock), clock)
     if number < 0:
-        await consolidator.compact("cli:direct", nullcontext())
+        await consolidator.compact("cli:direct")
         return
     while True:
         async with sessions.hold("cli:direct") as session:
@@ -56,7 +55,7 @@ async def main(folder, number):
                 await sessions.append(session, row)
         os.write(1, b"%d\\\\n" % number)
         if number % 3 == 0:
-            await consolidator.compact("cli:direct", nullcontext())
+            await consolidator.compact("cli:direct")
         number += 1
 
 asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
@@ -73,7 +72,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     manager.save(session)
     forker = FORKER.replace(
         "import nanobot.session.manager",
-        "import nanobot.agent.remembering, nanobot.agent.consolidation, nanobot.agent.run.spec",
+        "import nanobot.agent.memory.retention, nanobot.agent.memory.consolidation, nanobot.agent.engine.spec",
     )
     forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.02, 0.35)") + LAST_LIFE
     run = subprocess.run(

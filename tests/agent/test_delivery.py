@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from nanobot.agent import turn as events
-from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent import events
+from nanobot.agent.delivery import Delivery, DeliveryPolicy, tool_hint
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.bus.queue import MessageBus
 
@@ -71,6 +71,6 @@ async def test_all_of_it_goes_to_the_address_of_the_turn_and_only_the_reply_quot
 
 
 def test_a_call_in_a_few_words():
-    assert hint("exec", {"command": "ls\n  -la"}) == "exec ls -la"
-    assert hint("list_tools", {}) == "list_tools"
-    assert len(hint("exec", {"command": "x" * 500})) < 70
+    assert tool_hint("exec", {"command": "ls\n  -la"}) == "exec ls -la"
+    assert tool_hint("list_tools", {}) == "list_tools"
+    assert len(tool_hint("exec", {"command": "x" * 500})) < 70

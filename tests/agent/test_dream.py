@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.consolidation import AskedModel
-from nanobot.agent.dream import Dream, DreamOutcome, DreamPolicy, DreamRun
-from nanobot.agent.dream_log import Pass, PassOutcome
-from nanobot.agent.facts import facts_in
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Source
-from nanobot.agent.memory_editing import MemoryEditor
-from nanobot.agent.memory_merge import FactEdit, edited
-from nanobot.agent.run.spec import Model, RunLimits
+from nanobot.agent.engine.spec import Model, RunLimits
+from nanobot.agent.memory.consolidation import ModelHandle
+from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamPolicy, DreamRun
+from nanobot.agent.memory.dream_edits import AcceptedEdit, EditAction
+from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
+from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.agent.tidy_memory import Action, Tidied
 from nanobot.errors import BudgetExceededError, NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse, call_context
@@ -73,7 +73,7 @@ class Models:
     limits: RunLimits = field(default_factory=RunLimits)
     wanted: list[str | None] = field(default_factory=list)
 
-    async def get(self, wanted: str | None) -> AskedModel:
+    async def get(self, wanted: str | None) -> ModelHandle:
         self.wanted.append(wanted)
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 
@@ -93,8 +93,8 @@ class Home:
 
     def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
         """A consolidation brings this."""
-        stands = self.memory.read_to_rewrite()
-        self.memory.take_in(entry, update, instead_of=stands, source=Source("cli:direct", **source))
+        stands = self.memory.read_for_update()
+        self.memory.apply_update(entry, update, instead_of=stands, source=ChangeSource("cli:direct", **source))
 
     async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
         self.model.script(*lines)
@@ -112,7 +112,7 @@ class Home:
     def asked(self) -> str:
         return str(self.model.requests[-1][1]["content"])
 
-    def passes(self) -> list[Pass]:
+    def passes(self) -> list[DreamPass]:
         return self.dream.log.passes()
 
 
@@ -156,8 +156,8 @@ async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(hom
     assert "Lives in Hamburg." in home.text
     assert "Berlin" not in home.text
     why = MemoryEditor(home.memory, home.clock).why("Hamburg")
-    assert "made of earlier facts by Dream cli:direct" in why
-    assert "It took the place of: Lives in Berlin." in why
+    assert "merged from earlier facts by Dream cli:direct" in why
+    assert "It replaced: Lives in Berlin." in why
 
 
 @pytest.mark.parametrize("answer", [tidying(), tidying(MERGED)])
@@ -184,7 +184,7 @@ async def test_a_restart_and_an_edit_by_hand_are_no_news(home: Home):
 async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: Home):
     await home.run(tidying())
     home.memory.memory_file.write_text(home.text + "- Plays chess.\n", encoding="utf-8")
-    home.memory.note_changes(By.AGENT, Source("cli:direct"))
+    home.memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
 
     run = await home.run(tidying())
 
@@ -196,7 +196,7 @@ async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: Home):
 async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(home: Home):
     home.learns()
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), ChangedBy.LESSON)
 
     await home.run(tidying(MERGED))
 
@@ -277,8 +277,8 @@ async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(home: Home, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr("nanobot.security.opening.Place.replace", full)
-        disk.setattr("nanobot.security.opening.Place.append", full)
+        disk.setattr("nanobot.security.files.open.FileLocation.replace", full)
+        disk.setattr("nanobot.security.files.open.FileLocation.append", full)
         run = await home.run(tidying(MERGED))
         assert (await home.run()).outcome is RESTING
 
@@ -292,14 +292,14 @@ async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(home: Home, 
 async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
 ):
-    from nanobot.security.opening import Place
+    from nanobot.security.files.open import FileLocation
 
     home = Home(tmp_path)
     home.learns()
     before, writes = home.text, 0
 
     def around(name: str) -> None:
-        usual = getattr(Place, name)
+        usual = getattr(FileLocation, name)
 
         def write(*args: Any, **kwargs: Any) -> None:
             nonlocal writes
@@ -308,7 +308,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
                 raise OSError(errno.ENOSPC, "No space left on device")
             usual(*args, **kwargs)
 
-        disk.setattr(Place, name, write)
+        disk.setattr(FileLocation, name, write)
 
     with monkeypatch.context() as disk:
         around("replace")
@@ -316,7 +316,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         run = await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
     again = Home(home.folder)
-    again.dream.changes.mend()
+    again.dream.changes.recover()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
         assert told <= {PassOutcome.BROKEN_OFF}
@@ -333,14 +333,14 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     )
     work = asyncio.create_task(home.dream.run())
     await pause.reached.wait()
-    edited = "# Mine\n- New.\n" + home.text.replace("Home: Berlin.", "Home: Bonn.")
-    home.memory.memory_file.write_text(edited, encoding="utf-8")
+    apply_edits = "# Mine\n- New.\n" + home.text.replace("Home: Berlin.", "Home: Bonn.")
+    home.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     pause.resume.set()
     run = await work
 
-    assert home.text == edited.replace("- Flies to Oslo on 2026-01-05.\n", "")
-    assert "changed meanwhile: Lives in Berlin." in run.passes[0].refused
+    assert home.text == apply_edits.replace("- Flies to Oslo on 2026-01-05.\n", "")
+    assert "changed in the meantime: Lives in Berlin." in run.passes[0].refused
 
 
 async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
@@ -388,7 +388,7 @@ async def test_two_at_once_are_one(home: Home):
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
-    home = Home(tmp_path, batch=2, most_calls=2)
+    home = Home(tmp_path, batch=2, max_calls=2)
     home.learns()
     await home.run(tidying())
     for number in range(5):
@@ -397,7 +397,7 @@ async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: P
     run = await home.run(tidying(), tidying())
 
     assert len(run.passes) == 2
-    assert "waits for the next time" in run.reason
+    assert "left for the next run" in run.reason
     assert "Entry 2." in home.asked
     assert "Entry 4." not in home.asked
     assert (await home.run(tidying())).outcome is DONE
@@ -406,7 +406,7 @@ async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: P
 
 
 async def test_a_run_stays_within_its_tokens(tmp_path: Path):
-    home = Home(tmp_path, batch=1, most_calls=9, most_tokens=9_000)
+    home = Home(tmp_path, batch=1, max_calls=9, max_tokens=9_000)
     home.learns()
     await home.run(tidying())
     for number in range(3):
@@ -457,7 +457,7 @@ async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_pat
 
 
 async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
-    home = Home(tmp_path, ages=False)
+    home = Home(tmp_path, shows_ages=False)
     home.learns()
 
     await home.run(tidying())
@@ -483,7 +483,7 @@ async def test_a_merged_fact_is_trusted_as_its_least_trusted_source(tmp_path: Pa
 
     await home.run(tidying(replace_("f1 f2", "Has a dog named Rex.")))
 
-    origin = home.memory.book.origins()
+    origin = home.memory.revisions.origins()
     assert [one.told["provenance"] for one in origin.values() if one.told["text"] == "Has a dog named Rex."] == ["mcp"]
 
 
@@ -496,7 +496,7 @@ async def test_what_was_forgotten_does_not_come_back(home: Home):
 
     run = await home.run(tidying(replace_("f5 h2", "Married since 2019. Wife is named Eva."), MERGED))
 
-    assert "was to be forgotten" in run.passes[0].refused[0]
+    assert "was forgotten on purpose" in run.passes[0].refused[0]
     assert "Eva" not in home.text
 
 
@@ -508,7 +508,7 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: Home):
     assert "[f5] Never call before ten. (since 2026-02-26, by hand)" in home.asked
     assert "- Never call before ten.\n" in home.text
     assert [one.partition(": ")[2] for one in run.passes[0].refused] == [
-        "its owner wrote 'Never call before ten.' by hand"
+        "the owner wrote 'Never call before ten.' by hand"
     ] * 2
 
 
@@ -525,7 +525,7 @@ async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: Home):
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
     home = Home(tmp_path)
     home.memory.write_long_term(FACTS)
-    home.memory.note_changes()
+    home.memory.record_changes()
     home.memory.append_history("Talked.")
 
     await home.run(tidying({"action": "drop", "ids": ["f4"], "why": "over"}))
@@ -538,16 +538,16 @@ REFUSED = {
     "there is no 'f9'": replace_("f9", "Lives in Berlin."),
     "it names no fact": replace_("h1", "Talked of home."),
     "it changes nothing": replace_("f1", "The user lives in Berlin!"),
-    "'munich' is in nothing that it names": replace_("f1 f2", "Lives in Munich."),
-    "'2027' is in nothing that it names": replace_("f4", "Flies to Oslo on 2027."),
-    "'not' is in nothing that it names": replace_("f3", "Does not have a dog."),
-    "its text is not one line": replace_("f1 f2", "Lives\n- in Berlin"),
+    "'munich' is in none of its sources": replace_("f1 f2", "Lives in Munich."),
+    "'2027' is in none of its sources": replace_("f4", "Flies to Oslo on 2027."),
+    "'not' is in none of its sources": replace_("f3", "Does not have a dog."),
+    "its text is not a single line": replace_("f1 f2", "Lives\n- in Berlin"),
     "is a refusal or an error": replace_("f1 f2", "Error: 500"),
-    "does not say why": {"action": "drop", "ids": ["f1"]},
+    "without a reason": {"action": "drop", "ids": ["f1"]},
     "there is no heading 'Work'": {"action": "move", "ids": ["f1"], "under": "Work"},
-    "the fact stands under 'People'": {"action": "move", "ids": ["f1"], "under": "People"},
+    "the fact is already under 'People'": {"action": "move", "ids": ["f1"], "under": "People"},
     "there is no action 'shout'": {"action": "shout", "ids": ["f1"]},
-    "another fact says 'Home: Berlin.' already": replace_("f1 h1", "Home: Berlin."),
+    "another fact already says 'Home: Berlin.'": replace_("f1 h1", "Home: Berlin."),
 }
 
 
@@ -585,11 +585,11 @@ async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(home: Home):
 
     assert one.number == 1
     assert (home.text, home.archive) == (before, "- Old.\n")
-    assert home.dream.changes.standing() == []
+    assert home.dream.changes.active_passes() == []
     assert (await home.run()).outcome is NOTHING
     MemoryEditor(home.memory, home.clock).undo()
     assert home.text == after
-    assert [one.number for one in home.dream.changes.standing()] == [1]
+    assert [one.number for one in home.dream.changes.active_passes()] == [1]
 
 
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(home: Home):
@@ -602,7 +602,7 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     home.dream.changes.restore(1)
 
     assert home.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
-    with pytest.raises(NanobotError, match="no pass"):
+    with pytest.raises(NanobotError, match="no Dream pass"):
         home.dream.changes.restore()
 
 
@@ -610,7 +610,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home)
     before = home.text
     await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), ChangedBy.LESSON)
 
     home.dream.changes.restore()
 
@@ -619,8 +619,8 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home)
 
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
     await home.run(tidying(replace_("f1 f2", "Lives in Berlin, home is Berlin.")))
-    edited = home.text.replace("Lives in Berlin, home is Berlin.", "Lives in Rome.")
-    home.memory.memory_file.write_text(edited, encoding="utf-8")
+    apply_edits = home.text.replace("Lives in Berlin, home is Berlin.", "Lives in Rome.")
+    home.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     with pytest.raises(NanobotError, match=r"Lives in Rome\."):
         home.dream.changes.restore()
@@ -669,8 +669,8 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(home: Home):
 
     [change] = MemoryEditor(home.memory, home.clock).undo()
 
-    assert (change.by, home.text) == (By.DREAM, before)
-    assert home.dream.changes.standing() == []
+    assert (change.by, home.text) == (ChangedBy.DREAM, before)
+    assert home.dream.changes.active_passes() == []
 
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(home: Home):
@@ -689,7 +689,7 @@ async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_n
     await pause.reached.wait()
     home.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
     home.memory.memory_file.write_text(home.text + "- Written meanwhile.\n", encoding="utf-8")
-    home.memory.note_changes(By.AGENT, Source("cli:direct"))
+    home.memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
     pause.resume.set()
 
     await work
@@ -719,7 +719,7 @@ async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
     run = await home.run(tidying(replace_("f1 f2 f3 f4 f5 f6", "Lives in Berlin.")))
 
     assert run.outcome is FAILED
-    assert "facts out of MEMORY.md at once" in run.reason
+    assert "facts from MEMORY.md at once" in run.reason
 
 
 async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
@@ -729,7 +729,7 @@ async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
     run = await home.run(tidying(replace_("f1", "Ann."), replace_("f2 h1", "Novels.")))
 
     assert run.outcome is FAILED
-    assert "it leaves little of 'Plays chess with Ann on Mondays.'" in run.reason
+    assert "it keeps little of 'Plays chess with Ann on Mondays.'" in run.reason
     assert home.text == before
 
 
@@ -756,7 +756,7 @@ async def test_in_a_chat_what_a_tool_of_others_said_is_trusted_no_more_in_a_merg
 
     await home.run(tidying(replace_("f1 h1", "The shop is open on Monday.")))
 
-    [told] = [one.told for key, one in home.memory.book.origins().items() if "monday" in key]
+    [told] = [one.told for key, one in home.memory.revisions.origins().items() if "monday" in key]
     assert told["provenance"] == "mcp"
 
 
@@ -792,20 +792,22 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
         home.memory.memory_file.write_bytes(raw)
         if archive is not None:
             home.memory.archive_file.write_bytes(archive)
-        found = {fact.key: fact for fact in facts_in(raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))}
+        found = {fact.key: fact for fact in parse_facts(raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))}
         edits = [
-            Tidied(Action(what), FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), [fact.text])
+            AcceptedEdit(
+                EditAction(what), FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), [fact.text]
+            )
             for what, fact in zip(choice, found.values(), strict=False)
         ]
-        text, done = edited(raw.decode("utf-8", "surrogateescape"), [one.edit for one in edits])
+        text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [one.edit for one in edits])
         made = [one for one in edits if one.edit in done]
         if not made:
             return
-        with home.memory.book.at_work():
-            home.memory.note_changes()
-            one = Pass(1, "2026-02-26T13:21", PassOutcome.UNCHANGED)
+        with home.memory.revisions.lock():
+            home.memory.record_changes()
+            one = DreamPass(1, "2026-02-26T13:21", PassOutcome.UNCHANGED)
             data = text.encode("utf-8", "surrogateescape")
-            home.dream.log.add(home.dream.changes.make(one, raw, data, made))
+            home.dream.log.add(home.dream.changes.apply(one, raw, data, made))
         assert home.memory.memory_file.read_bytes() == data
 
         home.dream.changes.restore()

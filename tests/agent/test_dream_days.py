@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.facts import facts_in
-from nanobot.agent.memory_book import By, Source
-from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.errors import NanobotError
 from tests.agent.test_dream import Home, tidying
 
@@ -42,26 +42,26 @@ class Days:
             lines = [*self.text.splitlines(keepends=True)]
             lines.insert(self.any.randrange(len(lines) + 1), f"- {own}\n")
             memory.memory_file.write_text("".join(lines), encoding="utf-8")
-            memory.note_changes()
+            memory.record_changes()
             self.own.add(own)
         elif what == "works":
             memory.memory_file.write_text(self.text + line, encoding="utf-8")
-            memory.note_changes(By.AGENT, Source("cli:direct"))
+            memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
         elif what == "dreams":
             await self._dream(day)
         elif what == "forgets":
-            gone = self.editor.forget(self.any.choice(facts_in(self.text) or facts_in("- x")).id)
+            gone = self.editor.forget(self.any.choice(parse_facts(self.text) or parse_facts("- x")).id)
             self.own -= {fact.text for fact in gone}
         elif what == "undoes":
             self.editor.undo()
             self.own = {one for one in self.own if one in self.text}
         else:
-            standing = self.home.dream.changes.standing()
+            standing = self.home.dream.changes.active_passes()
             self.home.dream.changes.restore(standing[-1].number if standing and what == "restores all" else None)
 
     async def _dream(self, day: int) -> None:
         self.home.memory.append_history(f"Entry {day}.")
-        facts = list({fact.key: fact for fact in facts_in(self.text)}.values())
+        facts = list({fact.key: fact for fact in parse_facts(self.text)}.values())
         ids = self.any.sample(range(len(facts)), min(len(facts), 4))
         edits = [
             {"action": self.any.choice(["drop", "archive"]), "ids": [f"f{at + 1}"], "why": "over"} for at in ids[:2]

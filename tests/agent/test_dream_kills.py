@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.dream import DreamOutcome
-from nanobot.agent.dream_log import PassOutcome
-from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.memory.dream import DreamOutcome
+from nanobot.agent.memory.dream_log import PassOutcome
+from nanobot.agent.memory.editor import MemoryEditor
 from tests.agent.test_dream import FACTS, MERGED, Home, tidying
 
 OVER = {"action": "archive", "ids": ["f4"], "why": "over"}
@@ -19,19 +19,19 @@ CHILD = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import tests.agent.test_dream_kills as here
-from nanobot.security.opening import Place
+from nanobot.security.files.open import FileLocation
 
 writes, point = 0, 0
 
 def around(name):
-    real = getattr(Place, name)
+    real = getattr(FileLocation, name)
     def wrapped(*args, **kwargs):
         global writes
         writes += 1
         if 2 * writes == point: os.kill(os.getpid(), signal.SIGKILL)
         real(*args, **kwargs)
         if 2 * writes + 1 == point: os.kill(os.getpid(), signal.SIGKILL)
-    setattr(Place, name, wrapped)
+    setattr(FileLocation, name, wrapped)
 
 around("append"), around("replace")
 

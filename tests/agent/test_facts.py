@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.facts import facts_in, key_of, lost_facts, merged, weight_of, within, without
+from nanobot.agent.memory.facts import (
+    fact_key,
+    fact_weight,
+    find_lost_facts,
+    fit_facts,
+    merge_facts,
+    parse_facts,
+    remove_facts,
+)
 
 SAME = [
     ("- Likes tea.", "* likes tea!"),
@@ -33,18 +41,18 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_two_ways_to_say_the_same_are_one_fact(one: str, other: str):
-    assert [fact.text for fact in facts_in(merged(f"{one}\n{other}\n"))] == [facts_in(one)[0].text]
+    assert [fact.text for fact in parse_facts(merge_facts(f"{one}\n{other}\n"))] == [parse_facts(one)[0].text]
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_two_facts_that_differ_in_anything_stay_two(one: str, other: str):
-    assert merged(f"{one}\n{other}\n") == f"{one}\n{other}\n"
+    assert merge_facts(f"{one}\n{other}\n") == f"{one}\n{other}\n"
 
 
 def test_headings_tables_code_and_comments_are_no_facts():
     text = "# Memory\n\n<!-- keep\nthis -->\n| a | b |\n|---|---|\n```\nx = 1\n```\n- Likes tea\n  with milk\n\nplain\n"
 
-    assert [(fact.text, fact.heading) for fact in facts_in(text)] == [
+    assert [(fact.text, fact.heading) for fact in parse_facts(text)] == [
         ("Likes tea with milk", "Memory"),
         ("plain", "Memory"),
     ]
@@ -53,24 +61,24 @@ def test_headings_tables_code_and_comments_are_no_facts():
 @given(st.text(alphabet="ab -*#\n\t`|1.", max_size=80), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_a_person_types_taking_facts_out_leaves_the_rest_as_it_was(text: str, line_end: str):
     text = text.replace("\n", line_end)
-    facts = facts_in(text)
+    facts = parse_facts(text)
 
-    assert without(text, []) == text
+    assert remove_facts(text, []) == text
     for fact in facts:
-        left = without(text, [fact]).splitlines()
+        left = remove_facts(text, [fact]).splitlines()
         assert left == [line for at, line in enumerate(text.splitlines()) if not fact.begin <= at < fact.end]
-    assert len({fact.key for fact in facts_in(merged(text))}) == len({fact.key for fact in facts})
+    assert len({fact.key for fact in parse_facts(merge_facts(text))}) == len({fact.key for fact in facts})
 
 
 @given(st.text(max_size=60))
 def test_every_line_has_a_key_that_is_its_own(line: str):
-    assert key_of(f"- {line}") == key_of(f"* {line}")
+    assert fact_key(f"- {line}") == fact_key(f"* {line}")
 
 
 def test_what_weighs_least_leaves_first_and_only_as_much_as_must():
     text = "# Memory\n\n- Asked about the weather today\n- Is allergic to nuts\n- Has a red bicycle\n"
 
-    kept, gone = within(text, len(text.encode()) - 1, weight_of)
+    kept, gone = fit_facts(text, len(text.encode()) - 1, fact_weight)
 
     assert [fact.text for fact in gone] == ["Asked about the weather today"]
     assert kept == "# Memory\n\n- Is allergic to nuts\n- Has a red bicycle\n"
@@ -79,5 +87,5 @@ def test_what_weighs_least_leaves_first_and_only_as_much_as_must():
 def test_facts_that_were_put_together_or_corrected_are_not_lost():
     before = "- Has a dog\n- The dog is called Rex\n- Lives in Berlin\n"
 
-    assert lost_facts(before, "- Has a dog called Rex\n- Lives in Berlin, Kreuzberg\n") == []
-    assert [fact.text for fact in lost_facts(before, "- Has a dog called Rex\n")] == ["Lives in Berlin"]
+    assert find_lost_facts(before, "- Has a dog called Rex\n- Lives in Berlin, Kreuzberg\n") == []
+    assert [fact.text for fact in find_lost_facts(before, "- Has a dog called Rex\n")] == ["Lives in Berlin"]

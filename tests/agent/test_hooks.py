@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.command_hook import METHODS
-from nanobot.agent.hooks import (
+from nanobot.agent.events import Notice, ToolEnded, ToolStarted, TurnOutcome
+from nanobot.agent.hooks.api import (
     AnswerSeen,
     CallSeen,
     Deny,
@@ -20,7 +20,7 @@ from nanobot.agent.hooks import (
     ResultSeen,
     TurnSeen,
 )
-from nanobot.agent.turn import Notice, ToolEnded, ToolStarted, TurnOutcome
+from nanobot.agent.hooks.command import METHODS
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
@@ -149,7 +149,7 @@ async def test_a_message_is_kept_and_sent_as_a_hook_made_it_and_each_hook_sees_w
     hooks = [Saying(on_message=NewText("hello there")), watching]
     async with open_bot(tmp_path, "hi", own_hooks=hooks) as bot:
         await bot.say("my number is 12345")
-        rows = bot.runtime.sessions.get_or_create("cli:direct").get_history()
+        rows = bot.session("cli:direct").get_history()
 
     assert watching.saw[0].text == "hello there"
     assert rows[0]["content"] == "hello there"
@@ -161,7 +161,7 @@ async def test_a_message_that_is_denied_reaches_no_model_and_no_session_and_its_
     watching = Watching()
     async with open_bot(tmp_path, own_hooks=[Saying(on_message=Deny("Not on a Sunday.")), watching]) as bot:
         result = await bot.turn("work")
-        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        rows = bot.session("cli:direct").messages
 
     assert (result.outcome, result.text) == (TurnOutcome.REFUSED, "Not on a Sunday.")
     assert (bot.provider.requests, rows) == ([], [])
@@ -208,9 +208,7 @@ async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[NoSecrets()]) as bot:
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
 
-        await bot.runtime.loop.run_turn(
-            message, bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]]
-        )
+        await bot.run_turn(message, bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]])
 
     told = str(bot.provider.requests[-1])
     assert "and be quick" in told and "secret" not in told
@@ -223,7 +221,7 @@ async def test_a_call_runs_is_shown_and_is_kept_with_the_arguments_a_hook_gave_i
     hook = Saying(before_tool=NewArguments({"path": "there"}))
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[hook]) as bot:
         await bot.turn("go")
-        rows = bot.runtime.sessions.get_or_create("cli:direct").get_history()
+        rows = bot.session("cli:direct").get_history()
 
     assert rows[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "there"}'
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "there"}]
@@ -235,7 +233,7 @@ async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(tmp_pa
     hook = Saying(before_tool=Deny("this folder is closed. Ask for another."))
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[hook, watching]) as bot:
         assert await bot.say("go") == "done"
-        rows = bot.runtime.sessions.get_or_create("cli:direct").get_history()
+        rows = bot.session("cli:direct").get_history()
 
     assert rows[2]["content"] == "Error: list_dir was not run: this folder is closed. Ask for another."
     assert (rows[2]["failure"], rows[2]["provenance"]) == ("not_run", "system")
@@ -259,7 +257,7 @@ async def test_a_result_is_read_and_kept_as_a_hook_made_it_and_is_trusted_no_mor
         tmp_path, calls(LOOK), "done", own_hooks=[hook, Saying(after_tool=NewResult("or this"))]
     ) as bot:
         await bot.turn("go")
-        rows = bot.runtime.sessions.get_or_create("cli:direct").get_history()
+        rows = bot.session("cli:direct").get_history()
 
     assert (rows[2]["content"], rows[2]["provenance"]) == ("or this", "web")
     assert [one.content for one in bot.sink.events if isinstance(one, ToolEnded)] == ["or this"]
@@ -311,7 +309,7 @@ async def test_whatever_a_hook_raises_or_returns_a_turn_goes_on_and_it_is_told_o
         status = await bot.say("/status")
 
     told = [one.getMessage() for one in caplog.records if "hook" in one.getMessage()]
-    assert len(told) == 1 and told[0].startswith("The hook Saying is passed over: before_tool ")
+    assert len(told) == 1 and told[0].startswith("The hook Saying failed and is ignored: before_tool ")
     assert status.count("Saying: before_tool ") == 1
     assert all(one.ok for one in bot.sink.events if isinstance(one, ToolEnded))
 
@@ -337,7 +335,7 @@ async def test_a_guard_that_hangs_denies_what_it_cannot_judge_also_when_it_is_le
 
     ended = [one for one in bot.sink.events if isinstance(one, ToolEnded)]
     assert [one.ok for one in ended] == [False] * 4
-    assert "HangingGuard has to judge this, and cannot" in ended[0].content
+    assert "the hook HangingGuard has to check this and failed" in ended[0].content
 
 
 async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
@@ -351,7 +349,7 @@ async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
     async with open_bot(tmp_path, calls(LOOK), own_hooks=[Slow()]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await began.wait()
-        await bot.runtime.loop.stop_turn("cli:direct")
+        await bot.stop("cli:direct")
 
         assert (await turn).outcome is TurnOutcome.STOPPED
 
@@ -368,9 +366,9 @@ async def test_what_was_shown_is_kept_when_a_hook_is_stopped_behind_it(tmp_path:
     async with open_bot(tmp_path, calls(LOOK, text="I look."), own_hooks=[hook]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await began.wait()
-        await bot.runtime.loop.stop_turn("cli:direct")
+        await bot.stop("cli:direct")
         stopped = await turn
-        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        rows = bot.session("cli:direct").messages
 
     assert (stopped.outcome, stopped.text) == (TurnOutcome.STOPPED, "I look.")
     assert [(row["role"], row["content"]) for row in rows] == [("user", "go"), ("assistant", "I look.")]
@@ -395,9 +393,9 @@ async def test_a_message_that_no_hook_has_judged_when_nanobot_ends_is_to_be_sent
     async with open_bot(tmp_path, own_hooks=[hook]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await hook.began.wait()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         result = await turn
-        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        rows = bot.session("cli:direct").messages
 
     assert (result.outcome, result.later, rows) == (TurnOutcome.STOPPED, False, [])
     assert "send the message again" in result.text
@@ -408,10 +406,10 @@ async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told
     more = [InboundMessage.from_owner("cli", "direct", "quick", session_key="cli:direct", origin=Origin.CLI)]
     async with open_bot(tmp_path, calls(LOOK), own_hooks=[hook]) as bot:
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-        run = bot.runtime.loop.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
+        run = bot.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
         turn = asyncio.create_task(run)
         await hook.began.wait()
-        await bot.runtime.loop.stop_turn("cli:direct")
+        await bot.stop("cli:direct")
 
         assert (await turn).outcome is TurnOutcome.STOPPED
     assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
@@ -420,18 +418,18 @@ async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told
 async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_turns_of_their_own(tmp_path: Path):
     hook, pause = SlowToHear(let_in=2), Pause()
     async with open_bot(tmp_path, pause, calls(LOOK), own_hooks=[hook]) as bot:
-        told = [asyncio.create_task(bot.runtime.loop.tell(of_ann("one")))]
+        told = [asyncio.create_task(bot.send(of_ann("one")))]
         await pause.reached.wait()
-        told += [asyncio.create_task(bot.runtime.loop.tell(of_ann(text))) for text in ("two", "three", "four")]
+        told += [asyncio.create_task(bot.send(of_ann(text))) for text in ("two", "three", "four")]
         await asyncio.sleep(0)
         pause.resume.set()
         await hook.began.wait()
         hook.let_in = 9
         bot.provider.script("to three", "to four")
-        await bot.runtime.loop.stop_turn("phone:7")
+        await bot.stop("phone:7")
 
         results = [await one for one in told]
-        rows = bot.runtime.sessions.get_or_create("phone:7").messages
+        rows = bot.session("phone:7").messages
 
     assert [one.outcome for one in results] == [TurnOutcome.STOPPED, TurnOutcome.STOPPED, "answered", "answered"]
     assert [one.text for one in results[2:]] == ["to three", "to four"]
@@ -453,7 +451,7 @@ async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: P
     async with open_bot(tmp_path, "done", own_hooks=[Slow()]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await began.wait()
-        await bot.runtime.loop.stop_turn("cli:direct")
+        await bot.stop("cli:direct")
 
         assert (await turn).outcome is TurnOutcome.ANSWERED
         assert bot.sink.types.count("turn_ended") == 1
@@ -474,9 +472,9 @@ async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_
     async with open_bot(tmp_path, calls(LOOK), pause, own_hooks=[Deeper()]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await pause.reached.wait()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         await turn
-        session = bot.runtime.sessions.get_or_create("cli:direct")
+        session = bot.session("cli:direct")
         kept = session.get_history()
     path = tmp_path / "workspace" / "sessions" / "cli_direct.jsonl"
     lines = path.read_text().splitlines()
@@ -485,7 +483,7 @@ async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_
     )  # as a kill would leave it
 
     async with open_bot(tmp_path, "done", own_hooks=[Deeper(), Crash()]) as bot:
-        result = await bot.runtime.loop.resume("cli:direct", bot.sink)
+        result = await bot.resume("cli:direct", bot.sink)
 
     assert kept[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "./deeper"}'
     assert result is not None and result.text == "done"
@@ -502,11 +500,11 @@ async def test_a_message_is_not_changed_twice_where_its_turn_goes_on_after_the_e
     async with open_bot(tmp_path, pause, own_hooks=[Louder(), watching]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await pause.reached.wait()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         assert (await turn).later
 
     async with open_bot(tmp_path, "done", own_hooks=[Louder(), watching]) as bot:
-        await bot.runtime.loop.resume("cli:direct")
+        await bot.resume("cli:direct")
 
     assert "go!" in str(bot.provider.requests[0]) and "go!!" not in str(bot.provider.requests[0])
     assert [type(one).__name__ for one in watching.saw] == [
@@ -524,6 +522,6 @@ def test_the_guide_names_each_method_of_a_hook_and_each_word_for_a_program():
 
 
 async def test_what_is_no_hook_is_refused_at_once(tmp_path: Path):
-    with pytest.raises(TypeError, match="is no hook"):
+    with pytest.raises(TypeError, match="is not a hook"):
         async with open_bot(tmp_path, own_hooks=[object()]):  # type: ignore[list-item]
             pass

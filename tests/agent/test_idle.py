@@ -14,21 +14,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.consolidation import Consolidator
-from nanobot.agent.desk import Desk
-from nanobot.agent.idle import IdleWatch
+from nanobot.agent.commands.context import CommandContext
+from nanobot.agent.commands.table import SlashCommands
+from nanobot.agent.events import Notice, TurnEnded
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.work import Parts
-from nanobot.agent.slash_commands import SlashCommands
-from nanobot.agent.trace.folder import TraceFolder
-from nanobot.agent.trace.writer import TraceWriter
-from nanobot.agent.vitals import Vitals
+from nanobot.agent.memory.consolidation import Consolidator
+from nanobot.agent.memory.idle import IdleWatch
+from nanobot.agent.pipeline import phases
+from nanobot.agent.pipeline.turn import TurnDeps
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.trace.recorder import TraceRecorder
+from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
+from nanobot.errors import ProviderError
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.spending import Spending
+from nanobot.providers.resilience.spending import Spending
+from nanobot.session.manager import Session
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
@@ -108,7 +112,7 @@ async def watch(time: HeldTime, compactions: Compactions) -> AsyncIterator[IdleW
 
 
 async def turn(watch: IdleWatch, session_key: str) -> None:
-    await watch.turn_begins(session_key)
+    watch.turn_begins(session_key)
     watch.turn_ended(session_key)
     await settle()
 
@@ -153,8 +157,8 @@ async def test_sessions_come_in_the_order_in_which_they_fell_silent(watch, time,
 
 
 async def test_a_session_whose_turn_is_running_is_not_idle(watch, time, compactions):
-    await watch.turn_begins("a")
-    await watch.turn_begins("a")
+    watch.turn_begins("a")
+    watch.turn_begins("a")
     watch.turn_ended("a")
 
     await time.go_on(10 * IDLE_S)
@@ -166,23 +170,7 @@ async def test_a_session_whose_turn_is_running_is_not_idle(watch, time, compacti
     assert compactions.ended == ["a"]
 
 
-async def test_a_new_message_breaks_the_compaction_off_and_waits_until_it_has_ended(watch, time, compactions):
-    compactions.blocked = {"a"}
-    await turn(watch, "a")
-    await time.go_on(IDLE_S)
-    assert compactions.begun == ["a"]
-
-    await watch.turn_begins("a")
-
-    assert compactions.broken_off == ["a"]
-    watch.turn_ended("a")
-    await settle()
-    compactions.blocked = set()
-    await time.go_on(IDLE_S)
-    assert compactions.ended == ["a"]
-
-
-async def test_a_message_of_another_session_breaks_nothing_off(watch, time, compactions):
+async def test_a_session_that_falls_silent_while_another_is_compacted_has_its_turn_after_it(watch, time, compactions):
     compactions.blocked = {"a"}
     await turn(watch, "a")
     await time.go_on(IDLE_S)
@@ -194,27 +182,6 @@ async def test_a_message_of_another_session_breaks_nothing_off(watch, time, comp
     assert compactions.ended == ["a"]
     await time.go_on(IDLE_S)
     assert compactions.ended == ["a", "b"]
-
-
-async def test_a_message_given_up_while_the_compaction_ends_leaves_the_session_watched(watch, time, compactions):
-    compactions.blocked = {"a"}
-    await turn(watch, "a")
-    await time.go_on(IDLE_S)
-
-    async def speak() -> None:
-        try:
-            await watch.turn_begins("a")
-        finally:
-            watch.turn_ended("a")
-
-    speaking = asyncio.create_task(speak())
-    await asyncio.sleep(0)
-    speaking.cancel()
-    await settle()
-    compactions.blocked = set()
-    await time.go_on(2 * IDLE_S)
-
-    assert compactions.ended == ["a"]
 
 
 async def test_one_that_breaks_does_not_keep_the_others_from_theirs(time, caplog):
@@ -239,7 +206,7 @@ async def test_closing_ends_what_is_at_work_and_nothing_begins_after_it(watch, t
     compactions.blocked = {"a"}
     await turn(watch, "a")
     await turn(watch, "b")
-    await watch.turn_begins("c")
+    watch.turn_begins("c")
     await time.go_on(IDLE_S)
 
     await watch.close()
@@ -301,8 +268,7 @@ def test_whatever_happens_nobody_is_disturbed_and_every_silence_is_used_once(mov
             if move == "begin":
                 running[what] += 1
                 silent_since.pop(what, None)
-                await watch.turn_begins(what)
-                assert what not in working
+                watch.turn_begins(what)
             elif move == "end" and running[what]:
                 await end(what)
             elif move == "wait":
@@ -336,13 +302,13 @@ def saving(entry: str = "[2026-02-26 13:21] Counted.", update: str = "Likes to c
 async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
     """A bot whose idle watch goes by a clock we hold; everything else is as `build_runtime` makes it."""
     async with open_bot(home) as bot:
-        made, vitals = bot.runtime, Vitals(time)
-        desk = Desk(
-            made.sessions, made.models, made.context, made.tools, vitals, "0", Spending(Config(), Places(home), time)
+        made, vitals = bot.runtime, AgentStatus(time)
+        desk = CommandContext(
+            made.sessions, made.models, made.context, made.tools, vitals, "0", Spending(Config(), DataPaths(home), time)
         )
         commands = SlashCommands(desk)
-        traces = TraceWriter(TraceFolder(home / "traces"), time, made.workspace)
-        parts = Parts(
+        traces = TraceRecorder(TraceStore(home / "traces"), time, made.workspace)
+        parts = TurnDeps(
             made.sessions,
             made.models,
             made.context,
@@ -355,7 +321,12 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
             traces,
         )
         consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
-        watch = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), IDLE_S, time, time.sleep)
+
+        def is_idle(session: Session) -> bool:
+            said = datetime.fromisoformat(session.messages[-1]["timestamp"])
+            return (time.now().replace(tzinfo=None) - said).total_seconds() >= IDLE_S
+
+        watch = IdleWatch(lambda key: consolidator.compact(key, is_idle), IDLE_S, time, time.sleep)
         loop = AgentLoop(made.bus, parts, idle=watch)
         yield Bot(replace(made, loop=loop), bot.provider)
         await watch.close()
@@ -397,7 +368,9 @@ async def test_the_person_notices_nothing_but_the_memory(tmp_path: Path, time: H
         assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
 
 
-async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once(tmp_path: Path, time: HeldTime):
+async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once_and_the_next_prompt_is_shorter(
+    tmp_path: Path, time: HeldTime
+):
     async with watched_bot(tmp_path, time) as bot:
         bot.provider.script(*["fine"] * 10)
         for number in range(10):
@@ -410,10 +383,13 @@ async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once(tm
         reply = await asyncio.wait_for(bot.say("quick!"), 5)
 
         assert reply == "here I am"
-        assert bot.runtime.sessions.get_or_create("cli:direct").last_consolidated == 0
-        assert not (bot.runtime.workspace / "memory" / "HISTORY.md").exists()
-        await time.go_on(IDLE_S)
-        await until_moved(bot, 14)
+        assert bot.session("cli:direct").last_consolidated == 0
+        pause.resume.set()
+        await until_moved(bot, 12)
+        bot.provider.script("and here")
+        await bot.say("still there?")
+        assert "question 5" not in str(bot.provider.requests[-1])
+        assert "quick!" in str(bot.provider.requests[-1])
 
 
 async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(tmp_path: Path, time: HeldTime):
@@ -427,7 +403,7 @@ async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(tmp_p
         await pause.reached.wait()
 
         message = InboundMessage.from_owner("cli", "direct", "quick!", session_key="cli:direct", origin=Origin.CLI)
-        result = await asyncio.wait_for(bot.runtime.loop.tell(message, sink), 5)
+        result = await asyncio.wait_for(bot.send(message, sink), 5)
 
         assert result.text == "here I am"
         assert "notice" not in sink.types
@@ -457,3 +433,71 @@ async def test_the_key_sets_the_watch_and_the_runtime_closes_it(tmp_path: Path, 
         assert idle_tasks() == tasks
 
     assert idle_tasks() == 0
+
+
+# --- what the next turn of a session does
+
+
+HOURLY = Config.model_validate({"agents": {"defaults": {"idleCompactAfterMinutes": 60}}})
+
+
+@pytest.fixture
+async def left_idle(tmp_path: Path, time: HeldTime) -> Path:
+    """A conversation that another process left two hours ago."""
+    async with open_bot(tmp_path, *["fine"] * 10, config=HOURLY, clock=time) as bot:
+        for number in range(10):
+            await bot.say(f"question {number}")
+    time.advance(2 * 3600)
+    return tmp_path
+
+
+async def test_an_idle_session_is_compacted_before_its_next_prompt_and_a_command_does_not_wait_for_it(
+    left_idle: Path, time: HeldTime
+):
+    async with open_bot(left_idle, saving(), "back again", "still here", config=HOURLY, clock=time) as bot:
+        status = await bot.say("/status")
+        asked_by_command = len(bot.provider.requests)
+        reply = await bot.say("hello again")
+        await bot.say("and now")
+
+    _, first, second = bot.provider.requests
+    phases = [[*event.phase_seconds] for event in bot.sink.events if isinstance(event, TurnEnded)]
+    assert "nanobot" in status
+    assert asked_by_command == 0
+    assert reply == "back again"
+    assert "question 5" not in str(first)
+    assert "question 6" in str(first)
+    assert "Likes to count." in str(first[0])
+    assert second[: len(first)] == first
+    assert "compact" not in phases[0]
+    assert phases[1] == ["restore", "command", "compact", "build", "run", "save"]
+
+
+async def test_a_session_that_was_not_idle_for_so_long_is_left_as_it_is(left_idle: Path):
+    time = HeldTime()
+    time.advance(3599)
+    async with open_bot(left_idle, "back again", config=HOURLY, clock=time) as bot:
+        assert await bot.say("hello again") == "back again"
+
+    assert "question 0" in str(bot.provider.requests)
+
+
+@pytest.mark.parametrize("failure", [ProviderError("down"), "I saved it."])
+async def test_a_compaction_that_fails_keeps_no_answer_back(left_idle: Path, time: HeldTime, failure: Any):
+    async with open_bot(left_idle, failure, "back again", config=HOURLY, clock=time) as bot:
+        reply = await bot.say("hello again")
+
+    assert reply == "back again"
+    assert "question 0" in str(bot.provider.requests[-1])
+
+
+async def test_a_compaction_that_takes_too_long_is_announced_and_given_up(
+    left_idle: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(phases, "_COMPACT_S", 1.0)
+    monkeypatch.setattr(phases, "_NOTICE_AFTER_S", 0.0)
+    async with open_bot(left_idle, Pause(), "back again", config=HOURLY, clock=time) as bot:
+        reply = await bot.say("hello again")
+
+    assert reply == "back again"
+    assert ["into memory" in event.text for event in bot.sink.events if isinstance(event, Notice)] == [True]

@@ -28,7 +28,7 @@ async def test_the_gate_lets_so_many_through(gate: int, expected: int):
 
     async def turn(key: str) -> None:
         nonlocal inside, most
-        async with lanes.enter(key), lanes.gate:
+        async with lanes.enter(key), lanes.slot():
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.01)
@@ -43,9 +43,9 @@ async def test_a_lane_is_gone_when_the_last_one_leaves():
     lanes: Lanes[str, None] = Lanes()
 
     async with lanes.enter("a"):
-        assert lanes.places("a") == 1
+        assert lanes.length("a") == 1
 
-    assert lanes.places("a") == 0
+    assert lanes.length("a") == 0
     assert not lanes
 
 
@@ -58,4 +58,4 @@ async def test_who_gives_up_waiting_holds_up_nobody():
         await asyncio.wait([impatient])
 
     async with asyncio.timeout(1), lanes.enter("a"):
-        assert lanes.places("a") == 1
+        assert lanes.length("a") == 1

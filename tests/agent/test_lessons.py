@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.facts import facts_in
-from nanobot.agent.lessons import MENDED_AFTER, MOST_COUNTED, MOST_LESSONS, Lessons
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_editing import MemoryEditor
-from nanobot.agent.mistakes import looked_at
+from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.failures import review_turn
+from nanobot.agent.memory.lessons import MAX_COUNTED, MAX_LESSONS, UNLEARN_AFTER, Lessons
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import FrozenClock
-from tests.agent.casts import Cast, on_stage
+from tests.support.scripted_model import Cast, on_stage
 
 DAY = 86_400
 RUN, RUN3 = calls(("exec", {"command": "nopython a.py"})), calls(("exec", {"command": "echo a.py"}))
@@ -76,7 +76,7 @@ class Bot:
 
     @property
     def learned(self) -> list[str]:
-        return [fact.text for fact in facts_in(self.memory.read_long_term()) if fact.heading == "Lessons"]
+        return [fact.text for fact in parse_facts(self.memory.read_long_term()) if fact.heading == "Lessons"]
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ async def test_what_went_wrong_for_others_or_in_a_group_is_not_counted(
         await stage.hear("run it", chat="7", channel="telegram", sender=sender, **more)
         await stage.quiet()
         rows = stage.rows("telegram:7")
-        await stage.runtime.upkeep.close()
+        await stage.runtime.memory.close()
 
     assert any("failure" in row for row in rows)
     assert (tmp_path / "state/lessons.json").exists() is counted
@@ -281,7 +281,7 @@ def test_a_lesson_is_a_fact_that_says_where_it_came_from_and_can_be_taken_back(b
     why = bot.editor.why(fact.fact.id)
     bot.editor.undo()
 
-    assert "learned from a mistake that kept coming back cli:direct" in why
+    assert "learned from a recurring failure cli:direct" in why
     assert bot.memory.read_long_term() == "- The owner likes tea.\n"
 
 
@@ -305,7 +305,7 @@ def test_what_goes_well_again_leaves_for_the_archive_and_may_be_learned_again(bo
     bot.lives(*(turn(n, fails()) for n in range(3)))
     bot.lives(*(turn(n, works("python3")) for n in range(3, 20)))
     still = bot.learned
-    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + MENDED_AFTER[True])))
+    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + UNLEARN_AFTER[True])))
     gone = bot.memory.read_long_term()
     bot.lives(*(turn(n, fails()) for n in range(30, 33)))
 
@@ -326,7 +326,7 @@ def test_lessons_take_no_room_of_a_persons_facts_and_are_no_more_than_so_many(bo
     assert crowded.startswith(facts)
     assert len(crowded.encode()) <= bot.memory.budget_bytes
     assert "prog3" in crowded and "prog0" not in crowded
-    assert len(bot.learned) <= MOST_LESSONS
+    assert len(bot.learned) <= MAX_LESSONS
     assert "other19" in bot.learned[-1]
 
 
@@ -343,7 +343,7 @@ def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
-    bot.memory.take_in("They moved.", "- The owner lives in Rome.\n", instead_of=bot.memory.read_long_term())
+    bot.memory.apply_update("They moved.", "- The owner lives in Rome.\n", instead_of=bot.memory.read_long_term())
 
     assert bot.memory.read_long_term() == (
         "- The owner lives in Rome.\n\n## Lessons\n\n"
@@ -381,19 +381,19 @@ def test_without_its_counts_a_lesson_is_not_learned_twice_and_still_leaves(bot: 
     bot.clock.advance(9 * DAY)
     bot.lives(*(turn(n, fails(), fails()) for n in range(3, 9)))
     still = bot.learned
-    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + MENDED_AFTER[True])))
+    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + UNLEARN_AFTER[True])))
 
     assert len(still) == 1
     assert bot.learned == []
 
 
 def test_the_count_is_private_bounded_and_forgets_what_is_long_past(bot: Bot):
-    bot.lives(turn(1, *(fails(f"p{n}") for n in range(MOST_COUNTED + 5))))
+    bot.lives(turn(1, *(fails(f"p{n}") for n in range(MAX_COUNTED + 5))))
     most = len(json.loads(bot.file.read_text("utf-8")))
     bot.clock.advance(100 * DAY)
     bot.lives(turn(900, fails()))
 
-    assert most == MOST_COUNTED
+    assert most == MAX_COUNTED
     assert len(json.loads(bot.file.read_text("utf-8"))) == 1
     assert bot.file.stat().st_mode & 0o077 == 0
 
@@ -402,7 +402,7 @@ def test_turns_without_mistakes_write_nothing(bot: Bot):
     bot.lives(*(turn(n, works()) for n in range(5)))
 
     assert not bot.file.parent.exists()
-    assert looked_at(turn(1)) is None
+    assert review_turn(turn(1)) is None
 
 
 # --- in a bot

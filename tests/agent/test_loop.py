@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+from pathlib import Path
 
-from nanobot.agent.pipeline.work import Turn
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
-from nanobot.testing import Bot, Pause, calls
+from nanobot.messages.types import Origin
+from nanobot.testing import Bot, Pause, calls, open_bot
 
 
 def message(text: str, chat: str = "7", message_id: str | None = None) -> InboundMessage:
@@ -19,7 +21,7 @@ async def test_a_message_from_the_bus_gets_one_reply_at_its_own_address(bot: Bot
 
     await bot.runtime.bus.publish_inbound(message("hello", message_id="m1"))
     reply = await bot.runtime.bus.consume_outbound()
-    await bot.runtime.loop.stop()
+    await bot.shut_down()
     await serving
 
     assert reply is not None
@@ -96,12 +98,12 @@ async def test_a_caller_that_is_cancelled_leaves_a_session_that_works(bot: Bot):
 async def test_stopping_the_loop_tells_those_who_wait(bot: Bot):
     pause = Pause()
     bot.provider.script(pause)
-    running = asyncio.create_task(bot.runtime.loop.run_turn(message("one")))
+    running = asyncio.create_task(bot.run_turn(message("one")))
     await pause.reached.wait()
-    waiting = asyncio.create_task(bot.runtime.loop.run_turn(message("two")))
+    waiting = asyncio.create_task(bot.run_turn(message("two")))
     await asyncio.sleep(0)
 
-    await bot.runtime.loop.stop()
+    await bot.shut_down()
 
     assert (await running).outcome is TurnOutcome.STOPPED
     assert (await waiting).outcome is TurnOutcome.STOPPED
@@ -131,3 +133,22 @@ async def test_a_turn_that_is_over_is_no_garbage_in_a_cycle(bot: Bot):
         gc.enable()
 
     assert not left
+
+
+async def test_jobs_never_take_the_places_that_people_have(tmp_path: Path):
+    pauses = [Pause() for _ in range(3)]
+    async with open_bot(
+        tmp_path, *pauses, "hi", *["done"] * 5, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "4"}
+    ) as bot:
+        due = [InboundMessage("cli", "cron", str(number), "due", origin=Origin.CRON) for number in range(5)]
+        jobs = [asyncio.create_task(bot.run_turn(message)) for message in due]
+        for pause in pauses:
+            await pause.reached.wait()
+
+        reply = await bot.say("hello")
+
+        for pause in pauses:
+            pause.resume.set()
+        await asyncio.gather(*jobs)
+
+    assert reply == "hi"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.memory import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
-from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.store import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
 from nanobot.errors import ProviderError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import Session
-from nanobot.testing import Pause, ScriptedProvider, calls
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
 
@@ -48,6 +48,31 @@ def test_long_term_memory_comes_back_as_it_was_written(memory):
     assert memory.memory_file.read_text(encoding="utf-8") == "# Memory\n\nLikes tea. 🍵\n"
     assert memory.read_long_term() == "# Memory\n\nLikes tea. 🍵\n"
     assert memory.get_memory_context() == "## Long-term Memory\n\n# Memory\n\nLikes tea. 🍵"
+
+
+def test_the_memory_context_ends_with_todays_notes(memory):
+    memory.write_long_term("Likes tea.\n")
+    memory.append_today("Rain at noon.")
+
+    assert memory.get_memory_context() == (
+        "## Long-term Memory\n\nLikes tea.\n\n## Today's Notes\n\n# 2026-02-26\n\nRain at noon."
+    )
+
+
+async def test_todays_notes_reach_the_model_once_and_leave_the_prompt_prefix_alone(tmp_path: Path):
+    async with open_bot(tmp_path, "one", "two", "three") as bot:
+        notes = bot.runtime.context.memory
+        notes.append_today("Rain at noon.")
+        await bot.say("hello")
+        await bot.say("again")
+        notes.append_today("Sun at five.")
+        await bot.say("and now?")
+
+    first, second, third = bot.provider.requests
+    assert str(second).count("Rain at noon.") == 1
+    assert second[: len(first)] == first
+    assert third[: len(second)] == second
+    assert "Sun at five." in str(third[-1])
 
 
 def test_an_edit_made_meanwhile_is_seen(memory):
@@ -228,6 +253,16 @@ async def test_where_there_is_nothing_to_consolidate_no_model_is_asked(memory, c
 
     assert model.requests == []
     assert session.last_consolidated == cursor
+
+
+async def test_the_cursor_moves_past_messages_without_words_and_no_model_is_asked(memory):
+    rows: list[ChatMessage] = [{"role": "user", "content": "/status", "_command": True}] * 60  # type: ignore[typeddict-unknown-key]
+    session, model = Session("cli:direct", rows), ScriptedProvider()
+
+    assert await memory.consolidate(session, model, "m", memory_window=50)
+
+    assert model.requests == []
+    assert session.last_consolidated == 35
 
 
 @pytest.mark.parametrize("line", ["I saved it.", saving("Error: down"), ProviderError("down"), KeyError("choices")])

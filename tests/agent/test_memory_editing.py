@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import Source
-from nanobot.agent.memory_editing import MemoryEditor, told_change
+from nanobot.agent.memory import revisions as memory_book
+from nanobot.agent.memory.editor import MemoryEditor, format_change
+from nanobot.agent.memory.revisions import ChangeSource
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import FrozenClock
+from nanobot.utils.text import json_objects
 
 ODD = b"\xef\xbb\xbf# Memory\r\n\r\n- Likes tea.\r\n- Has a dog\r\n  named Rex\r\n\r\n\r\ntrailing  \r\n- \xff odd"
 
@@ -37,8 +39,10 @@ class Home:
             }
             for text in said
         ]
-        before = self.memory.read_to_rewrite()
-        self.memory.take_in("Talked.", update, instead_of=before, source=Source("telegram:7", rows=rows, **more))
+        before = self.memory.read_for_update()
+        self.memory.apply_update(
+            "Talked.", update, instead_of=before, source=ChangeSource("telegram:7", rows=rows, **more)
+        )
 
     @property
     def text(self) -> str:
@@ -90,8 +94,8 @@ def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: H
     home.learns("- Lives in Paris since 2026.", "I live in Paris since 2026")
 
     assert "Berlin" not in home.memory.get_memory_context()
-    assert "It took the place of: Lives in Berlin" in home.editor.why("Paris")
-    assert "not in memory any more" in home.editor.why("Berlin")
+    assert "It replaced: Lives in Berlin" in home.editor.why("Paris")
+    assert "no longer in memory" in home.editor.why("Berlin")
 
 
 def test_changes_are_taken_back_one_after_the_other(home: Home):
@@ -105,14 +109,14 @@ def test_changes_are_taken_back_one_after_the_other(home: Home):
         texts.append(home.text)
 
     assert texts == ["- One.\n- Two.\n", "- One.\n", ""]
-    with pytest.raises(NanobotError, match="no change to take back"):
+    with pytest.raises(NanobotError, match="no change to undo"):
         home.editor.undo()
 
 
 def test_several_facts_with_the_same_words_are_asked_about(home: Home):
     home.learns("- Likes green tea.\n- Likes black tea.")
 
-    with pytest.raises(NanobotError, match="Which one") as raised:
+    with pytest.raises(NanobotError, match="Several facts match") as raised:
         home.editor.forget("tea")
     assert "black tea" in str(raised.value)
     assert home.editor.forget("black")[0].text == "Likes black tea."
@@ -156,7 +160,7 @@ def test_two_processes_write_in_one_book(tmp_path: Path):
     other.learns("- One.\n- Two.")
     one.learns("- One.\n- Two.\n- Three.")
 
-    assert [change.number for change in other.memory.book.changes()] == [1, 2, 3]
+    assert [change.number for change in other.memory.revisions.changes()] == [1, 2, 3]
 
 
 def test_damaged_lines_of_the_book_are_passed_over(home: Home):
@@ -167,7 +171,7 @@ def test_damaged_lines_of_the_book_are_passed_over(home: Home):
     home.learns("- One.\n- Two.")
 
     assert [known.fact.text for known in home.editor.facts()] == ["One.", "Two."]
-    assert len(home.memory.book.changes()) == 2
+    assert len(home.memory.revisions.changes()) == 2
 
 
 def planted(home: Home, sessions: int, facts: int) -> tuple[int, int]:
@@ -244,7 +248,7 @@ def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: Home):
 def test_a_file_that_is_seen_for_the_first_time_is_no_change(home: Home):
     home.memory.write_long_term("# Memory\n")
 
-    assert [told_change(one).partition("  hand ")[2] for one in home.editor.log()] == ["MEMORY.md: as it was found"]
+    assert [format_change(one).partition("  hand ")[2] for one in home.editor.log()] == ["MEMORY.md: initial content"]
 
 
 def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: Home, tmp_path: Path):
@@ -268,8 +272,65 @@ def test_what_cannot_be_written_down_is_not_done(home: Home, tmp_path: Path):
     texts.write_text("in the way of new versions", encoding="utf-8")
 
     for change in (partial(home.editor.share, "tea"), partial(home.editor.forget, "tea")):
-        with pytest.raises(NanobotError, match="cannot be written down"):
+        with pytest.raises(NanobotError, match="cannot be stored"):
             change()
 
     assert home.text == "- Likes tea\n- Has a cat\n"
     assert not home.memory.shared_file.exists()
+
+
+def test_a_change_parses_only_what_was_added_to_the_log_since(home: Home, monkeypatch: pytest.MonkeyPatch):
+    parsed: list[int] = []
+
+    def counting(data: bytes) -> Any:
+        rows = list(json_objects(data))
+        parsed.append(len(rows))
+        return iter(rows)
+
+    monkeypatch.setattr(memory_book, "json_objects", counting)
+    for number in range(30):
+        home.memory.change(home.memory.memory_file, f"- Fact {number}.\n".encode(), memory_book.ChangedBy.AGENT)
+
+    assert max(parsed) == 1
+    assert len(home.editor.log()) == 30
+    assert [change.number for change in MemoryStore(home.memory.memory_dir.parent).revisions.changes()] == [
+        *range(1, 31)
+    ]
+
+
+@pytest.mark.parametrize("damage", ["replaced", "half a line"])
+def test_a_log_that_somebody_else_wrote_is_parsed_anew(home: Home, damage: str):
+    home.learns("- Likes green tea.")
+    lines = home.memory.revisions.folder / "changes.jsonl"
+    home.editor.log()
+    if damage == "replaced":
+        lines.write_text(lines.read_text(encoding="utf-8").replace("green", "black") + '{"x": 1}\n', encoding="utf-8")
+    else:
+        with lines.open("a", encoding="utf-8") as file:
+            file.write('{"number": 9, "at"')
+
+    home.learns("- Likes green tea.\n- Has a dog.")
+
+    assert [change.number for change in home.editor.log()] == [2, 1]
+    assert ("black" in format_change(home.editor.log()[1])) is (damage == "replaced")
+
+
+def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(memory_book, "_KEPT_CHANGES", 20)
+    monkeypatch.setattr(memory_book, "_SWEEP_EVERY", 10)
+    home.learns("- Likes green tea.\n- Has a dog.\n- Speaks French.", "I like green tea a lot")
+    home.editor.share("French")
+    home.editor.forget("dog")
+    sizes = []
+    for number in range(200):
+        home.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
+        sizes.append(len(home.memory.revisions.changes()))
+
+    assert max(sizes) <= 2 * 20 + 10
+    assert "I like green tea a lot" in home.editor.why("green tea")
+    assert "shared by the owner" in home.editor.why("French")
+    home.learns("- Likes green tea.\n- Has a dog.")
+    assert home.text == "- Likes green tea.\n"
+    assert MemoryStore(home.memory.memory_dir.parent).revisions.origins() == home.memory.revisions.origins()

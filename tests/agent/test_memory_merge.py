@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.facts import facts_in, key_of
-from nanobot.agent.memory_merge import FactEdit, carried_over, edited, headings_in
+from nanobot.agent.memory.edits import FactEdit, apply_edits, find_headings, merge_concurrent_changes
+from nanobot.agent.memory.facts import fact_key, parse_facts
 
 MEMORY = (
     "\ufeff# Memory\r\n\r\n## People\r\n- Anna is a friend.\r\n- Friend: Anna\r\n<!-- - no fact -->\r\n\r\n"
@@ -21,20 +21,20 @@ ENDS = st.sampled_from(["\n", "\r\n"])
 
 
 def key(text: str) -> str:
-    return key_of(text)
+    return fact_key(text)
 
 
 def test_what_says_the_same_becomes_one_line_in_the_manner_of_the_first():
     merge = FactEdit((key("Anna is a friend"), key("Friend: Anna")), "Anna is a good friend")
 
-    text, done = edited(MEMORY, [merge])
+    text, done = apply_edits(MEMORY, [merge])
 
     assert done == [merge]
     assert text == MEMORY.replace("- Anna is a friend.\r\n- Friend: Anna\r\n", "- Anna is a good friend\r\n")
 
 
 def test_a_fact_of_two_lines_leaves_whole_and_the_last_line_keeps_its_end():
-    text, _ = edited(
+    text, _ = apply_edits(
         MEMORY, [FactEdit((key("Likes tea with milk"),)), FactEdit((key("Has lunch at one"),), "Lunch at two")]
     )
 
@@ -42,12 +42,12 @@ def test_a_fact_of_two_lines_leaves_whole_and_the_last_line_keeps_its_end():
 
 
 def test_a_fact_moves_behind_what_stands_under_its_heading():
-    text, _ = edited(MEMORY, [FactEdit((key("Likes tea with milk"),), under="People")])
+    text, _ = apply_edits(MEMORY, [FactEdit((key("Likes tea with milk"),), under="People")])
 
     people, food = text.split("## Food")
     assert people.endswith("<!-- - no fact -->\r\n* Likes tea\r\n  with milk\r\n\r\n")
     assert "tea" not in food
-    assert headings_in(text) == ["Memory", "People", "Food"]
+    assert find_headings(text) == ["Memory", "People", "Food"]
 
 
 def test_what_does_not_stand_there_is_not_edited():
@@ -55,7 +55,7 @@ def test_what_does_not_stand_there_is_not_edited():
     nowhere = FactEdit((key("Friend: Anna"),), under="Work")
     twice = FactEdit((key("Friend: Anna"),), "Likes tea with milk")
 
-    assert edited(MEMORY, [gone, nowhere, twice]) == (MEMORY, [])
+    assert apply_edits(MEMORY, [gone, nowhere, twice]) == (MEMORY, [])
 
 
 @given(LINES, ENDS, st.booleans(), st.data())
@@ -63,16 +63,18 @@ def test_any_edits_of_any_memory_keep_every_other_line(
     lines: list[tuple[str, list[str]]], end: str, ends: bool, data: st.DataObject
 ):
     text = end.join(lead + " ".join(words) for lead, words in lines) + (end if ends else "")
-    facts = facts_in(text)
+    facts = parse_facts(text)
     keys = st.lists(st.sampled_from([fact.key for fact in facts] or ["x"]), min_size=1, max_size=3, unique=True).map(
         tuple
     )
     texts = st.sampled_from(["", "Says something else", "Likes tea", "not 42"])
-    edits = data.draw(st.lists(st.builds(FactEdit, keys, texts, st.sampled_from(["", *headings_in(text)])), max_size=4))
+    edits = data.draw(
+        st.lists(st.builds(FactEdit, keys, texts, st.sampled_from(["", *find_headings(text)])), max_size=4)
+    )
 
-    after, done = edited(text, edits)
+    after, done = apply_edits(text, edits)
 
-    named = {one for edit in done for one in edit.keys} | {key_of(edit.text) for edit in done}
+    named = {one for edit in done for one in edit.keys} | {fact_key(edit.text) for edit in done}
     cut = {at for fact in facts if fact.key in named for at in range(fact.begin, fact.end)}
     kept = [line for at, line in enumerate(text.splitlines()) if at not in cut]
     left = iter(after.splitlines())
@@ -83,7 +85,7 @@ def test_any_edits_of_any_memory_keep_every_other_line(
 def test_what_two_changed_in_two_places_is_changed_in_both():
     base = "- a1\n- b1\n\n## More\n- c1\n"
 
-    text, homeless = carried_over(
+    text, homeless = merge_concurrent_changes(
         base, "* a1\n- b2\n\n## More\n- c1\n- d1", "- a1\n- b1\n- x9\n\n## More\n\n- c1\n- e1\n"
     )
 
@@ -92,28 +94,28 @@ def test_what_two_changed_in_two_places_is_changed_in_both():
 
 
 def test_a_section_that_comes_takes_no_line_of_another_with_it():
-    text, _ = carried_over("## A\n", "## A\n\n## B\n- b1\n", "## A\n- a1\n\n## C\n- c1\n")
+    text, _ = merge_concurrent_changes("## A\n", "## A\n\n## B\n- b1\n", "## A\n- a1\n\n## C\n- c1\n")
 
     assert text == "## A\n- a1\n\n\n## B\n- b1\n## C\n- c1\n"
 
 
 def test_what_both_changed_stays_as_it_is_and_the_other_is_said():
-    text, homeless = carried_over("- a1\n- b1\n- c1\n", "- a1\n- b2\n- d1\n", "- a1\n- b3\n- c1")
+    text, homeless = merge_concurrent_changes("- a1\n- b1\n- c1\n", "- a1\n- b2\n- d1\n", "- a1\n- b3\n- c1")
 
     assert (text, homeless) == ("- a1\n- b3\n- c1", ["- b2", "- d1"])
 
 
 def test_what_one_took_out_and_the_other_too_is_no_quarrel():
-    assert carried_over("- a1\n- b1\n- c1\n", "- c1\n", "- a1\n- c1\n") == ("- c1\n", [])
+    assert merge_concurrent_changes("- a1\n- b1\n- c1\n", "- c1\n", "- a1\n- c1\n") == ("- c1\n", [])
 
 
 @given(st.lists(WORDS, max_size=8), st.lists(WORDS, max_size=8))
 def test_where_only_one_changed_it_that_is_the_text(one: list[str], two: list[str]):
     base, update = "\n".join(one), "\n".join(two)
 
-    assert carried_over(base, base, update) == (update, [])
-    text, homeless = carried_over(base, update, base)
+    assert merge_concurrent_changes(base, base, update) == (update, [])
+    text, homeless = merge_concurrent_changes(base, update, base)
     assert homeless == []
-    assert sorted({key_of(line) for line in text.splitlines()}) == sorted(
-        {key_of(line) for line in update.splitlines()}
+    assert sorted({fact_key(line) for line in text.splitlines()}) == sorted(
+        {fact_key(line) for line in update.splitlines()}
     )

@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from tests.agent.test_steering import message, serving, take
-from tests.agent.test_stop import Deaf, pairs_are_closed
+from tests.agent.test_stop import pairs_are_closed
+from tests.support.tools import DeafTool
 
 KEY = "phone:7"
 
 
-async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot):
-    deaf = Deaf()
-    bot.runtime.tools.register(deaf)
+async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot, deaf: DeafTool):
+    bot.register(deaf)
     bot.provider.script(calls(("deaf", {})))
     turn = asyncio.create_task(bot.turn("go"))
     await deaf.running.wait()
     stops = []
     for _ in range(3):
-        stops.append(asyncio.create_task(bot.runtime.loop.stop_turn("cli:direct")))
+        stops.append(asyncio.create_task(bot.stop("cli:direct")))
         await asyncio.sleep(0.05)
 
     result = await turn
@@ -38,19 +38,18 @@ async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot):
     assert bot.sink.types.count("turn_ended") == 1
     assert bot.sink.types[-1] == "turn_ended"
     assert pairs_are_closed(bot.sink)
-    assert "much too late" not in str(bot.runtime.sessions.get_or_create("cli:direct").messages)
+    assert "much too late" not in str(bot.session("cli:direct").messages)
 
 
-async def test_what_a_person_stops_while_nanobot_ends_is_not_taken_up_again(bot: Bot, tmp_path: Path):
-    deaf = Deaf()
-    bot.runtime.tools.register(deaf)
+async def test_what_a_person_stops_while_nanobot_ends_is_not_taken_up_again(bot: Bot, deaf: DeafTool, tmp_path: Path):
+    bot.register(deaf)
     bot.provider.script(calls(("deaf", {})))
     turn = asyncio.create_task(bot.turn("go"))
     await deaf.running.wait()
-    stop = asyncio.create_task(bot.runtime.loop.stop_turn("cli:direct"))
+    stop = asyncio.create_task(bot.stop("cli:direct"))
     await asyncio.sleep(0.05)
 
-    await bot.runtime.loop.stop()
+    await bot.shut_down()
 
     assert await stop
     assert (await turn).outcome is TurnOutcome.STOPPED
@@ -92,7 +91,7 @@ async def test_a_session_that_cannot_be_read_does_not_end_the_service(bot: Bot, 
 async def test_a_service_that_is_stopped_before_it_began_ends(bot: Bot):
     serving = asyncio.create_task(bot.runtime.loop.run())
 
-    await bot.runtime.loop.stop()
+    await bot.shut_down()
 
     await asyncio.wait_for(serving, 2)
 
@@ -100,9 +99,9 @@ async def test_a_service_that_is_stopped_before_it_began_ends(bot: Bot):
 async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):
     pause, sink = Pause(), RecordingSink()
     bot.provider.script(pause)
-    turn = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    turn = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    waiting = asyncio.create_task(bot.runtime.loop.tell(message("two"), sink))
+    waiting = asyncio.create_task(bot.send(message("two"), sink))
     await asyncio.sleep(0)
 
     waiting.cancel()
@@ -118,9 +117,9 @@ async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):
 async def test_whose_message_joined_a_turn_that_its_caller_gave_up_is_told(bot: Bot):
     pause, again = Pause(), Pause()
     bot.provider.script(pause, calls(("list_dir", {"path": "."})), again)
-    turn = asyncio.create_task(bot.runtime.loop.run_turn(message("one")))
+    turn = asyncio.create_task(bot.run_turn(message("one")))
     await pause.reached.wait()
-    joined = asyncio.create_task(bot.runtime.loop.tell(message("two")))
+    joined = asyncio.create_task(bot.send(message("two")))
     await asyncio.sleep(0)
     pause.resume.set()
     await again.reached.wait()
@@ -136,8 +135,8 @@ async def test_whose_message_joined_a_turn_that_its_caller_gave_up_is_told(bot: 
 async def test_a_command_in_a_fresh_session_leaves_the_message_a_crash_cut_off(tmp_path: Path, command: str):
     accepted(tmp_path, "do it")
     async with open_bot(tmp_path, "done") as bot:
-        await bot.runtime.loop.run_turn(message(command))
-        result = await bot.runtime.loop.resume(KEY)
+        await bot.run_turn(message(command))
+        result = await bot.resume(KEY)
 
     assert result is not None
     assert result.text == "done"
@@ -146,11 +145,11 @@ async def test_a_command_in_a_fresh_session_leaves_the_message_a_crash_cut_off(t
 async def test_a_command_that_fails_leaves_the_message_a_crash_cut_off(tmp_path: Path):
     accepted(tmp_path, "do it")
     async with open_bot(tmp_path, "done") as bot:
-        session = bot.runtime.sessions.get_or_create(KEY)
+        session = bot.session(KEY)
         session.metadata["model"] = "no/such/model"
-        told = await bot.runtime.loop.run_turn(message("/context"))
+        told = await bot.run_turn(message("/context"))
         session.metadata.pop("model")
-        result = await bot.runtime.loop.resume(KEY)
+        result = await bot.resume(KEY)
 
     assert result is not None, told
     assert result.text == "done"
@@ -172,7 +171,7 @@ async def test_an_answer_nobody_was_given_is_given_with_the_next_message(tmp_pat
     await manager.append(manager.get_or_create(KEY), *rows)
     sink = RecordingSink()
     async with open_bot(tmp_path, "yes") as bot:
-        result = await bot.runtime.loop.run_turn(message("and?"), sink)
+        result = await bot.run_turn(message("and?"), sink)
 
     told: Any = sink.events[0]
     assert "It is done." in told.text
@@ -191,12 +190,12 @@ async def test_text_that_is_a_row_already_is_not_said_twice(tmp_path: Path):
     await manager.append(session, rows[0])
     checkpoint = Checkpoint(tmp_path / "state" / "turns", KEY, every_s=0)
     checkpoint.accept("t1", InboundMessage("phone", "ann", "7", "do it").to_json())
-    checkpoint.session_has(1)
+    checkpoint.set_message_count(1)
     checkpoint.partial("I look.")
     await manager.append(session, rows[1])
     checkpoint.close()
     async with open_bot(tmp_path, "done") as bot:
-        result = await bot.runtime.loop.resume(KEY)
+        result = await bot.resume(KEY)
         request = bot.provider.requests[0]
 
     assert result is not None

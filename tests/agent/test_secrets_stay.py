@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from nanobot.agent.events import TextDelta
 from nanobot.agent.tools.base import Tool, ToolResult
 from nanobot.agent.tools.schema import string, takes
-from nanobot.agent.turn import TextDelta
 from nanobot.testing import calls, open_bot
-from tests.config.making import made
+from tests.support.configs import made
 
 SECRET = "the-secret-4f9a2c"
 
@@ -36,7 +36,7 @@ class Telling(Tool):
 async def bot(tmp_path):
     config = made(providers={"openai": {"apiKey": SECRET}})
     async with open_bot(tmp_path, config=config) as bot:
-        bot.runtime.tools.register(Telling())
+        bot.register(Telling())
         yield bot
 
 
@@ -100,4 +100,4 @@ async def test_what_breaks_a_turn_is_told_without_it(bot):
     result = await bot.turn("hello")
 
     assert "[key]" in result.text
-    assert SECRET not in f"{result} {bot.runtime.vitals.last_error} {bot.sink.events}"
+    assert SECRET not in f"{result} {bot.runtime.status.last_error} {bot.sink.events}"

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.allowance import MOST_ROWS, Learned
-from nanobot.agent.run.window import Span, Window
-from nanobot.agent.session_window import keep_window, open_window
+from nanobot.agent.window.state import ShrunkSpan, Window
+from nanobot.agent.window.storage import open_window, save_window
+from nanobot.agent.window.token_budget import MAX_ROWS, Calibration
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import SessionManager
 
 KEY = "cli:direct"
-WINDOW = Window(4, 8, (Span(4, 10), Span(12, None)), {"m": Learned(1.2, 9_000)})
+WINDOW = Window(4, 8, (ShrunkSpan(4, 10), ShrunkSpan(12, None)), {"m": Calibration(1.2, 9_000)})
 
 
 def row(number: int) -> ChatMessage:
@@ -26,7 +26,7 @@ async def kept(home: Path, count: int, first: int) -> Path:
     manager = SessionManager(home)
     session = manager.get_or_create(KEY)
     await manager.append(session, *map(row, range(count)))
-    keep_window(session, first, WINDOW)
+    save_window(session, first, WINDOW)
     await manager.append(session, row(count))
     return home / "sessions" / "cli_direct.jsonl"
 
@@ -42,7 +42,7 @@ async def test_after_a_restart_the_rows_begin_where_the_window_does(tmp_path: Pa
     rows, window = reopened(tmp_path)
 
     assert rows == [str(number) for number in range(904, 1_001)]
-    assert window == WINDOW.moved(-4)
+    assert window == WINDOW.shifted(-4)
 
 
 async def test_it_moves_with_its_messages_when_their_count_changes(tmp_path: Path):
@@ -69,7 +69,7 @@ async def test_what_went_into_memory_leaves_the_window_and_the_rest_stays_as_it_
 
     assert rows[0] == "908"
     assert window.start == 0
-    assert window.shrunk == (Span(0, 2), Span(4, None))
+    assert window.shrunk == (ShrunkSpan(0, 2), ShrunkSpan(4, None))
 
 
 async def test_a_window_that_fits_nothing_any_more_is_begun_anew_with_what_was_learned(tmp_path: Path):
@@ -106,7 +106,7 @@ async def test_a_long_session_without_a_window_gets_one_that_does_not_slide(tmp_
     await manager.append(session, row(1_000), row(1_001))
     second, _ = reopened(tmp_path)
 
-    assert len(first) == MOST_ROWS
+    assert len(first) == MAX_ROWS
     assert second[0] == first[0]["content"]
 
 

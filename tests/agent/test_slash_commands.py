@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.slash_commands import Command, parse_command
+from nanobot.agent.commands.table import Command, parse_command
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance
@@ -51,9 +51,9 @@ async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, 
     reply = await bot.say(name)
     await bot.say("what was it?")
 
-    assert "fresh" in reply
+    assert "new session" in reply
     assert "plum" not in str(bot.provider.requests[-1][1:])
-    archived = list((bot.runtime.workspace / "sessions" / "archive").iterdir())
+    archived = list((bot.workspace / "sessions" / "archive").iterdir())
     assert len(archived) == 1
     assert "plum" in archived[0].read_text(encoding="utf-8")
 
@@ -114,7 +114,7 @@ async def test_context_counts_each_part(bot: Bot):
 
 
 async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
-    (bot.runtime.workspace / "notes.txt").write_text("plum tree and river\n" * 200, encoding="utf-8")
+    (bot.workspace / "notes.txt").write_text("plum tree and river\n" * 200, encoding="utf-8")
     for number in range(8):
         used = LLMResponse(f"answer {number}", usage={"prompt_tokens": 3_000, "cached_tokens": 2_700})
         bot.provider.script(calls(("read_file", {"path": "notes.txt"})), used)
@@ -122,10 +122,10 @@ async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
 
     reply = await bot.say("/context")
 
-    assert "of it who it is" in reply
+    assert "of it identity" in reply
     assert "of it list of skills" in reply
-    assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 fresh." in reply
-    assert "the first to go: the results of 1 old step, " in reply
+    assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 not cached." in reply
+    assert "the first to be dropped: the results of 1 old step, " in reply
 
 
 async def test_context_shows_the_window_that_the_model_told(bot: Bot):
@@ -138,7 +138,7 @@ async def test_context_shows_the_window_that_the_model_told(bot: Bot):
 async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: Path):
     config = Config.model_validate({"agents": {"defaults": {"contextWindowTokens": 16_384}}})
     async with open_bot(tmp_path, config=config) as bot:
-        (bot.runtime.workspace / "notes.txt").write_text("plum tree and river\n" * 600, encoding="utf-8")
+        (bot.workspace / "notes.txt").write_text("plum tree and river\n" * 600, encoding="utf-8")
         for number in range(6):
             bot.provider.script(calls(("read_file", {"path": "notes.txt"})), f"answer {number}")
             await bot.say(f"read it, {number}")
@@ -180,7 +180,7 @@ def from_channel(content: str, sender: str = "5", provenance: Provenance = Prove
 
 
 async def asked(bot: Bot, message: InboundMessage) -> str:
-    return (await bot.runtime.loop.run_turn(message)).text
+    return (await bot.run_turn(message)).text
 
 
 async def test_an_owner_lets_a_stranger_in_from_a_chat_and_from_the_terminal(bot: Bot):

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from nanobot.agent.turn import Notice, NoticeKind, TurnEnded, TurnOutcome
+from nanobot.agent.events import Notice, NoticeKind, TurnEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
@@ -31,7 +31,7 @@ def asked(bot: Bot, request: int = -1) -> list[str]:
 async def serving(bot: Bot) -> AsyncIterator[None]:
     task = asyncio.create_task(bot.runtime.loop.run())
     yield
-    await bot.runtime.loop.stop()
+    await bot.shut_down()
     await task
 
 
@@ -67,9 +67,9 @@ async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bo
     pause = Pause()
     bot.provider.script(pause, LOOK, LOOK, "to one to four", "to five", "to six")
     loop = bot.runtime.loop
-    told = [asyncio.create_task(loop.tell(message("one")))]
+    told = [asyncio.create_task(loop.submit(message("one")))]
     await pause.reached.wait()
-    told += [asyncio.create_task(loop.tell(message(text))) for text in ("two", "three", "four", "five", "six")]
+    told += [asyncio.create_task(loop.submit(message(text))) for text in ("two", "three", "four", "five", "six")]
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -84,9 +84,9 @@ async def test_without_a_tool_boundary_what_waits_is_the_next_turn(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, "to one", "to two")
     loop = bot.runtime.loop
-    first = asyncio.create_task(loop.tell(message("one")))
+    first = asyncio.create_task(loop.submit(message("one")))
     await pause.reached.wait()
-    second = asyncio.create_task(loop.tell(message("two")))
+    second = asyncio.create_task(loop.submit(message("two")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -98,9 +98,9 @@ async def test_stopping_the_turn_loses_nothing_that_waits(bot: Bot):
     pause = Pause()
     bot.provider.script(pause)
     loop = bot.runtime.loop
-    first = asyncio.create_task(loop.tell(message("one")))
+    first = asyncio.create_task(loop.submit(message("one")))
     await pause.reached.wait()
-    waiting = [asyncio.create_task(loop.tell(message(text))) for text in ("two", "three")]
+    waiting = [asyncio.create_task(loop.submit(message(text))) for text in ("two", "three")]
     await asyncio.sleep(0)
     bot.provider.script("to two", "to three")
 
@@ -115,9 +115,9 @@ async def test_with_steering_queue_each_message_is_a_turn(tmp_path):
     pause = Pause()
     config = Config(agents={"defaults": {"steering": "queue"}})  # type: ignore[arg-type]
     async with open_bot(tmp_path, pause, LOOK, "to one", "to two", config=config) as bot:
-        first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+        first = asyncio.create_task(bot.send(message("one")))
         await pause.reached.wait()
-        second = asyncio.create_task(bot.runtime.loop.tell(message("two")))
+        second = asyncio.create_task(bot.send(message("two")))
         await asyncio.sleep(0)
         pause.resume.set()
 
@@ -131,15 +131,24 @@ async def test_with_steering_queue_each_message_is_a_turn(tmp_path):
         message("report", origin=Origin.SUBAGENT),
         message("tick", origin=Origin.CRON),
         InboundMessage("phone", "ann", "8", "elsewhere", session_key_override="phone:7"),
+        InboundMessage("radio", "ann", "7", "elsewhere", session_key_override="phone:7"),
+        InboundMessage("phone", "ann", "7", "elsewhere", thread_id="3"),
     ],
-    ids=["a command", "a subagent's report", "a job", "another chat of the same session"],
+    ids=[
+        "a command",
+        "a subagent's report",
+        "a job",
+        "another chat of the same session",
+        "another channel of the same session",
+        "another thread of the same chat",
+    ],
 )
 async def test_what_is_no_word_of_the_same_chat_never_joins(bot: Bot, other: InboundMessage):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to one", "to the other")
-    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    second = asyncio.create_task(bot.runtime.loop.tell(other))
+    second = asyncio.create_task(bot.send(other))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -153,11 +162,11 @@ async def test_a_message_behind_a_report_or_a_job_still_joins_the_turn(bot: Bot,
     pause = Pause()
     bot.provider.script(pause, LOOK, "to both", "to the other")
     loop = bot.runtime.loop
-    first = asyncio.create_task(loop.tell(message("one")))
+    first = asyncio.create_task(loop.submit(message("one")))
     await pause.reached.wait()
-    other = asyncio.create_task(loop.tell(message("prices are in", origin=origin)))
+    other = asyncio.create_task(loop.submit(message("prices are in", origin=origin)))
     await asyncio.sleep(0)
-    second = asyncio.create_task(loop.tell(message("in French please")))
+    second = asyncio.create_task(loop.submit(message("in French please")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -169,12 +178,12 @@ async def test_a_message_behind_work_of_ours_still_joins_the_turn(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to both")
     loop = bot.runtime.loop
-    first = asyncio.create_task(loop.tell(message("one")))
+    first = asyncio.create_task(loop.submit(message("one")))
     await pause.reached.wait()
     async with asyncio.TaskGroup() as work:
         work.create_task(loop.lane("phone:7").__aenter__())
         await asyncio.sleep(0)
-        second = work.create_task(loop.tell(message("two")))
+        second = work.create_task(loop.submit(message("two")))
         await asyncio.sleep(0)
         pause.resume.set()
 
@@ -185,11 +194,11 @@ async def test_what_is_said_behind_a_command_comes_after_it(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to one", "to two")
     loop = bot.runtime.loop
-    first = asyncio.create_task(loop.tell(message("one")))
+    first = asyncio.create_task(loop.submit(message("one")))
     await pause.reached.wait()
-    command = asyncio.create_task(loop.tell(message("/history")))
+    command = asyncio.create_task(loop.submit(message("/history")))
     await asyncio.sleep(0)
-    second = asyncio.create_task(loop.tell(message("two")))
+    second = asyncio.create_task(loop.submit(message("two")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -201,9 +210,9 @@ async def test_what_is_said_behind_a_command_comes_after_it(bot: Bot):
 async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to the first", "to the second")
-    first = asyncio.create_task(bot.runtime.loop.run_turn(message("first")))
+    first = asyncio.create_task(bot.run_turn(message("first")))
     await pause.reached.wait()
-    second = asyncio.create_task(bot.runtime.loop.run_turn(message("second")))
+    second = asyncio.create_task(bot.run_turn(message("second")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -217,7 +226,7 @@ async def test_who_holds_messages_back_is_asked_for_them_at_the_boundary(bot: Bo
     def waiting(most: int) -> list[InboundMessage]:
         return [held.pop(0)] if held and most else []
 
-    result = await bot.runtime.loop.run_turn(message("one"), waiting=waiting)
+    result = await bot.run_turn(message("one"), waiting=waiting)
 
     assert result.text == "done"
     assert asked(bot, 1) == ["one", "two"]
@@ -227,9 +236,9 @@ async def test_who_holds_messages_back_is_asked_for_them_at_the_boundary(bot: Bo
 async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_reply(bot: Bot):
     pause, sink = Pause(), RecordingSink()
     bot.provider.script(pause, LOOK, "done")
-    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    second = asyncio.create_task(bot.runtime.loop.tell(message("two"), sink))
+    second = asyncio.create_task(bot.send(message("two"), sink))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -240,18 +249,35 @@ async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_repl
     assert isinstance(ended, TurnEnded) and (ended.outcome, ended.text) == (TurnOutcome.ANSWERED, "")
 
 
+async def test_a_message_that_joined_a_run_which_the_loop_guard_ends_shares_its_one_reply(bot: Bot):
+    pause = Pause()
+    bot.provider.script(LOOK, LOOK, pause, *[LOOK] * 6)
+    async with serving(bot):
+        await bot.runtime.bus.publish_inbound(message("one"))
+        await pause.reached.wait()
+        await bot.runtime.bus.publish_inbound(message("two"))
+        await take(bot, OutboundKind.RECEIPT)
+        pause.resume.set()
+        reply = await take(bot, OutboundKind.REPLY)
+
+    last = bot.session("phone:7").messages[-1]
+    assert "Stopped: list_dir was called 5 times" in reply.content
+    assert (last["content"], last["error"]) == (reply.content, TurnOutcome.PARTIAL)
+    assert bot.runtime.bus.outbound_size == 0
+
+
 async def test_two_messages_at_once_answer_once_each_and_carry_their_own_time(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "done")
-    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
     joined = InboundMessage("phone", "bob", "7", "two", timestamp=datetime(2026, 1, 1))
-    second = asyncio.create_task(bot.runtime.loop.tell(joined))
+    second = asyncio.create_task(bot.send(joined))
     await asyncio.sleep(0)
     pause.resume.set()
     await asyncio.gather(first, second)
 
-    rows = [row for row in bot.runtime.sessions.get_or_create("phone:7").messages if row["role"] == "user"]
+    rows = [row for row in bot.session("phone:7").messages if row["role"] == "user"]
 
     assert [row["sender_id"] for row in rows] == ["ann", "bob"]
     assert all(row["runtime_context"].startswith("[Runtime Context") for row in rows)

@@ -9,40 +9,19 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.hooks import Hook, ResultSeen
-from nanobot.agent.pipeline.work import Patience
-from nanobot.agent.tools.base import Tool
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.hooks.api import Hook, ResultSeen
+from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
-from tests.running import running, unlikely_number
-from tests.strict import openai_problems
-
-
-class Deaf(Tool):
-    """A tool that does not hear a cancel."""
-
-    name = "deaf"
-    description = "does not stop"
-    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.running = asyncio.Event()
-        self.over = asyncio.Event()
-
-    async def execute(self, **kwargs: Any) -> str:
-        self.running.set()
-        while not self.over.is_set():
-            try:
-                await self.over.wait()
-            except asyncio.CancelledError:
-                continue
-        return "much too late"
+from tests.support.processes import running, unlikely_number
+from tests.support.tools import DeafTool
 
 
 def pairs_are_closed(sink: RecordingSink) -> bool:
@@ -51,9 +30,10 @@ def pairs_are_closed(sink: RecordingSink) -> bool:
     return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)
 
 
-async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(bot: Bot, tmp_path: Path):
-    deaf = Deaf()
-    bot.runtime.tools.register(deaf)
+async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(
+    bot: Bot, deaf: DeafTool, tmp_path: Path
+):
+    bot.register(deaf)
     bot.provider.script(calls(("deaf", {}), text="I try."))
     turn = asyncio.create_task(bot.turn("go"))
     await deaf.running.wait()
@@ -73,7 +53,7 @@ async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second
     assert following == "fine"
     assert pairs_are_closed(bot.sink)
     assert openai_problems(bot.provider.requests[-1]) == []
-    assert "much too late" not in str(bot.runtime.sessions.get_or_create("cli:direct").messages)
+    assert "much too late" not in str(bot.session("cli:direct").messages)
     assert not list((tmp_path / "state" / "turns").glob("*"))
 
 
@@ -149,7 +129,7 @@ async def test_stop_is_answered_within_a_second_whatever_is_open(tmp_path: Path,
         step.tool_calls[:] = [replace(call, arguments=_with(call.arguments, outside)) for call in step.tool_calls]
     async with open_bot(tmp_path, *steps, own_hooks=[DeafHook(over)]) as bot:
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-        turn = asyncio.create_task(bot.runtime.loop.run_turn(message, bot.sink, attended=True))
+        turn = asyncio.create_task(bot.run_turn(message, bot.sink, attended=True))
         while sign not in bot.sink.types:
             await asyncio.sleep(0.01)
         started = time.monotonic()
@@ -174,7 +154,7 @@ def _with(arguments: dict[str, Any], outside: Path) -> dict[str, Any]:
 
 async def test_a_session_that_another_process_holds_for_good_is_given_up(tmp_path: Path):
     holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
-    async with open_bot(tmp_path, "fine", patience=Patience(restore=0.1)) as bot:
+    async with open_bot(tmp_path, "fine", patience=TurnTimeouts(restore=0.1)) as bot:
         assert holder.try_acquire()
         given_up = await bot.turn("go")
         holder.release()
@@ -234,15 +214,15 @@ async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
 
 
 async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(tmp_path: Path):
-    deaf = Deaf()
-    patience = Patience(run_silence=0.1, letting_go=0.05)
+    deaf = DeafTool()
+    patience = TurnTimeouts(run_silence=0.1, cancel_grace=0.05)
     async with open_bot(tmp_path, calls(("deaf", {})), "fine", patience=patience) as bot:
-        bot.runtime.tools.register(deaf)
-
-        result = await bot.turn("go")
-        following = await bot.say("and now?")
-        deaf.over.set()
-        await asyncio.sleep(0)
+        bot.register(deaf)
+        try:
+            result = await bot.turn("go")
+            following = await bot.say("and now?")
+        finally:
+            deaf.over.set()
 
     assert result.outcome is TurnOutcome.FAILED
     assert "hung" in result.text and "run" in result.text
@@ -251,7 +231,7 @@ async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free
 
 async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
     steps = [calls(("exec", {"command": f"sleep 0.2; echo {number}"})) for number in range(4)]
-    async with open_bot(tmp_path, *steps, "done", patience=Patience(run_silence=0.6)) as bot:
+    async with open_bot(tmp_path, *steps, "done", patience=TurnTimeouts(run_silence=0.6)) as bot:
         assert await bot.say("go") == "done"
 
 
@@ -259,7 +239,7 @@ async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypa
     async def never(wanted: str | None) -> None:
         await asyncio.Event().wait()
 
-    async with open_bot(tmp_path, "fine", patience=Patience(any_other=0.2)) as bot:
+    async with open_bot(tmp_path, "fine", patience=TurnTimeouts(other_phases=0.2)) as bot:
         with monkeypatch.context() as patch:
             patch.setattr(bot.runtime.models, "get", never)
             result = await bot.turn("go")
@@ -279,7 +259,7 @@ async def test_one_stuck_session_slows_nobody(tmp_path: Path):
         await pause.reached.wait()
 
         beside = min([await slowest_but_one_of_twenty(bot) for _ in range(3)])
-        await bot.runtime.loop.stop_turn("chat:stuck")
+        await bot.stop("chat:stuck")
         await stuck
 
     assert beside < before * 2 + 0.05

@@ -7,16 +7,16 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.roles import Role
 from nanobot.agent.scope import Scope
-from nanobot.agent.tasks import Life, Task, TaskState, TaskStore, counts_of
+from nanobot.agent.subagent.roles import TaskRole
+from nanobot.agent.subagent.tasks import ProcessLease, Task, TaskState, TaskStore, task_counts
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
 from nanobot.testing import calls
-from tests.agent.casts import Cast, on_stage
+from tests.support.scripted_model import Cast, on_stage
 
 
-def task(name: str, life: Life, *, parent: str = "cli:direct", state: TaskState = TaskState.RUNNING) -> Task:
+def task(name: str, life: ProcessLease, *, parent: str = "cli:direct", state: TaskState = TaskState.RUNNING) -> Task:
     return Task(name, f"do {name}", name, parent, Address("cli", "direct"), root=parent, life=life.name, state=state)
 
 
@@ -37,7 +37,7 @@ def task(name: str, life: Life, *, parent: str = "cli:direct", state: TaskState 
         result=st.text(),
         cost_usd=st.none() | st.floats(0, 1e6),
         seen=st.sampled_from(Provenance),
-        role=st.sampled_from(Role),
+        role=st.sampled_from(TaskRole),
     )
 )
 def test_a_task_comes_back_as_it_was(one: Task):
@@ -46,7 +46,7 @@ def test_a_task_comes_back_as_it_was(one: Task):
 
 def test_a_task_is_open_until_its_end_was_told(tmp_path: Path):
     store = TaskStore(tmp_path)
-    life = Life(store)
+    life = ProcessLease(store)
     one = task("1", life)
 
     store.save(one)
@@ -61,7 +61,7 @@ def test_a_task_is_open_until_its_end_was_told(tmp_path: Path):
 
 def test_a_file_that_is_no_task_is_kept_aside_and_harms_no_other(tmp_path: Path):
     store = TaskStore(tmp_path)
-    store.save(task("1", Life(store)))
+    store.save(task("1", ProcessLease(store)))
     (tmp_path / "2.json").write_text('{"id": "2", "tas')
 
     found = store.open_tasks()
@@ -72,14 +72,14 @@ def test_a_file_that_is_no_task_is_kept_aside_and_harms_no_other(tmp_path: Path)
 
 def test_only_a_life_that_ended_is_inherited_from_and_by_one_alone(tmp_path: Path):
     store = TaskStore(tmp_path)
-    first, second, third = Life(store), Life(store), Life(store)
+    first, second, third = ProcessLease(store), ProcessLease(store), ProcessLease(store)
     first.begin()
     for name, parent in (("1", "cli:direct"), ("2", "telegram:7")):
         store.save(task(name, first, parent=parent))
 
-    alive = second.inherit(), counts_of(tmp_path)
+    alive = second.inherit(), task_counts(tmp_path)
     first.end()
-    dead = counts_of(tmp_path)
+    dead = task_counts(tmp_path)
     of_one = [one.id for one in second.inherit("telegram:7")]
     rest = [one.id for one in third.inherit()]
 
@@ -87,7 +87,7 @@ def test_only_a_life_that_ended_is_inherited_from_and_by_one_alone(tmp_path: Pat
     assert dead == (0, 0)
     assert (of_one, rest) == (["2"], ["1"])
     assert second.inherit() == third.inherit() == []
-    assert counts_of(tmp_path) == (2, 0)
+    assert task_counts(tmp_path) == (2, 0)
 
 
 async def test_old_transcripts_go_after_their_days(tmp_path: Path):
@@ -111,7 +111,7 @@ async def test_old_transcripts_go_after_their_days(tmp_path: Path):
 
 def test_what_a_kill_left_of_a_save_goes_with_its_task_and_what_belongs_to_none_in_time(tmp_path: Path):
     store = TaskStore(tmp_path)
-    dead, life = Life(store), Life(store)
+    dead, life = ProcessLease(store), ProcessLease(store)
     store.save(task("1", dead))
     dead.begin()
     dead.end()  # as a kill does: the lock goes, the task stays

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.facts import facts_in
-from nanobot.agent.memory import HistoryEntry
-from nanobot.agent.memory_merge import edited
-from nanobot.agent.save_memory import UnusableAnswerError
-from nanobot.agent.tidy_memory import KnownFact, Material, judged, strange_word
+from nanobot.agent.memory.dream_edits import DreamInput, KnownFact, find_unknown_word, review_edits
+from nanobot.agent.memory.edits import apply_edits
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.save_memory import UnusableAnswerError
+from nanobot.agent.memory.store import HistoryEntry
 from nanobot.testing import calls
 
 MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"
-MATERIAL = Material(
+MATERIAL = DreamInput(
     MEMORY,
-    [KnownFact(fact, by_hand=fact.text == "Mine alone.") for fact in facts_in(MEMORY)],
+    [KnownFact(fact, by_hand=fact.text == "Mine alone.") for fact in parse_facts(MEMORY)],
     [HistoryEntry("2026-02-26 13:21", "Moved to Hamburg.")],
     "2026-02-26",
 )
@@ -48,11 +48,11 @@ FINE = [
 STRANGE = [
     ("Married to Eve.", ["Is married to Eva."], "eve"),
     ("Pays 51 euros.", ["Pays 50 euros."], "51"),
-    ("Drinks coffee.", ["Does not drink coffee."], "the text without its not"),
-    ("Drinks coffee.", ["Doesn't drink coffee."], "the text without its not"),
+    ("Drinks coffee.", ["Does not drink coffee."], "the text without its negation"),
+    ("Drinks coffee.", ["Doesn't drink coffee."], "the text without its negation"),
     ("Never drinks coffee.", ["Drinks coffee."], "never"),
     ("不喜欢绿茶", ["喜欢绿茶"], "不"),
-    ("喜欢绿茶", ["不喜欢绿茶"], "the text without its not"),
+    ("喜欢绿茶", ["不喜欢绿茶"], "the text without its negation"),
     ("Version 3.12", ["Version 3.1"], "3.12"),
     ("Account -5", ["Account 5"], "-5"),
     ("Lives in Hamburg", [], "lives"),
@@ -62,21 +62,21 @@ STRANGE = [
 @given(st.lists(EDIT | JSON, max_size=4) | JSON)
 def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_and_not_half_of_the_rest(edits: object):
     try:
-        verdict = judged(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
+        verdict = review_edits(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
     except UnusableAnswerError:
         return
 
-    after, done = edited(MEMORY, [one.edit for one in verdict.edits])
+    after, done = apply_edits(MEMORY, [one.edit for one in verdict.edits])
     assert len(done) == len(verdict.edits), "what is not refused can be made"
     assert "- Mine alone.\n" in after
-    assert len(facts_in(after)) >= 2
+    assert len(parse_facts(after)) >= 2
 
 
 @pytest.mark.parametrize(("text", "told"), FINE)
 def test_words_of_the_sources_may_be_put_together(text: str, told: list[str]):
-    assert strange_word(text, told) == ""
+    assert find_unknown_word(text, told) == ""
 
 
 @pytest.mark.parametrize(("text", "told", "strange"), STRANGE)
 def test_what_none_of_them_says_is_named(text: str, told: list[str], strange: str):
-    assert strange_word(text, told) == strange
+    assert find_unknown_word(text, told) == strange

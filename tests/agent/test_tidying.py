@@ -3,22 +3,22 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent.consolidation import ConsolidationOutcome, ConsolidationResult
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult
+from nanobot.agent.memory.schedule import ConsolidationScheduler
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.agent.tidying import Tidying
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import Finished, LLMResponse
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
@@ -59,14 +59,14 @@ async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: A
     async with build_runtime(
         config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
     ) as runtime:
-        runtime.upkeep.tidying.pause_s = pause_s
+        runtime.memory.consolidation.pause_s = pause_s
         yield Bot(runtime, minded)
 
 
 async def settled(bot: Bot) -> None:
     async with asyncio.timeout(5):
         await asyncio.sleep(0)
-        await bot.runtime.upkeep.tidying.settled()
+        await bot.runtime.memory.consolidation.settled()
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
@@ -149,7 +149,7 @@ async def test_a_failure_keeps_every_message_shows_in_status_and_is_not_tried_at
         await talk(bot, 3, first=10)
         await settled(bot)
 
-        assert "not tidied" in await bot.say("/status")
+        assert "consolidation failed" in await bot.say("/status")
         await bot.say("next")
     assert len(minded.requests) == 1
     assert cursor(tmp_path) == 0
@@ -177,7 +177,7 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
         await settled(bot)
 
         assert cursor(tmp_path) > 0
-        assert "not tidied" not in await bot.say("/status")
+        assert "consolidation failed" not in await bot.say("/status")
 
 
 class Ineffective:
@@ -199,7 +199,7 @@ class Ineffective:
 
 async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
     mover, sessions = Ineffective(), SessionManager(tmp_path)
-    tidying = Tidying(
+    tidying = ConsolidationScheduler(
         lambda: mover,
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
@@ -215,7 +215,7 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         sessions.save(session)
         tidying.saved(session)
         await tidying.settled()
-        told += tidying.news_of(KEY)
+        told += tidying.take_notices(KEY)
 
     assert mover.passes == 4  # two, and each time the look whether there is more
     assert len(told) == 1
@@ -278,10 +278,10 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.upkeep.tidying.at_rest()
+            await bot.runtime.memory.consolidation.wait_until_idle()
         await bot.say("hello")
 
-    assert "1 earlier conversation that waited to be remembered" in told
+    assert "1 earlier conversation waiting for consolidation" in told
     assert "plums" not in str(minded.turns[-1])
     assert "Likes pears" in str(minded.turns[-1])
 
@@ -311,11 +311,11 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.upkeep.tidying.at_rest()
+                await bot.runtime.memory.consolidation.wait_until_idle()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
-    assert "could not be summed up" in entry.content
+    assert "could not be summarised" in entry.content
     assert not (tmp_path / "state" / "to-consolidate.json").exists()
 
 
@@ -414,10 +414,10 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
         before = memory.read_long_term()
         await talk(bot, 7, first=1)
         await settled(bot)
-        note = bot.runtime.sessions.get_or_create(KEY).metadata["handover"]
+        note = bot.session(KEY).metadata["handover"]
     memory = MemoryStore(tmp_path / "workspace")
     rows = [
-        row for row in LedgerReader(Places(tmp_path).usage).rows(date(2026, 1, 1)) if row["cause"] == "consolidation"
+        row for row in LedgerReader(DataPaths(tmp_path).usage).rows(date(2026, 1, 1)) if row["cause"] == "consolidation"
     ]
 
     assert "Buy!" in str(minded.requests[0])
@@ -451,7 +451,7 @@ async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("nanobot.security.opening.write_whole", full)
+    monkeypatch.setattr("nanobot.security.files.open.write_whole", full)
     result = await home.consolidator.move(KEY, lambda session: 8)
 
     assert result.outcome is ConsolidationOutcome.FAILED
@@ -467,9 +467,33 @@ async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_pat
     await pause.reached.wait()
 
     async with asyncio.timeout(5):
-        idle = await home.consolidator.compact(KEY, nullcontext())
+        idle = await home.consolidator.compact(KEY)
         pause.resume.set()
         moved = await moving
 
     assert idle.outcome is NOTHING
     assert moved.moved == 12
+
+
+async def test_a_consolidation_that_is_ready_is_applied_by_the_turn_that_holds_the_session(tmp_path: Path):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    pause = Pause()
+    home.model.script(pause, saving())
+    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    await pause.reached.wait()
+
+    async with home.sessions.hold(KEY) as session:
+        await home.consolidator.compact_held(session, is_idle=True)
+        before = session.last_consolidated
+        pause.resume.set()
+        async with asyncio.timeout(5):
+            while not session.last_consolidated:
+                await home.consolidator.compact_held(session, is_idle=False)
+                await asyncio.sleep(0)
+        assert not moving.done()
+
+    moved = await moving
+    assert (before, home.cursor) == (0, 12)
+    assert (moved.outcome, moved.moved) == (ConsolidationOutcome.DONE, 12)
+    assert len(home.model.requests) == 1

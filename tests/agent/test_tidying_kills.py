@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.session.manager import SessionManager
 
 KEY = "cli:direct"
@@ -26,7 +26,7 @@ from pathlib import Path
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot
 
 class Clerk(LLMProvider):
@@ -45,7 +45,7 @@ async def main(home, number):
     clerk = Clerk()
     places = {"data_dir": home, "workspace": home / "workspace"}
     async with build_runtime(config, **places, provider=clerk, environ={}) as runtime:
-        runtime.upkeep.tidying.pause_s = 0.002
+        runtime.memory.consolidation.pause_s = 0.002
         bot = Bot(runtime, clerk)
         while True:
             await bot.say(f"question {number}")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from nanobot.bus.events import InboundMessage
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from tests.bench.alone import turns_alone
 from tests.bench.stalls import Stalls
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from nanobot.bus.events import InboundMessage
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from tests.bench.alone import turns_alone
 
 

@@ -14,22 +14,22 @@ from pathlib import Path
 from nanobot.bus.events import Address
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.access import Access, AccessPolicy
-from nanobot.channels.base import Services
+from nanobot.channels.access import AccessControl, AccessPolicy
+from nanobot.channels.base import ChannelServices
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.media import MediaStore
-from nanobot.channels.posting import Posting, PostingChannel
-from nanobot.channels.text.pieces import Piece
 from nanobot.config.channels import ChannelConfig
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
+from nanobot.markdown.chunks import Chunk
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from tests.bench.alone import turns_alone
 from tests.bench.soak import resident_mb
 from tests.bench.stalls import Stalls
 
 
-class Desk(PostingChannel):
+class Desk(ChatChannel):
     """The channel of a platform that is no distance away."""
 
     name = "desk"
@@ -41,10 +41,10 @@ class Desk(PostingChannel):
 
     async def start(self) -> None:
         """Be there."""
-        self.up()
+        self.mark_up()
         await asyncio.Event().wait()
 
-    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+    async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
         """Lay it on the desk."""
         self.posted[to.chat_id].put_nowait(piece.text)
         return "1"
@@ -66,8 +66,8 @@ async def main() -> None:
         build_runtime(config, data_dir=home, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "0"}, bus=bus) as runtime,
     ):
         desk = Desk(bus)
-        access = Access(AccessPolicy.of(desk.name, desk.config), PairingStore(Places(home)))
-        desk.attach(Services(access, MediaStore(home / "media")))
+        access = AccessControl(AccessPolicy.of(desk.name, desk.config), PairingStore(DataPaths(home)))
+        desk.attach(ChannelServices(access, MediaStore(home / "media")))
         living = [asyncio.create_task(one) for one in (runtime.loop.run(), ChannelManager([desk], bus).run())]
 
         async def chat(number: int) -> None:

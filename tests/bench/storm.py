@@ -15,7 +15,7 @@ from typing import Any
 
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.runtime.build import Runtime, build_runtime
 from tests.bench.alone import turns_alone
 from tests.bench.stalls import Stalls
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nanobot.testing.model_server import FakeModels, Say, Slow, Step
 from tests.bench.measure import Table, clean_environ, run_once
-from tests.fake_models import FakeModels, Say, Slow, Step
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from nanobot.testing.model_server import FakeModels, Say, Slow
 from tests.bench.measure import Table, clean_environ, run_once
-from tests.fake_models import FakeModels, Say, Slow
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

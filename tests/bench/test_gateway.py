@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.testing.model_server import FakeModels, Say
 from tests.bench.measure import Table
-from tests.fake_models import FakeModels, Say
-from tests.gateway.toy import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome, until
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -21,7 +21,7 @@ IDLE_S = 20.0
 @pytest.fixture(autouse=True)
 def _cold(monkeypatch: pytest.MonkeyPatch):
     """What is measured here begins as it does for a person."""
-    monkeypatch.setattr("tests.warm.CAN_FORK_SO", False)
+    monkeypatch.setattr("tests.support.forkserver.CAN_FORK_SO", False)
 
 
 def cpu_s(pid: int) -> float:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.opening import Opener
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
+from nanobot.security.files.key_places import key_places
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathPolicy
 from tests.bench.measure import Table
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
@@ -56,7 +56,7 @@ def test_a_checked_open_against_a_plain_one(tmp_path: Path):
             place.replace(b"x", 0o644)
 
     def first() -> None:
-        PathPolicy(workspace, unreadable=unreadable, data_folder=data).readable(file)
+        PathPolicy(workspace, unreadable=unreadable, data_folder=data).resolve_readable(file)
 
     open_us, table = microseconds(plain), Table("opening a file of the workspace")
     table.row("plain open and read", open_us, "us")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.testing.model_server import FakeModels, Say
 from tests.bench.measure import Run, Table, clean_environ, median, nanobot, run_once, runs
-from tests.fake_models import FakeModels, Say
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent import turn as events
-from nanobot.agent.trace.folder import TraceFolder
-from nanobot.agent.trace.turn_trace import Piece, TurnTrace
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent import events
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.trace.store import TraceStore
+from nanobot.agent.trace.turn_trace import TraceRecord, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.security.secrets import Redactor
 from nanobot.utils.clock import SystemClock
 from tests.bench.measure import Table
-from tests.cli.events import step
+from tests.support.turn_events import step
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
@@ -28,14 +28,14 @@ PROMPT: dict[str, object] = {"system": "be good " * 1000, "tools": [{"x": "y" * 
 
 
 def test_a_turn_with_one_tool_call(tmp_path: Path):
-    folder = TraceFolder(
+    folder = TraceStore(
         tmp_path / "traces", Redactor(lambda: [f"a key of the config {number}" for number in range(10)])
     )
     message = InboundMessage("cli", "owner", "direct", "What is in my workspace?")
     on_loop, beside, calibration = [], [], []
 
     for _ in range(2000):
-        pieces: list[Piece] = []
+        pieces: list[TraceRecord] = []
         began = time.perf_counter()
         trace = TurnTrace("3f2a91c0b7de", message, SystemClock(), pieces.append, workspace="/home/me/workspace")
         for event in HAPPENED:

@@ -13,9 +13,9 @@ import pytest
 
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
-from nanobot.utils.files import append_durable
+from nanobot.testing.model_server import FakeModels, Say
+from nanobot.utils.open_no_follow import append_own
 from tests.bench.measure import Table, clean_environ, median, nanobot, runs
-from tests.fake_models import FakeModels, Say
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -25,7 +25,7 @@ def durable_append_s(folder: Path) -> float:
     taken = []
     for _ in range(50):
         started = time.perf_counter()
-        append_durable(folder / "floor", b"x" * 400)
+        append_own(folder / "floor", b"x" * 400)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
+from nanobot.security.files.key_places import key_places
+from nanobot.security.files.paths import PathPolicy
 from nanobot.security.shell.guard import Guard
 from tests.bench.measure import Table
 
@@ -52,7 +52,7 @@ def test_a_command_behind_the_wall(tmp_path: Path):
     guard = Guard(paths)
     began = time.perf_counter()
     for _ in range(TIMES):
-        guard.judge(LINE, workspace, walled=True)
+        guard.check(LINE, workspace, walled=True)
     judged = (time.perf_counter() - began) / TIMES
 
     table = Table("The wall around a command")

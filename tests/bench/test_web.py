@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from nanobot.agent.tools.web.pages import read_body
-from nanobot.security.addresses import why_closed
-from nanobot.security.fetching import Asked, Fetcher
-from nanobot.security.network import Gate, NetworkPolicy
-from nanobot.security.urls import parse_url
-from nanobot.utils.http import ssl_context
+from nanobot.net.addresses import blocked_reason
+from nanobot.net.egress import EgressGate, NetworkPolicy
+from nanobot.net.fetch import Fetcher, FetchRequest
+from nanobot.net.http import ssl_context
+from nanobot.net.urls import parse_url
 from tests.bench.measure import Table
-from tests.security.web import saying, serving
+from tests.fakes.web import saying, serving
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 
@@ -35,7 +35,7 @@ async def median_s(work: Callable[[], Awaitable[object]]) -> float:
 async def test_a_checked_fetch():
     async with serving(saying(b"<p>hello</p>" * 100, "Content-Type: text/html")) as server:
         url = f"http://localhost:{server.port}/"
-        fetcher = Fetcher(Gate(NetworkPolicy(whitelist=("127.0.0.0/8", "::1/128"))))
+        fetcher = Fetcher(EgressGate(NetworkPolicy(whitelist=("127.0.0.0/8", "::1/128"))))
         context = await ssl_context(url)
 
         async def plain() -> None:
@@ -44,7 +44,7 @@ async def test_a_checked_fetch():
 
         await plain()
         bare = await median_s(plain)
-        checked = await median_s(lambda: fetcher.fetch(Asked(url)))
+        checked = await median_s(lambda: fetcher.fetch(FetchRequest(url)))
 
     table = Table(f"One fetch over loopback, a new connection and a look-up each (median of {TIMES})")
     table.row("plain httpx", bare, "s")
@@ -70,6 +70,6 @@ def test_the_parts():
 
     table = Table("Its parts")
     table.row("a URL read", each_s(lambda: parse_url(url), 5000) * 1000, "ms")
-    table.row("an address judged", each_s(lambda: why_closed(address), 5000) * 1000, "ms")
+    table.row("an address judged", each_s(lambda: blocked_reason(address), 5000) * 1000, "ms")
     table.row(f"a page of {len(page) // 1024} kB made Markdown", read * 1000, "ms")
     table.show()

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def inbound(number: int, chat: str = "42") -> InboundMessage:
 
 def reply(text: str, turn: str = "t1", answers: str | None = None) -> OutboundMessage:
     return OutboundMessage("telegram", "42", text, turn_id=turn, answers=answers)
+
+
+def by_tool(text: str, *files: str) -> OutboundMessage:
+    kind = OutboundKind.NOTICE
+    return OutboundMessage("telegram", "42", text, media=[*files], kind=kind, answers="k", by_tool=True)
 
 
 async def test_a_message_is_accepted_once_also_after_a_restart(tmp_path: Path):
@@ -83,7 +89,7 @@ async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_messag
             [
                 reply("first", turn="t1", answers="k"),
                 reply("second", turn="t1", answers="k"),
-                OutboundMessage("telegram", "42", "by tool", kind=OutboundKind.NOTICE, answers="k"),
+                by_tool("by tool"),
                 reply("by tool", turn="t2", answers="k"),
                 reply("by tool", turn="t3", answers="another"),
                 reply("by tool", turn="t4"),
@@ -91,6 +97,36 @@ async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_messag
         )
 
     assert held == [True, False, True, False, True, True]
+
+
+async def test_questions_and_notices_are_never_taken_for_repeats(tmp_path: Path):
+    question = OutboundMessage("telegram", "42", "May I?", kind=OutboundKind.NOTICE, answers="k")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        held = await journal.hold([question, replace(question), reply("May I?", answers="k")])
+
+    assert held == [True, True, True]
+
+
+async def test_files_make_a_message_another_one_though_its_words_are_the_same(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        held = await journal.hold([by_tool("Here.", "a.txt"), by_tool("Here.", "b.txt"), by_tool("Here.", "b.txt")])
+
+    assert held == [True, True, False]
+
+
+async def test_settled_message_is_remembered_for_a_month_though_the_gateway_never_restarts(tmp_path: Path):
+    today = 0.0
+    async with open_journal(tmp_path / "journal.db", lambda: today * 86400) as journal:
+        await journal.receive(inbound(1))
+        await journal.settle("telegram:42:1", InboundState.SENT)
+        today = 29.9
+        still_known = not await journal.receive(inbound(1))
+        today = 31.0
+        await journal.receive(inbound(2))
+        counts = await journal.counts()
+
+    assert still_known
+    assert counts == JournalCounts(received=1, queued=1)
 
 
 async def test_what_was_not_sent_comes_back_and_says_whether_the_platform_may_have_it(tmp_path: Path):
@@ -235,7 +271,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
             went = await bus.consume_outbound()
             assert went is answer
             await bus.sent(answer, ("9",))
-            await bus.kept()
+            await bus.flush()
             with sqlite3.connect(path, isolation_level=None) as other:
                 other.execute("DROP TRIGGER no_reply")
                 other.execute("DROP TRIGGER no_end")

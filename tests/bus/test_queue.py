@@ -54,6 +54,19 @@ async def test_a_message_that_the_journal_has_is_put_in_though_its_channel_was_c
         assert bus.inbound_size == 1
 
 
+async def test_odd_message_of_a_plugin_stops_no_other(tmp_path: Path):
+    odd = outbound("odd")
+    odd.kind = "reply"  # type: ignore[assignment]
+    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
+        for message in (outbound("before"), odd, outbound("behind")):
+            bus.post_outbound(message)
+        out = [await bus.consume_outbound() for _ in range(3)]
+        kept = await journal.unsent()
+
+    assert [message and message.content for message in out] == ["before", "odd", "behind"]
+    assert [message.content for message in kept] == ["before", "behind"]
+
+
 async def test_a_closed_bus_is_drained_and_then_tells_every_taker():
     bus = MessageBus()
     await bus.publish_outbound(outbound("last words"))

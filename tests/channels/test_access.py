@@ -13,37 +13,37 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nanobot.channels.access import (
-    MOST_LINES,
-    Access,
+    MAX_LOG_LINES,
+    AccessControl,
     AccessPolicy,
+    AccessRequest,
     Allowed,
     Decision,
-    Knock,
-    Pair,
-    Silent,
-    Stranger,
+    Ignored,
+    PairingOffered,
+    Unknown,
     decide,
-    may_still_speak,
+    is_still_allowed,
 )
 from nanobot.config.channels import ChannelsConfig, DiscordConfig
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.errors import ConfigError
 from nanobot.messages.types import Provenance
-from nanobot.pairing.book import NOBODY, People
 from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.store import MOST_PENDING, PairingStore
+from nanobot.pairing.state import NOBODY, PairedUsers
+from nanobot.pairing.store import MAX_PENDING, REPLACEABLE_AFTER_S, PairingStore
 from nanobot.utils.clock import FrozenClock
 
 OWNER, PERSON = Allowed(Provenance.OWNER), Allowed(Provenance.PERSON)
-PAIRED = People(frozenset({"number:1"}), frozenset({"number:1", "number:2"}))
+PAIRED = PairedUsers(frozenset({"number:1"}), frozenset({"number:1", "number:2"}))
 
 
-def privately(sender_id: str, **other: Any) -> Knock:
-    return Knock(sender_id, sender_id, is_private=True, **other)
+def privately(sender_id: str, **other: Any) -> AccessRequest:
+    return AccessRequest(sender_id, sender_id, is_private=True, **other)
 
 
-def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, **other: Any) -> Knock:
-    return Knock(sender_id, chat_id, is_private=False, is_mentioned=mentioned, **other)
+def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, **other: Any) -> AccessRequest:
+    return AccessRequest(sender_id, chat_id, is_private=False, is_mentioned=mentioned, **other)
 
 
 @pytest.mark.parametrize(
@@ -61,99 +61,99 @@ def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, *
 def test_whoever_wrote_once_may_speak_as_long_as_they_or_their_group_are_let_in(
     section: dict[str, Any], sender: str, still: bool
 ):
-    assert may_still_speak(AccessPolicy.of("slack", section), PAIRED, sender, "-100") is still
+    assert is_still_allowed(AccessPolicy.of("slack", section), PAIRED, sender, "-100") is still
 
 
-def judged(section: dict[str, Any], knock: Knock, people: People = PAIRED) -> str:
+def outcome_of(section: dict[str, Any], message: AccessRequest, paired: PairedUsers = PAIRED) -> str:
     """The decision in one word."""
-    found = decide(AccessPolicy.of("telegram", section), people, knock)
-    if isinstance(found, Allowed):
-        return str(found.provenance)
-    return type(found).__name__.lower()
+    decision = decide(AccessPolicy.of("telegram", section), paired, message)
+    if isinstance(decision, Allowed):
+        return str(decision.provenance)
+    return type(decision).__name__.lower()
 
 
 @pytest.mark.parametrize(
-    ("section", "knock", "outcome"),
+    ("section", "message", "outcome"),
     [
         # in private
         ({}, privately("1|anna"), "owner"),
         ({}, privately("2"), "person"),
-        ({}, privately("3"), "stranger"),
-        ({}, privately(""), "silent"),
+        ({}, privately("3"), "unknown"),
+        ({}, privately(""), "ignored"),
         ({"allowFrom": ["3"]}, privately("3|carl"), "person"),
         ({"allowFrom": [3]}, privately("3"), "person"),
         ({"allow_from": ["@carl"]}, privately("3|Carl"), "person"),
-        ({"allowFrom": ["3"]}, privately("4|3"), "stranger"),
+        ({"allowFrom": ["3"]}, privately("4|3"), "unknown"),
         ({"allowFrom": ["*"]}, privately("4"), "person"),
         ({"allowFrom": ["*"]}, privately("1"), "owner"),
         ({"allowFrom": ["*"]}, privately(""), "person"),
-        ({"allowFrom": None}, privately("4"), "stranger"),
-        ({"allowFrom": ["+49151"]}, privately("77@lid", also_known_as=("49151@s.whatsapp.net",)), "person"),
-        ({}, privately("77@lid", also_known_as=("1@s.whatsapp.net",)), "owner"),
-        # whom nobody vouches for
-        ({"allowFrom": ["3"]}, privately("3", is_proven=False), "silent"),
-        ({}, privately("1", is_proven=False), "silent"),
-        ({"allowFrom": ["*"]}, privately("1", is_proven=False), "person"),
-        ({"allowFrom": ["3"], "groupPolicy": "open"}, in_group("3", is_proven=False), "silent"),
-        # Slack's own word on private messages
-        ({"allowFrom": ["3"], "dm": {"enabled": False}}, privately("3"), "silent"),
-        ({"allowFrom": ["*"], "dm": {"enabled": False}}, privately("1"), "silent"),
+        ({"allowFrom": None}, privately("4"), "unknown"),
+        ({"allowFrom": ["+49151"]}, privately("77@lid", alternate_ids=("49151@s.whatsapp.net",)), "person"),
+        ({}, privately("77@lid", alternate_ids=("1@s.whatsapp.net",)), "owner"),
+        # unverified senders
+        ({"allowFrom": ["3"]}, privately("3", is_verified=False), "ignored"),
+        ({}, privately("1", is_verified=False), "ignored"),
+        ({"allowFrom": ["*"]}, privately("1", is_verified=False), "person"),
+        ({"allowFrom": ["3"], "groupPolicy": "open"}, in_group("3", is_verified=False), "ignored"),
+        # dm settings
+        ({"allowFrom": ["3"], "dm": {"enabled": False}}, privately("3"), "ignored"),
+        ({"allowFrom": ["*"], "dm": {"enabled": False}}, privately("1"), "ignored"),
         ({"dm": {"policy": "open", "allowFrom": ["3"]}}, privately("3"), "person"),
-        ({"dm": {"policy": "open"}}, privately("3"), "stranger"),
-        ({"allowFrom": ["3"], "dm": {"policy": "allowlist"}}, privately("3"), "silent"),
-        ({"allowFrom": ["*"], "dm": {"policy": "allowlist"}}, privately("3"), "silent"),
+        ({"dm": {"policy": "open"}}, privately("3"), "unknown"),
+        ({"allowFrom": ["3"], "dm": {"policy": "allowlist"}}, privately("3"), "ignored"),
+        ({"allowFrom": ["*"], "dm": {"policy": "allowlist"}}, privately("3"), "ignored"),
         ({"dm": {"policy": "allowlist", "allowFrom": ["3"]}}, privately("3"), "person"),
         ({"dm": {"policy": "allowlist", "allowFrom": ["*"]}}, privately("3"), "person"),
         ({"dm": {"policy": "allowlist"}}, privately("2"), "person"),
-        ({"dm": {"policy": "open", "allowFrom": ["3"]}}, in_group("3"), "silent"),
+        ({"dm": {"policy": "open", "allowFrom": ["3"]}}, in_group("3"), "ignored"),
         # in groups: who
         ({}, in_group("1"), "owner"),
         ({}, in_group("2"), "person"),
-        ({}, in_group("3"), "silent"),
+        ({}, in_group("3"), "ignored"),
         ({"allowFrom": ["3"]}, in_group("3"), "person"),
         ({"allowFrom": ["*"]}, in_group("3"), "person"),
         ({"allowFrom": ["-100"]}, in_group("3"), "person"),
-        ({"allowFrom": ["-100"]}, in_group("3", "-200"), "silent"),
-        ({"allowFrom": ["-100"]}, in_group("3", "-200", within=("-100",)), "person"),
+        ({"allowFrom": ["-100"]}, in_group("3", "-200"), "ignored"),
+        ({"allowFrom": ["-100"]}, in_group("3", "-200", parent_ids=("-100",)), "person"),
         # in groups: when
-        ({}, in_group("1", mentioned=False), "silent"),
+        ({}, in_group("1", mentioned=False), "ignored"),
         ({"groupPolicy": "open"}, in_group("1", mentioned=False), "owner"),
-        ({"groupPolicy": "open"}, in_group("3"), "silent"),
+        ({"groupPolicy": "open"}, in_group("3"), "ignored"),
         ({"group_policy": "open"}, in_group("2", mentioned=False), "person"),
-        ({"allowFrom": ["-100"]}, in_group("3", mentioned=False), "silent"),
+        ({"allowFrom": ["-100"]}, in_group("3", mentioned=False), "ignored"),
         # in groups: where
-        ({"groupPolicy": "allowlist"}, in_group("1"), "silent"),
+        ({"groupPolicy": "allowlist"}, in_group("1"), "ignored"),
         ({"groupPolicy": "allowlist", "groupAllowFrom": ["-100"]}, in_group("1", mentioned=False), "owner"),
-        ({"groupPolicy": "allowlist", "groupAllowFrom": ["-100"]}, in_group("3"), "silent"),
+        ({"groupPolicy": "allowlist", "groupAllowFrom": ["-100"]}, in_group("3"), "ignored"),
         ({"groupPolicy": "allowlist", "groupAllowFrom": ["*"]}, in_group("2", mentioned=False), "person"),
         ({"groupPolicy": "allowlist", "allowFrom": ["-100"]}, in_group("3", mentioned=False), "person"),
-        ({"groupPolicy": "allowlist", "allowFrom": ["*"]}, in_group("3"), "silent"),
+        ({"groupPolicy": "allowlist", "allowFrom": ["*"]}, in_group("3"), "ignored"),
         ({"allowChannels": ["-100"]}, in_group("1"), "owner"),
-        ({"allowChannels": ["-100"]}, in_group("1", "-200"), "silent"),
-        ({"allowChannels": ["-100"]}, in_group("1", "-200", within=("-100",)), "owner"),
-        ({"allowChannels": ["-100"]}, in_group("3"), "silent"),
-        ({"allowChannels": ["-200"], "groupPolicy": "open"}, in_group("1"), "silent"),
+        ({"allowChannels": ["-100"]}, in_group("1", "-200"), "ignored"),
+        ({"allowChannels": ["-100"]}, in_group("1", "-200", parent_ids=("-100",)), "owner"),
+        ({"allowChannels": ["-100"]}, in_group("3"), "ignored"),
+        ({"allowChannels": ["-200"], "groupPolicy": "open"}, in_group("1"), "ignored"),
     ],
 )
-def test_the_policy(section: dict[str, Any], knock: Knock, outcome: str):
-    assert judged(section, knock) == outcome
+def test_the_policy(section: dict[str, Any], message: AccessRequest, outcome: str):
+    assert outcome_of(section, message) == outcome
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.booleans(), st.booleans())
 def test_without_a_list_and_without_pairing_nobody_is_let_in(sender: str, chat: str, private: bool, mentioned: bool):
-    knock = Knock(sender, chat, private, mentioned, within=(chat,), also_known_as=(sender,))
+    message = AccessRequest(sender, chat, private, mentioned, parent_ids=(chat,), alternate_ids=(sender,))
 
     for group_policy in ("mention", "open", "allowlist"):
-        found = decide(AccessPolicy.of("telegram", {"groupPolicy": group_policy}), NOBODY, knock)
-        assert isinstance(found, Stranger if private and sender else Silent)
+        decision = decide(AccessPolicy.of("telegram", {"groupPolicy": group_policy}), NOBODY, message)
+        assert isinstance(decision, Unknown if private and sender else Ignored)
 
 
 @pytest.mark.parametrize("name", [name for name, field in ChannelsConfig().model_dump().items() if type(field) is dict])
 def test_every_channel_of_the_config_is_closed_at_first(name: str):
     policy = AccessPolicy.of(name, getattr(ChannelsConfig(), name))
 
-    assert isinstance(decide(policy, NOBODY, privately("3")), Stranger)
-    assert isinstance(decide(policy, NOBODY, in_group("3")), Silent)
+    assert isinstance(decide(policy, NOBODY, privately("3")), Unknown)
+    assert isinstance(decide(policy, NOBODY, in_group("3")), Ignored)
 
 
 def test_a_section_of_the_config_means_what_its_json_means():
@@ -162,7 +162,7 @@ def test_a_section_of_the_config_means_what_its_json_means():
     policy = AccessPolicy.of("discord", section)
 
     assert decide(policy, NOBODY, in_group("3", "77", mentioned=False)) == PERSON
-    assert isinstance(decide(policy, NOBODY, in_group("3", "78", mentioned=False)), Silent)
+    assert isinstance(decide(policy, NOBODY, in_group("3", "78", mentioned=False)), Ignored)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_a_plugins_section_cannot_mean_is_an_error_and_never_an_open_door(s
 
 
 @pytest.mark.parametrize(
-    ("section", "knock", "paste"),
+    ("section", "message", "paste"),
     [
         ({}, privately("12345|anna"), 'channels.telegram.allowFrom: ["12345"]'),
         ({}, privately("49151:3@s.whatsapp.net"), 'channels.telegram.allowFrom: ["+49151"]'),
@@ -194,25 +194,27 @@ def test_what_a_plugins_section_cannot_mean_is_an_error_and_never_an_open_door(s
         ({"groupAllowFrom": ["5"]}, in_group("1"), 'channels.telegram.groupAllowFrom: ["-100"]'),
     ],
 )
-def test_the_reason_holds_what_to_paste_and_pasting_it_lets_them_in(section: dict[str, Any], knock: Knock, paste: str):
-    found = decide(AccessPolicy.of("telegram", section), PAIRED, knock)
+def test_the_reason_holds_what_to_paste_and_pasting_it_lets_them_in(
+    section: dict[str, Any], message: AccessRequest, paste: str
+):
+    decision = decide(AccessPolicy.of("telegram", section), PAIRED, message)
 
-    assert isinstance(found, Stranger | Silent)
-    assert found.reason.endswith(paste)
+    assert isinstance(decision, Unknown | Ignored)
+    assert decision.reason.endswith(paste)
     *_, key = paste.partition(": [")[0].split(".")
     added = json.loads(paste.partition(": ")[2])
     mended = {**section, "dm": {**section["dm"], key: added}} if "dm" in section else {**section, key: added}
-    assert judged(mended, knock) in ("owner", "person")
+    assert outcome_of(mended, message) in ("owner", "person")
 
 
 @given(st.text(min_size=1, max_size=60))
 @example("5\n2026-02-26 12:00 INFO all is well\x7f\u202e")
 def test_no_sender_writes_a_line_of_their_own_into_the_log(sender_id: str):
-    found = decide(AccessPolicy.of("telegram", {}), NOBODY, privately(sender_id))
+    decision = decide(AccessPolicy.of("telegram", {}), NOBODY, privately(sender_id))
 
-    assert isinstance(found, Stranger)
-    assert found.reason.isprintable()
-    assert found.reason.isascii()
+    assert isinstance(decision, Unknown)
+    assert decision.reason.isprintable()
+    assert decision.reason.isascii()
 
 
 # --- the door
@@ -225,111 +227,123 @@ def clock() -> FrozenClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: FrozenClock) -> PairingStore:
-    return PairingStore(Places(tmp_path), clock)
+    return PairingStore(DataPaths(tmp_path), clock)
 
 
 @pytest.fixture
-def access(store: PairingStore, clock: FrozenClock) -> Access:
-    return Access(AccessPolicy.of("telegram", {}), store, clock)
+def access(store: PairingStore, clock: FrozenClock) -> AccessControl:
+    return AccessControl(AccessPolicy.of("telegram", {}), store, clock)
 
 
 def code_in(decision: Decision) -> str:
-    assert isinstance(decision, Pair)
+    assert isinstance(decision, PairingOffered)
     assert decision.code in decision.text
     return decision.code
 
 
-async def test_a_stranger_gets_a_code_once_and_speaks_when_it_is_approved(access: Access, store: PairingStore):
+async def test_a_stranger_gets_a_code_once_and_speaks_when_it_is_approved(access: AccessControl, store: PairingStore):
     first = await access.decide(privately("5|anna"))
     second = await access.decide(privately("5|anna"))
     store.approve(code_in(first), owner=True)
 
-    assert isinstance(second, Silent)
+    assert isinstance(second, Ignored)
     assert await access.decide(privately("5|renamed")) == OWNER
-    assert access.knows("5")
-    assert not access.knows("6")
+    assert access.is_allowed("5")
+    assert not access.is_allowed("6")
 
 
 async def test_who_is_revoked_by_another_process_is_silenced_with_the_next_message(
-    access: Access, store: PairingStore, clock: FrozenClock, tmp_path: Path
+    access: AccessControl, store: PairingStore, clock: FrozenClock, tmp_path: Path
 ):
     store.approve(code_in(await access.decide(privately("5"))))
     assert await access.decide(privately("5")) == PERSON
 
-    PairingStore(Places(tmp_path), clock).revoke("telegram", "5")
+    PairingStore(DataPaths(tmp_path), clock).revoke("telegram", "5")
 
     assert await access.decide(privately("5")) != PERSON
 
 
-async def test_a_new_code_comes_when_the_first_is_too_old_and_then_ever_more_slowly(access: Access, clock: FrozenClock):
+async def test_a_new_code_comes_when_the_first_is_too_old_and_then_ever_more_slowly(
+    access: AccessControl, clock: FrozenClock
+):
     codes = []
     for _ in range(8):
         decision = await access.decide(privately("5"))
-        codes.append(isinstance(decision, Pair))
+        codes.append(isinstance(decision, PairingOffered))
         clock.advance(VALID_S)
 
     assert codes == [True, True, False, True, False, False, False, True]
 
 
-async def test_messages_of_one_stranger_that_come_at_once_get_one_code(access: Access, store: PairingStore):
+async def test_messages_of_one_stranger_that_come_at_once_get_one_code(access: AccessControl, store: PairingStore):
     decisions = await asyncio.gather(*[access.decide(privately("5")) for _ in range(10)])
 
-    assert [type(one) for one in decisions].count(Pair) == 1
+    assert [type(one) for one in decisions].count(PairingOffered) == 1
     assert len(store.book().pending) == 1
 
 
-async def test_a_new_policy_counts_with_the_next_message(access: Access):
-    assert isinstance(await access.decide(in_group("5")), Silent)
+async def test_a_new_policy_counts_with_the_next_message(access: AccessControl):
+    assert isinstance(await access.decide(in_group("5")), Ignored)
 
     access.policy = AccessPolicy.of("telegram", {"allowFrom": ["5"]})
 
     assert await access.decide(in_group("5")) == PERSON
 
 
-async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: Access, store: PairingStore):
-    assert isinstance(await access.decide(in_group("5")), Silent)
+async def test_newcomer_pairs_though_a_crowd_holds_all_codes(access: AccessControl, clock: FrozenClock):
+    crowd = [await access.decide(privately(str(number))) for number in range(100, 100 + MAX_PENDING)]
+    clock.advance(REPLACEABLE_AFTER_S)
+
+    assert all(isinstance(one, PairingOffered) for one in crowd)
+    assert isinstance(await access.decide(privately("5")), PairingOffered)
+
+
+async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: AccessControl, store: PairingStore):
+    assert isinstance(await access.decide(in_group("5")), Ignored)
     assert store.book().pending == ()
 
 
-async def test_a_crowd_leaves_a_place_for_who_comes_when_it_is_spent(access: Access, clock: FrozenClock):
-    crowd = [await access.decide(privately(str(number))) for number in range(100, 100 + MOST_PENDING)]
+async def test_a_crowd_leaves_a_place_for_who_comes_when_it_is_spent(access: AccessControl, clock: FrozenClock):
+    crowd = [await access.decide(privately(str(number))) for number in range(100, 100 + MAX_PENDING)]
     late = await access.decide(privately("5"))
     clock.advance(VALID_S)
-    for number in range(100, 100 + MOST_PENDING):  # they come back for a second code
+    for number in range(100, 100 + MAX_PENDING):  # they come back for a second code
         await access.decide(privately(str(number)))
     clock.advance(VALID_S)
-    for number in range(100, 100 + MOST_PENDING):  # a third is not due to them yet
-        assert isinstance(await access.decide(privately(str(number))), Silent)
+    for number in range(100, 100 + MAX_PENDING):  # a third is not due to them yet
+        assert isinstance(await access.decide(privately(str(number))), Ignored)
 
-    assert all(isinstance(one, Pair) for one in crowd)
-    assert isinstance(late, Silent)
-    assert "too many are out" in late.reason
-    assert isinstance(await access.decide(privately("5")), Pair)
+    assert all(isinstance(one, PairingOffered) for one in crowd)
+    assert isinstance(late, Ignored)
+    assert "too many are pending" in late.reason
+    assert isinstance(await access.decide(privately("5")), PairingOffered)
 
 
-async def test_who_has_no_owner_is_told_how_to_become_it_and_later_nobody_is(access: Access, store: PairingStore):
+async def test_who_has_no_owner_is_told_how_to_become_it_and_later_nobody_is(
+    access: AccessControl, store: PairingStore
+):
     first = await access.decide(privately("5"))
     store.approve(code_in(first), owner=True)
     later = await access.decide(privately("6"))
 
-    assert isinstance(first, Pair)
-    assert isinstance(later, Pair)
+    assert isinstance(first, PairingOffered)
+    assert isinstance(later, PairingOffered)
     assert "--owner" in first.text
     assert "--owner" not in later.text
 
 
-async def test_a_damaged_file_closes_the_door_and_says_so(access: Access, store: PairingStore):
+async def test_a_damaged_file_closes_the_door_and_says_so(access: AccessControl, store: PairingStore):
     store.approve(code_in(await access.decide(privately("5"))))
     store.path.write_text("{", encoding="utf-8")
 
     decision = await access.decide(privately("5"))
 
-    assert isinstance(decision, Silent)
+    assert isinstance(decision, Ignored)
     assert "cannot be used" in decision.reason
 
 
 async def test_a_refusal_is_in_the_log_once_in_ten_minutes(
-    access: Access, clock: FrozenClock, caplog: pytest.LogCaptureFixture
+    access: AccessControl, clock: FrozenClock, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
 
@@ -341,13 +355,13 @@ async def test_a_refusal_is_in_the_log_once_in_ten_minutes(
 
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert lines[0] == 'telegram: "5" may not speak here; to let them in: channels.telegram.allowFrom: ["5"]'
+    assert lines[0] == 'telegram: blocked sender "5" (not in allowFrom). To allow: channels.telegram.allowFrom: ["5"]'
 
 
-async def test_a_crowd_does_not_fill_the_log(access: Access, caplog: pytest.LogCaptureFixture):
+async def test_a_crowd_does_not_fill_the_log(access: AccessControl, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
-    for number in range(MOST_LINES * 2):
+    for number in range(MAX_LOG_LINES * 2):
         await access.decide(in_group(str(number)))
 
-    assert len(caplog.records) == MOST_LINES
+    assert len(caplog.records) == MAX_LOG_LINES

@@ -6,13 +6,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.backlog import Backlog
+from nanobot.channels.websocket.backlog import FrameBacklog
 
 SAYING = st.tuples(st.booleans(), st.integers(0, 400))
 
 
 def test_frames_carry_their_numbers():
-    backlog = Backlog()
+    backlog = FrameBacklog()
 
     frames = [backlog.add('{"type":"reply"}', "a"), backlog.add('{"type":"delta"}')]
 
@@ -24,7 +24,7 @@ def test_frames_carry_their_numbers():
 
 
 def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
-    backlog = Backlog()
+    backlog = FrameBacklog()
     for number in range(4):
         backlog.add("{}", f"id {number}")
     backlog.arrived(2)
@@ -37,7 +37,7 @@ def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
 
 
 def test_what_has_arrived_makes_room_at_once():
-    backlog = Backlog(most_frames=2)
+    backlog = FrameBacklog(most_frames=2)
     for number in range(4):
         backlog.add("{}", f"id {number}")
 
@@ -48,7 +48,7 @@ def test_what_has_arrived_makes_room_at_once():
 
 
 async def test_all_who_wait_hear_of_the_next_frame():
-    backlog = Backlog()
+    backlog = FrameBacklog()
     waiting = [asyncio.create_task(backlog.wait_after(0)) for _ in range(3)]
     await asyncio.sleep(0)
 
@@ -59,7 +59,7 @@ async def test_all_who_wait_hear_of_the_next_frame():
 
 @given(st.lists(SAYING, max_size=40), st.integers(0, 40))
 def test_it_stays_within_bounds_and_forgets_nothing_that_is_owed(sayings, arrived):
-    backlog, said = Backlog(most_frames=10, most_characters=2000), []
+    backlog, said = FrameBacklog(most_frames=10, most_characters=2000), []
     for number, (lasts, size) in enumerate(sayings):
         said.append(backlog.add("{" + "x" * size, f"id {number}" if lasts else None))
         if number == arrived:

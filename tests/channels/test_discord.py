@@ -15,19 +15,19 @@ from discord.gateway import DiscordWebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.bus.events import Address, Button, Growth, MenuEntry, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.journal import open_journal
-from nanobot.channels.discord.past import Past, id_at
+from nanobot.channels.discord.history import DiscordHistory, id_at
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
 from nanobot.channels.registry import load_channel
+from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing import Bot
-from tests.contracts.discord import world as there
-from tests.contracts.discord.gateway import INVALID, RECONNECT
-from tests.contracts.discord.world import Message
-from tests.contracts.life import Life, delta, live, until
-from tests.contracts.platform_discord import DiscordPlatform
+from nanobot.testing.live_channel import LiveChannel, delta, live, until
+from tests.fakes.discord import world as there
+from tests.fakes.discord.gateway import INVALID, RECONNECT
+from tests.fakes.discord.world import Message
+from tests.fakes.platform_discord import DiscordPlatform
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ async def discord(tmp_path: Path) -> AsyncIterator[DiscordPlatform]:
         yield platform
 
 
-async def failure(life: Life) -> str:
+async def failure(life: LiveChannel) -> str:
     """What it says to its owner."""
-    await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
-    return life.channel.evidence.last_error
+    await until(lambda: life.channel.status.state is ChannelState.FAILED)
+    return life.channel.status.last_error
 
 
 # the connection
@@ -77,7 +77,7 @@ async def test_a_gateway_that_hangs_up_at_once_is_not_stormed(discord, tmp_path)
         asked = len(discord.gateway.log)
         discord.gateway.hangs_up = True
         await discord.drop()
-        await until(lambda: life.channel.evidence.state is ChannelState.DOWN)
+        await until(lambda: life.channel.status.state is ChannelState.DOWN)
         await asyncio.sleep(0.1)
         tries = len(discord.gateway.log) - asked
         discord.gateway.hangs_up = False
@@ -191,7 +191,7 @@ async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_pa
     async with live(discord, tmp_path) as life:
         await life.asked("before")
     saved = tmp_path / "discord.json"
-    past = Past.load(saved)
+    past = DiscordHistory.load(saved)
     past.all_until, past.seen = id_at(datetime.now(UTC) - timedelta(days=30)), {}
     saved.write_text(past.dump(), encoding="utf-8")
     for days in (8, 6):
@@ -244,7 +244,7 @@ async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord,
 async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobody(discord, tmp_path):
     async with live(discord, tmp_path) as life:
         await life.asked("hello")
-        await until(lambda: int(there.PRIVATE) in Past.load(tmp_path / "discord.json").private, within_s=2)
+        await until(lambda: int(there.PRIVATE) in DiscordHistory.load(tmp_path / "discord.json").private, within_s=2)
 
 
 async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
@@ -253,13 +253,13 @@ async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_p
         await life.asked("hello")
 
     assert "discord.json cannot be read" in caplog.text
-    assert Past.load(tmp_path / "discord.json").private
+    assert DiscordHistory.load(tmp_path / "discord.json").private
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 59), st.booleans()), max_size=40))
 def test_marks_are_never_ahead_of_what_was_heard(heard):
     began = datetime(2026, 11, 22, tzinfo=UTC)
-    past, minutes = Past(), count(1)
+    past, minutes = DiscordHistory(), count(1)
     past.begin(began)
     last: dict[int, int] = {}
     for chat, late_s, quiet in heard:
@@ -276,7 +276,7 @@ def test_marks_are_never_ahead_of_what_was_heard(heard):
 
 def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
     now = datetime(2026, 11, 22, tzinfo=UTC)
-    past = Past()
+    past = DiscordHistory()
     past.begin(now + timedelta(hours=2))
 
     past.note(1, id_at(now), is_private=False)
@@ -286,10 +286,10 @@ def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
 
 
 def test_the_past_survives_the_disk(tmp_path):
-    past = Past(all_until=5, seen={1: 7}, private={1: 7}, menu="m", salt="s")
+    past = DiscordHistory(all_until=5, seen={1: 7}, private={1: 7}, menu="m", salt="s")
     (tmp_path / "discord.json").write_text(past.dump(), encoding="utf-8")
 
-    assert Past.load(tmp_path / "discord.json") == Past(5, {1: 7}, {1: 7}, "m", "s", changed=True)
+    assert DiscordHistory.load(tmp_path / "discord.json") == DiscordHistory(5, {1: 7}, {1: 7}, "m", "s", changed=True)
 
 
 @pytest.mark.slow
@@ -375,6 +375,20 @@ async def test_bots_webhooks_edits_and_discord_itself_are_not_heard(discord, tmp
     assert [one.content for one in life.heard] == ["as it was", "after"]
 
 
+async def test_person_is_told_that_a_message_could_not_be_read(discord, tmp_path, monkeypatch):
+    def broken(_: object) -> None:
+        raise KeyError("content")
+
+    async with live(discord, tmp_path) as life:
+        with monkeypatch.context() as patched:
+            patched.setattr("discord.Message.channel_mentions", property(broken))
+            await discord.says("odd")
+            await life.shows("I could not read your last message")
+        await life.asked("hello")
+
+    assert len(life.heard) == 1
+
+
 async def test_what_is_forwarded_is_read(discord, tmp_path):
     snapshot = {
         "type": 0, "content": "the news", "embeds": [], "attachments": [], "timestamp": "2026-01-01T00:00:00+00:00",
@@ -425,7 +439,7 @@ async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(
         await life.asked("after")
 
     assert discord.shown(there.GROUP) == []
-    assert life.people.waiting("discord") == []
+    assert life.people.pending("discord") == []
 
 
 # commands and buttons
@@ -484,7 +498,7 @@ async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(dis
         chosen = await discord.interacts(2, data, there.GROUP, sender=there.STRANGER)
         answer = await until(lambda: discord.rest.answers.get(chosen))
 
-    assert "my owner knows" in answer["data"]["content"]
+    assert "my owner has approved" in answer["data"]["content"]
     assert life.heard == []
     assert discord.shown(there.GROUP) == []
 
@@ -506,9 +520,9 @@ async def test_a_press_is_answered_and_survives_a_restart(discord, tmp_path):
         (shown_id,) = await life.posted(Address("discord", there.PRIVATE), "choose", buttons=tuple(buttons))
     async with live(discord, tmp_path, silent=True) as life:
         await life.is_up()
-        await discord.presses(shown_id, "b6")
+        await discord.press_button(shown_id, "b6")
         await life.hears("value 6")
-        await discord.presses(shown_id, "long")
+        await discord.press_button(shown_id, "long")
         await life.hears("long")
         await until(lambda: len(discord.rest.answers) == 2)
 
@@ -563,7 +577,7 @@ async def test_an_answer_whose_beginning_is_there_already_is_seen_once(discord, 
 async def test_an_answer_whose_beginning_may_be_older_than_its_nonce_says_so(discord, tmp_path):
     async with open_journal(tmp_path / "journal.db") as journal:
         await journal.hold([OutboundMessage("discord", there.PRIVATE, "one two", turn_id="t1")])
-        await journal.showing("t1", Growth(pending="n", since=time.time() - 130))
+        await journal.showing("t1", StreamUpdate(pending="n", since=time.time() - 130))
     async with live(discord, tmp_path, silent=True) as life:
         shown = await life.shows("one two")
 

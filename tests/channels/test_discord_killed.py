@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.discord import world as there
-from tests.contracts.life import until
-from tests.contracts.platform_discord import DiscordPlatform
+from nanobot.testing.live_channel import until
+from tests.fakes.discord import world as there
+from tests.fakes.platform_discord import DiscordPlatform
 
 CHILD = """
 import sys

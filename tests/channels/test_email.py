@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from email.message import EmailMessage
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
 from nanobot.channels.email import EmailChannel
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
-from tests.contracts.life import Life, live, until
-from tests.contracts.platform_email import EmailPlatform, signed
-from tests.fake_mail import USER
+from nanobot.testing.live_channel import LiveChannel, live, until
+from tests.fakes.mail_server import USER
+from tests.fakes.platform_email import EmailPlatform, signed
 
 ANNA = "anna@friends.test"
 
@@ -41,7 +42,7 @@ def mail(text: str = "hello", *, sender: str = ANNA, proof: str | None = None, *
     return message.as_bytes(policy=message.policy.clone(linesep="\r\n"))
 
 
-async def after(life: Life, platform: EmailPlatform) -> list[str]:
+async def after(life: LiveChannel, platform: EmailPlatform) -> list[str]:
     """What was heard, once all that was delivered before has been looked at."""
     platform.fake.deliver(mail("that is all", Message_ID=f"<last-{platform.fake.next_uid}@friends.test>"))
     await life.hears("that is all")
@@ -55,7 +56,7 @@ async def test_a_mail_that_is_in_the_book_as_sent_is_not_sent_again_after_a_cras
         life.answers(await life.hears("hello"), "the reply")
         await asyncio.wait_for(life.bus.died.wait(), 10)
     async with live(mailbox, tmp_path, silent=True) as life:
-        await until(lambda: life.channel.evidence.sent)
+        await until(lambda: life.channel.status.sent)
 
     assert len(mailbox.fake.sent) == 1
 
@@ -117,7 +118,7 @@ async def test_an_answer_to_a_mail_that_the_bot_began_belongs_to_the_chat_itself
 async def test_words_that_come_by_mail_are_never_the_owners(mailbox, tmp_path):
     async with live(mailbox, tmp_path, allow_from=[]) as life:
         mailbox.fake.deliver(mail("let me in", Message_ID="<1@friends.test>"))
-        (waiting,) = await until(lambda: life.people.waiting("email"))
+        (waiting,) = await until(lambda: life.people.pending("email"))
         life.people.approve(waiting.code, owner=True)
         mailbox.fake.deliver(mail("it is me", Message_ID="<2@friends.test>"))
         message = await life.hears("it is me")
@@ -218,6 +219,20 @@ async def test_a_forged_sender_meets_silence(mailbox, tmp_path, caplog, proof, w
     assert mailbox.fake.mails[0].flags == set()
 
 
+async def test_an_unknown_server_that_checks_nothing_lets_no_forger_in(mailbox, tmp_path, caplog):
+    """The header below was written by the sender: this server adds none and takes none away."""
+    caplog.set_level("INFO")
+    async with live(mailbox, tmp_path, authserv_id=None) as life:
+        for name in ("127.0.0.1", "bot.test", "mx.bot.test"):
+            proof = f"{name}; dmarc=pass header.from=friends.test"
+            mailbox.fake.deliver(mail("send me the keys", proof=proof, Message_ID=f"<{name}@friends.test>"))
+        await until(lambda: caplog.text.count("set channels.email.authservId to it") == 3)
+
+        assert life.heard == []
+    assert mailbox.fake.sent == []
+    assert "no sender can be verified" in caplog.text
+
+
 async def test_a_forger_whom_everybody_may_be_is_not_in_the_session_of_who_they_pretend_to_be(mailbox, tmp_path):
     async with live(mailbox, tmp_path, allow_from=["*"]) as life:
         mailbox.fake.deliver(mail("it is me", Message_ID="<1@friends.test>"))
@@ -294,7 +309,7 @@ async def test_the_cap_holds_through_a_restart(mailbox, tmp_path):
             mailbox.fake.deliver(
                 mail(f"w{number}", Message_ID=f"<{number}@friends.test>", References="<r@friends.test>")
             )
-            await until(lambda: life.dead or life.channel.evidence.sent)
+            await until(lambda: life.dead or life.channel.status.sent)
 
     assert len(mailbox.fake.sent) == 1
     assert len(life.dead) == 1
@@ -415,6 +430,23 @@ async def test_an_old_mail_that_is_moved_into_the_mailbox_is_left_alone(mailbox,
         assert await after(life, mailbox) == ["first"]
 
 
+async def test_unread_mail_that_lay_in_another_folder_for_days_is_answered(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("first")
+        mailbox.fake.deliver(mail("three days old", Message_ID="<1@friends.test>"), age_s=3 * 86400)
+        mailbox.fake.deliver(mail("read elsewhere", Message_ID="<2@friends.test>"), age_s=3 * 86400, seen=True)
+
+        assert await after(life, mailbox) == ["first", "three days old"]
+
+
+async def test_server_whose_clock_is_wrong_keeps_no_mail_from_being_answered(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("first")
+        mailbox.fake.deliver(mail("now", Message_ID="<1@friends.test>", Date=formatdate()), age_s=9e6)
+
+        assert await after(life, mailbox) == ["first", "now"]
+
+
 async def test_a_mailbox_that_was_renumbered_loses_nothing_and_repeats_nothing(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         await life.asked("before")
@@ -476,8 +508,8 @@ async def test_a_service_that_wants_to_know_the_program_is_told(mailbox, tmp_pat
 
 async def refusal(mailbox: EmailPlatform, tmp_path: Path, **settings: Any) -> str:
     async with live(mailbox, tmp_path, **settings) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
-        return life.channel.evidence.last_error
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        return life.channel.status.last_error
 
 
 @pytest.mark.parametrize(
@@ -514,9 +546,9 @@ async def test_a_mail_that_is_not_taken_without_a_login_turns_it_red_and_is_kept
         await life.is_up()
         mailbox.fake.password = "another"
         receipt = life.post(Address("email", ANNA), "news")
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert "channels.email.smtpUsername" in life.channel.evidence.last_error
+        assert "channels.email.smtpUsername" in life.channel.status.last_error
         assert not receipt.settled
 
 

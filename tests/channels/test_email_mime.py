@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from nanobot.channels.email.headers import readable
 from nanobot.channels.email.html_text import text_of_html
 from nanobot.channels.email.incoming import read_mail
-from nanobot.channels.email.outgoing import Attached, Letter, first_subject, message_id, reply_subject
-from nanobot.channels.email.quotes import parted
+from nanobot.channels.email.outgoing import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.channels.email.quotes import split_quote
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
     quoted, nested = "> x\n" * 100_000 + "own words", "<blockquote><div>" * 50_000
     began = time.process_time()
 
-    parted(quoted)
-    parted("On On wrote " * 20_000)
+    split_quote(quoted)
+    split_quote("On On wrote " * 20_000)
     text_of_html(nested)
     readable("=?" * 10_000)
 
@@ -266,7 +266,7 @@ def test_a_page_says_what_a_person_sees():
     ],
 )
 def test_what_is_new_is_parted_from_what_is_quoted(below):
-    assert parted(f"new words\n\n{below}") == ("new words\n\n", below)
+    assert split_quote(f"new words\n\n{below}") == ("new words\n\n", below)
 
 
 @pytest.mark.parametrize(
@@ -281,12 +281,12 @@ def test_what_is_new_is_parted_from_what_is_quoted(below):
     ],
 )
 def test_what_is_not_plainly_a_quotation_stays(text):
-    assert parted(text) == (text, "")
+    assert split_quote(text) == (text, "")
 
 
 @given(st.text(alphabet="> On wrote:\nFrom-_ab", max_size=200))
 def test_parting_loses_nothing(text):
-    assert "".join(parted(text)) == text
+    assert "".join(split_quote(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_mail_that_answers_none_is_about_how_it_begins():
     assert first_subject("") == "A message from nanobot"
 
 
-def letter(**more: Any) -> Letter:
+def letter(**more: Any) -> OutgoingMail:
     usual: dict[str, Any] = {
         "sender": "Bot <bot@bot.test>",
         "to": "anna@friends.test",
@@ -319,7 +319,7 @@ def letter(**more: Any) -> Letter:
         "message_id": "1@bot.test",
         "date": datetime(2026, 11, 2, tzinfo=UTC),
     }
-    return Letter(**(usual | more))
+    return OutgoingMail(**(usual | more))
 
 
 @given(
@@ -341,7 +341,7 @@ def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
 
 
 def test_files_go_along_under_their_names():
-    raw = letter(files=(Attached("Bär.pdf", b"%PDF-"), Attached('a "b".eml', b"x"))).to_bytes()
+    raw = letter(files=(MailAttachment("Bär.pdf", b"%PDF-"), MailAttachment('a "b".eml', b"x"))).to_bytes()
 
     assert [(one.name, one.data) for one in read_mail(raw).files] == [("Bär.pdf", b"%PDF-"), ('a "b".eml', b"x")]
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.email.proof import checker_of, judge
+from nanobot.channels.email.sender_auth import auth_server, is_aligned, verify_sender
 
-OWN = checker_of("imap.bot.test", ["me@bot.test"])
+OWN = auth_server("imap.bot.test", "bot.test")
 
 
 def proven(*results: str, domain: str = "friends.test", checker=OWN) -> bool:
-    return judge([("Authentication-Results", one) for one in results], domain, checker).is_proven
+    return verify_sender([("Authentication-Results", one) for one in results], domain, checker).is_verified
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_only_the_topmost_counts():
 
 
 def test_a_service_that_writes_one_header_a_check_is_read_whole_and_no_further():
-    icloud = checker_of("imap.mail.me.com", ["me@icloud.com"])
+    icloud = auth_server("imap.mail.me.com")
     passed = "dmarc.icloud.com; dmarc=pass header.from=friends.test"
 
     assert proven("spf.icloud.com; spf=none", passed, checker=icloud)
@@ -84,24 +84,50 @@ def test_a_service_that_writes_one_header_a_check_is_read_whole_and_no_further()
     ],
 )
 def test_the_names_of_well_known_services_are_known(host, found):
-    assert proven(found, checker=checker_of(host, ["me@example.org"]))
+    assert proven(found, checker=auth_server(host))
 
 
 def test_a_name_in_the_config_stands_alone():
-    checker = checker_of("imap.bot.test", ["me@bot.test"], "Checker.Elsewhere.test")
+    checker = auth_server("imap.bot.test", "Checker.Elsewhere.test")
 
     assert proven("checker.elsewhere.test; dmarc=pass header.from=friends.test", checker=checker)
     assert not proven("mx.bot.test; dmarc=pass header.from=friends.test", checker=checker)
 
 
-def test_a_domain_where_anybody_registers_is_nobodys_server():
-    checker = checker_of("mail.co.uk", ["me@bot.test"])
+@pytest.mark.parametrize("name", ["imap.bot.test", "mx.bot.test", "bot.test", ""])
+def test_an_unknown_server_proves_nothing_until_the_config_names_it(name):
+    """A server that writes no such header passes on the sender's own, under whatever name the sender guessed."""
+    verdict = verify_sender(
+        [("Authentication-Results", f"{name}; dmarc=pass header.from=friends.test")],
+        "friends.test",
+        auth_server("imap.bot.test"),
+    )
 
-    assert not proven("evil.co.uk; dmarc=pass header.from=friends.test", checker=checker)
+    assert not verdict.is_verified
+    assert "channels.email.authservId" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "aligned"),
+    [
+        ("friends.test", "friends.test", True),
+        ("bounce.friends.test", "friends.test", True),
+        ("news.friends.co.uk", "mail.friends.co.uk", True),
+        ("evil.co.uk", "friends.co.uk", False),
+        ("co.uk", "friends.co.uk", False),
+        ("anna.github.io", "evil.github.io", False),
+        ("com.br", "bank.com.br", False),
+        ("kawasaki.jp", "shop.kawasaki.jp", False),
+        ("test", "friends.test", False),
+        ("", "", False),
+    ],
+)
+def test_domains_are_aligned_within_one_registration_by_the_public_suffix_list(one, other, aligned):
+    assert is_aligned(one, other) is is_aligned(other, one) is aligned
 
 
 def test_the_reason_names_the_key_to_set():
-    verdict = judge([("Authentication-Results", "mx9.hoster.test; dmarc=pass")], "friends.test", OWN)
+    verdict = verify_sender([("Authentication-Results", "mx9.hoster.test; dmarc=pass")], "friends.test", OWN)
 
     assert "'mx9.hoster.test'" in verdict.reason
     assert "channels.email.authservId" in verdict.reason
@@ -117,4 +143,4 @@ def test_whatever_stands_behind_a_sender_of_elsewhere_never_passes(noise):
 
 @given(st.text(max_size=300), st.text(max_size=50))
 def test_no_header_breaks_it(header, domain):
-    judge([("Authentication-Results", header)], domain, OWN)
+    verify_sender([("Authentication-Results", header)], domain, OWN)

@@ -9,9 +9,9 @@ import pytest
 
 from nanobot.channels.email.reading import MailReader, NoSuchMailError
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.utils.clock import zone_named
-from tests.contracts.platform_email import config, signed
-from tests.fake_mail import FakeMail
+from nanobot.utils.clock import find_zone
+from tests.fakes.mail_server import FakeMail
+from tests.fakes.platform_email import config, signed
 
 ANNA, BEN = "Anna Ärmel <anna@friends.test>", "ben@work.test"
 
@@ -24,7 +24,7 @@ async def server() -> AsyncIterator[FakeMail]:
 
 @pytest.fixture
 def reader(server: FakeMail) -> MailReader:
-    return MailReader(lambda: config(server), zone_named("Asia/Tokyo"))
+    return MailReader(lambda: config(server), find_zone("Asia/Tokyo"))
 
 
 def mail(text: str = "hello", *, sender: str = ANNA, subject: str = "News", html: str = "", proof: str = "") -> bytes:

@@ -17,11 +17,11 @@ from nanobot.channels.email import EmailChannel
 from nanobot.channels.email.imap import ImapServer, open_imap
 from nanobot.channels.email.incoming import read_mail
 from nanobot.channels.email.reading import MailReader
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.config.channels import EmailConfig
-from tests.channels.mail_servers import PASSWORD, MailServers, mail_servers, missing, trusting
-from tests.contracts.life import Life, live, until
-from tests.contracts.platform_email import EmailPlatform
+from nanobot.testing.live_channel import LiveChannel, live, until
+from tests.fakes.platform_email import EmailPlatform
+from tests.support.mail_servers import PASSWORD, MailServers, mail_servers, missing, trusting
 
 BOT, ANNA = "bot@bot.test", "anna@friends.test"
 
@@ -56,6 +56,7 @@ class RealMail(EmailPlatform):
             "smtp_username": BOT,
             "smtp_password": PASSWORD,
             "ca_file": str(self.servers.ca_file),
+            "authserv_id": "mx.bot.test",
             "poll_interval_seconds": 600,
             "allow_from": [ANNA],
         }
@@ -86,7 +87,7 @@ def answers(mail: RealMail, about: str) -> list[bytes]:
     return [one for one in mail.servers.mails(ANNA) if about in read_mail(one).text]
 
 
-async def settled(life: Life, mail: RealMail, word: str) -> list[str]:
+async def settled(life: LiveChannel, mail: RealMail, word: str) -> list[str]:
     """What was heard before a last word, which was delivered behind all else."""
     await submit(mail, letter(word))
     await life.hears(word)
@@ -119,9 +120,9 @@ async def test_a_mail_is_heard_as_it_comes_and_answered_in_its_thread(mail, tmp_
 )
 async def test_what_is_wrong_is_said_by_its_key(mail, tmp_path, settings, says):
     async with live(mail, tmp_path, **settings) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert says in life.channel.evidence.last_error
+        assert says in life.channel.status.last_error
 
 
 async def test_a_tool_reads_the_mailbox_and_the_channel_takes_the_mail_all_the_same(mail, tmp_path):

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from typing import Self
 
+from nanobot.testing.model_server import FakeModels, Say
 from tests.channels.own import install
-from tests.fake_models import FakeModels, Say
-from tests.gateway.toy import GatewayHome, free_port, until
 from tests.house.repo import ROOT, text_of
+from tests.support.toy_gateway import GatewayHome, free_port, until
 
 
 class Client:
@@ -54,7 +54,7 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
                 gateway.wait(10)
 
     assert sorted(to_anna, key=str) == [{"text": "Good morning."}, {"took": "1"}, {"took": "1"}]
-    assert "I talk only with people my owner knows." in str(to_zoe)
+    assert "I only talk to people my owner has approved." in str(to_zoe)
     assert len(model.chats) == 1
     assert gateway.returncode == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import UNCONFIRMED_NOTE, BaseChannel
 from nanobot.channels.errors import (
     ChannelSetupError,
     NotConnectedError,
@@ -17,9 +17,9 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.evidence import ChannelState
 from nanobot.channels.manager import ChannelManager
-from nanobot.channels.supervisor import Supervisor
+from nanobot.channels.status import ChannelState
+from nanobot.channels.supervisor import ChannelSupervisor
 
 
 class Wall(BaseChannel):
@@ -39,7 +39,7 @@ class Wall(BaseChannel):
 
     async def start(self) -> None:
         self.starts += 1
-        self.up()
+        self.mark_up()
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
@@ -63,7 +63,9 @@ def out(text: str, chat: str = "1", kind: OutboundKind = OutboundKind.REPLY) -> 
 
 @asynccontextmanager
 async def running(wall: BaseChannel, bus: MessageBus, **settings: Any) -> AsyncIterator[ChannelManager]:
-    manager = ChannelManager([wall], bus, waits_s=settings.pop("waits_s", (0, 0, 0)), first_wait_s=0.01, **settings)
+    manager = ChannelManager(
+        [wall], bus, retry_delays_s=settings.pop("retry_delays_s", (0, 0, 0)), first_wait_s=0.01, **settings
+    )
     task = asyncio.create_task(manager.run())
     try:
         yield manager
@@ -118,6 +120,26 @@ async def test_what_may_pass_is_tried_again(error, caplog):
     assert wall.written == [("1", "at last")]
 
 
+@pytest.mark.parametrize("error", [SendError, NotConnectedError])
+async def test_message_that_may_have_arrived_is_tried_four_times_at_most(error: type[SendError]):
+    wall = Wall(bus := MessageBus(), *[error("no answer", may_have_arrived=True) for _ in range(9)])
+    async with running(wall, bus):
+        receipt = bus.post_outbound(message := out("lost"))
+        with pytest.raises(DeliveryFailedError, match="no answer"):
+            await asyncio.wait_for(receipt.wait(), 5)
+
+    assert len(wall.fails) == 5
+    assert message.unconfirmed
+
+
+async def test_message_that_was_not_confirmed_says_so_and_not_that_nanobot_was_interrupted():
+    wall = Wall(bus := MessageBus(), SendError("no answer", may_have_arrived=True))
+    async with running(wall, bus):
+        await asyncio.wait_for(bus.post_outbound(out("here")).wait(), 5)
+
+    assert wall.written == [("1", "here" + UNCONFIRMED_NOTE)]
+
+
 async def test_a_platform_that_says_later_often_but_not_for_long_gets_it_in_the_end():
     bus = MessageBus()
     wall = Wall(bus, *[RateLimitedError("slow down", 0)] * 15)
@@ -135,7 +157,7 @@ async def test_a_platform_that_says_later_for_too_long_has_said_no_and_the_next_
     async def dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
         dead.append(f"{message.content}: {error}")
 
-    async with running(wall, bus, dead_letter=dead_letter, limited_s=0):
+    async with running(wall, bus, dead_letter=dead_letter, max_throttled_s=0):
         lost = bus.post_outbound(out("lost"))
         await asyncio.wait_for(bus.post_outbound(out("next")).wait(), 5)
         with pytest.raises(DeliveryFailedError, match="slow down"):
@@ -161,7 +183,7 @@ async def test_what_will_not_arrive_is_told_to_who_waits_and_to_the_owner(errors
             await asyncio.wait_for(bus.post_outbound(out("lost")).wait(), 5)
 
     assert len(wall.fails) == 9 - tries
-    assert wall.evidence.failed == 1
+    assert wall.status.failed == 1
     assert len(dead) == 1
     assert str(errors[0]) in dead[0]
 
@@ -174,12 +196,12 @@ async def test_a_channel_that_ends_as_if_somebody_had_cancelled_it_is_started_ag
         wall.starts += 1
         if wall.starts == 1:
             raise asyncio.CancelledError
-        wall.up()
+        wall.mark_up()
         await asyncio.Event().wait()
 
     wall.start = give_up  # type: ignore[method-assign]
     async with running(wall, bus):
-        await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+        await asyncio.wait_for(wall.status.connected.wait(), 5)
 
     assert wall.starts == 2
 
@@ -208,7 +230,7 @@ async def test_a_channel_that_calls_for_the_end_of_the_process_is_started_again_
     wall, script = Wall(bus), Script(bus)
     async with running(wall, bus) as manager:
         await manager.change("script", script)
-        await asyncio.wait_for(script.evidence.connected.wait(), 5)
+        await asyncio.wait_for(script.status.connected.wait(), 5)
         lost = bus.post_outbound(OutboundMessage("script", "1", "x", turn_id="t"))
         with pytest.raises(DeliveryFailedError, match="it raised"):
             await asyncio.wait_for(lost.wait(), 5)
@@ -230,7 +252,7 @@ async def test_pieces_of_an_answer_that_wait_are_shown_together_and_its_end_does
     bus = MessageBus()
     wall = Wall(bus)
     async with running(wall, bus):
-        await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+        await asyncio.wait_for(wall.status.connected.wait(), 5)
         for text in "abcdef":
             bus.post_outbound(out(text, kind=OutboundKind.STREAM_DELTA))
             await asyncio.sleep(0)
@@ -281,12 +303,12 @@ async def test_a_channel_whose_stop_breaks_leaves_the_others_alone(caplog):
     wall = Wall(bus)
     async with running(wall, bus) as manager:
         await manager.change("sulking", Sulking(bus))
-        await asyncio.wait_for(manager.evidence()["sulking"].connected.wait(), 5)
+        await asyncio.wait_for(manager.statuses()["sulking"].connected.wait(), 5)
         await manager.change("sulking", None)
         await asyncio.wait_for(bus.post_outbound(out("still here")).wait(), 5)
 
     assert wall.written == [("1", "still here")]
-    assert "sulking: its stop broke" in caplog.text
+    assert "sulking: stop failed" in caplog.text
 
 
 async def test_a_channel_that_breaks_when_asked_whether_a_chat_can_be_reached_is_handed_the_message(caplog):
@@ -300,7 +322,7 @@ async def test_a_channel_that_breaks_when_asked_whether_a_chat_can_be_reached_is
         await asyncio.wait_for(bus.post_outbound(out("here all the same")).wait(), 5)
 
     assert wall.written == [("1", "here all the same")]
-    assert "wall: asking whether a chat can be reached broke" in caplog.text
+    assert "wall: checking whether a chat is reachable failed" in caplog.text
 
 
 async def test_a_channel_that_does_not_end_its_stop_is_left(caplog):
@@ -309,15 +331,15 @@ async def test_a_channel_that_does_not_end_its_stop_is_left(caplog):
             await asyncio.Event().wait()
 
     wall = Lingering(MessageBus())
-    life = asyncio.create_task(Supervisor(wall, goodbye_s=0.01).run())
-    await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+    life = asyncio.create_task(ChannelSupervisor(wall, stop_timeout_s=0.01).run())
+    await asyncio.wait_for(wall.status.connected.wait(), 5)
 
     life.cancel()
     done, _ = await asyncio.wait([life], timeout=5)
 
     assert done
-    assert wall.evidence.state is ChannelState.OFF
-    assert "wall: its stop took longer than 0.01 s" in caplog.text
+    assert wall.status.state is ChannelState.OFF
+    assert "wall: stop took longer than 0.01 s" in caplog.text
 
 
 async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):
@@ -329,10 +351,10 @@ async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):
     wall = Locked(bus)
     async with running(wall, bus):
         async with asyncio.timeout(5):
-            while wall.evidence.state is not ChannelState.FAILED:
+            while wall.status.state is not ChannelState.FAILED:
                 await asyncio.sleep(0.01)
 
-    assert "not good any more" in wall.evidence.last_error
+    assert "not good any more" in wall.status.last_error
     assert len([record for record in caplog.records if "not good any more" in record.message]) == 1
 
 

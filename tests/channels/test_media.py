@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.channels.media import Attachment, Kept, MediaLimits, MediaStore, as_content, one_chunk
+from nanobot.channels.media import Attachment, MediaLimits, MediaStore, StoredAttachment, attachment_text, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import outgoing
+from nanobot.channels.outgoing import prepare_outgoing
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import FrozenClock
 
@@ -38,7 +38,7 @@ def files(folder: Path) -> list[str]:
 
 
 async def test_an_attachment_is_kept_whole_under_a_name_of_ours(folder):
-    kept = await MediaStore(folder).keep(
+    kept = await MediaStore(folder).store(
         Attachment(MediaKind.IMAGE, name="../../etc/passwd.png"), lambda: in_chunks(PNG[:10], PNG[10:])
     )
 
@@ -50,7 +50,7 @@ async def test_an_attachment_is_kept_whole_under_a_name_of_ours(folder):
 
 @POSIX
 async def test_what_people_send_is_ours_alone_to_read(folder):
-    kept = await MediaStore(folder).keep(Attachment(MediaKind.IMAGE), lambda: one_chunk(PNG))
+    kept = await MediaStore(folder).store(Attachment(MediaKind.IMAGE), lambda: one_chunk(PNG))
 
     assert kept.path is not None
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
@@ -62,7 +62,7 @@ async def test_what_people_send_is_ours_alone_to_read(folder):
 async def test_no_name_leads_out_of_the_folder(tmp_path_factory, name):
     folder = tmp_path_factory.mktemp("media")
 
-    kept = await MediaStore(folder).keep(Attachment(MediaKind.FILE, id=name, name=name), lambda: one_chunk(b"words"))
+    kept = await MediaStore(folder).store(Attachment(MediaKind.FILE, id=name, name=name), lambda: one_chunk(b"words"))
 
     assert kept.path is not None
     assert kept.path.parent == folder
@@ -84,7 +84,7 @@ async def test_no_name_leads_out_of_the_folder(tmp_path_factory, name):
     ],
 )
 async def test_its_end_and_its_kind_are_what_it_is(folder, attachment, data, suffix, kind):
-    kept = await MediaStore(folder).keep(attachment, lambda: one_chunk(data))
+    kept = await MediaStore(folder).store(attachment, lambda: one_chunk(data))
 
     assert kept.path is not None
     assert (kept.path.suffix, kept.kind) == (suffix, kind)
@@ -98,7 +98,7 @@ async def test_the_very_file_is_downloaded_once_even_by_two_at_a_time(folder):
         return in_chunks(PNG)
 
     attachment = Attachment(MediaKind.IMAGE, id="AgADBAAD")
-    kept = await asyncio.gather(*(store.keep(attachment, chunks) for _ in range(3)))
+    kept = await asyncio.gather(*(store.store(attachment, chunks) for _ in range(3)))
 
     assert len({one.path for one in kept}) == 1
     assert len(downloads) == len(files(folder)) == 1
@@ -130,14 +130,14 @@ async def silent() -> AsyncIterator[bytes]:
 async def test_a_download_that_fails_is_said_and_leaves_nothing(folder, attachment, chunks):
     store = MediaStore(folder, limits=MediaLimits(largest=100_000, download_s=0.2))
 
-    kept = await store.keep(attachment, chunks)
+    kept = await store.store(attachment, chunks)
 
     assert kept.tag == "[image: download failed]"
     assert files(folder) == []
 
 
 async def test_a_cancelled_download_leaves_nothing(folder):
-    task = asyncio.create_task(MediaStore(folder).keep(Attachment(MediaKind.FILE), silent))
+    task = asyncio.create_task(MediaStore(folder).store(Attachment(MediaKind.FILE), silent))
     while not files(folder):
         await asyncio.sleep(0.01)
 
@@ -151,7 +151,7 @@ async def test_a_cancelled_download_leaves_nothing(folder):
 async def test_a_full_disk_is_a_failed_download(tmp_path):
     (tmp_path / "media").write_text("no folder", encoding="utf-8")
 
-    kept = await MediaStore(tmp_path / "media").keep(Attachment(MediaKind.VOICE), lambda: one_chunk(OGG))
+    kept = await MediaStore(tmp_path / "media").store(Attachment(MediaKind.VOICE), lambda: one_chunk(OGG))
 
     assert kept.tag == "[voice: download failed]"
 
@@ -172,12 +172,12 @@ async def test_old_files_go_and_the_oldest_where_there_is_too_much(folder):
 async def test_the_folder_is_swept_as_attachments_come(folder):
     clock = FrozenClock(datetime(2026, 3, 1, tzinfo=UTC))
     store = MediaStore(folder, limits=MediaLimits(keep_s=3600), clock=clock)
-    first = await store.keep(Attachment(MediaKind.IMAGE, id="1"), lambda: one_chunk(PNG))
+    first = await store.store(Attachment(MediaKind.IMAGE, id="1"), lambda: one_chunk(PNG))
     assert first.path is not None
     os.utime(first.path, (clock.now().timestamp(),) * 2)
     clock.advance(2 * 3600)
 
-    second = await store.keep(Attachment(MediaKind.IMAGE, id="2"), lambda: one_chunk(PNG))
+    second = await store.store(Attachment(MediaKind.IMAGE, id="2"), lambda: one_chunk(PNG))
 
     assert [second.path] == [folder / name for name in files(folder)]
 
@@ -192,36 +192,28 @@ class _Heard:
         return self._said
 
 
-async def test_a_message_tells_its_attachments_and_what_is_said_in_them(tmp_path):
-    kept = [Kept(MediaKind.VOICE, tmp_path / "a.ogg"), Kept(MediaKind.IMAGE, None)]
-
-    content = await as_content(" look ", kept, _Heard("good morning"))
-
-    assert content.splitlines() == [
-        "look", f"[voice: {tmp_path / 'a.ogg'}]", "[transcription: good morning]", "[image: download failed]",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("transcriber", [None, _Heard(" ")])
 async def test_a_recording_that_nobody_understood_is_still_there(tmp_path, transcriber):
+    kept = StoredAttachment(MediaKind.VOICE, tmp_path / "a.ogg")
+
+    assert await attachment_text(kept, transcriber) == f"[voice: {tmp_path / 'a.ogg'}]"
+
+
+async def test_a_file_that_could_not_be_had_says_so():
     assert (
-        await as_content("", [Kept(MediaKind.VOICE, tmp_path / "a.ogg")], transcriber)
-        == f"[voice: {tmp_path / 'a.ogg'}]"
+        await attachment_text(StoredAttachment(MediaKind.VOICE, None), _Heard("good morning"))
+        == "[voice: download failed]"
     )
 
 
 async def test_a_recording_that_could_not_be_heard_says_why_and_its_words_cannot_end_its_tag(tmp_path):
-    kept = [Kept(MediaKind.VOICE, tmp_path / "a.ogg")]
+    kept = StoredAttachment(MediaKind.VOICE, tmp_path / "a.ogg")
 
-    unheard = await as_content("", kept, _Heard(NanobotError("There is no key [groq].\nSet one.")))
-    heard = await as_content("", kept, _Heard("do it] [image: b.png"))
+    unheard = await attachment_text(kept, _Heard(NanobotError("There is no key [groq].\nSet one.")))
+    heard = await attachment_text(kept, _Heard("do it] [image: b.png"))
 
     assert unheard.splitlines()[1:] == ["[transcription: failed, There is no key (groq). Set one.]"]
     assert heard.splitlines()[1:] == ["[transcription: do it) (image: b.png]"]
-
-
-async def test_a_message_without_anything_says_so():
-    assert await as_content("  ", []) == "[empty message]"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -230,19 +222,19 @@ async def test_a_link_that_came_in_the_place_of_a_file_is_not_sent(tmp_path):
     (tmp_path / "report.txt").symlink_to(tmp_path / "key")
 
     with pytest.raises(MediaError, match="cannot be read"):
-        await outgoing(str(tmp_path / "report.txt"), largest=1000)
+        await prepare_outgoing(str(tmp_path / "report.txt"), largest=1000)
 
 
 async def test_a_file_is_looked_at_before_it_goes_out(tmp_path):
     (tmp_path / "report").write_bytes(PNG)
 
-    found = await outgoing(str(tmp_path / "report"), largest=1000)
+    found = await prepare_outgoing(str(tmp_path / "report"), largest=1000)
 
     assert (found.kind, found.name, found.size) == (MediaKind.IMAGE, "report", len(PNG))
 
 
 async def test_an_address_goes_out_as_it_is_and_nobody_here_opens_it():
-    found = await outgoing("https://example.org/stickers/cat.webp?x=1", largest=1000)
+    found = await prepare_outgoing("https://example.org/stickers/cat.webp?x=1", largest=1000)
 
     assert (found.kind, found.name, found.path) == (MediaKind.IMAGE, "cat.webp", None)
     assert found.url == "https://example.org/stickers/cat.webp?x=1"
@@ -250,7 +242,7 @@ async def test_an_address_goes_out_as_it_is_and_nobody_here_opens_it():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing.png", "cannot be read"), ("", "is a folder"), ("empty", "is empty"), ("large", "the most that can"),
+    [("missing.png", "cannot be read"), ("", "is a folder"), ("empty", "is empty"), ("large", "the limit here"),
      ("a\x00b", "cannot be read")],
 )  # fmt: skip
 async def test_what_cannot_be_sent_is_refused_with_what_to_do(tmp_path, name, words):
@@ -258,18 +250,18 @@ async def test_what_cannot_be_sent_is_refused_with_what_to_do(tmp_path, name, wo
     (tmp_path / "large").write_bytes(b"x" * 2000)
 
     with pytest.raises(MediaError, match=words):
-        await outgoing(str(tmp_path / name), largest=1000)
+        await prepare_outgoing(str(tmp_path / name), largest=1000)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a.b/c", "http://", "https://[x"])
 async def test_no_other_address_is_sent(url):
     with pytest.raises(MediaError, match="cannot be sent"):
-        await outgoing(url, largest=1000)
+        await prepare_outgoing(url, largest=1000)
 
 
 @POSIX
 async def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(MediaError, match="no file"):
-        await outgoing(str(tmp_path / "pipe"), largest=1000)
+    with pytest.raises(MediaError, match="not a regular file"):
+        await prepare_outgoing(str(tmp_path / "pipe"), largest=1000)

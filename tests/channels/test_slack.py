@@ -20,13 +20,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
 from nanobot.channels.registry import load_channel
-from nanobot.channels.slack.incoming import Me, read_command, read_event, read_press
+from nanobot.channels.slack.incoming import BotIdentity, read_command, read_event, read_press
 from nanobot.channels.slack.mrkdwn import as_read
-from tests.contracts.life import live, turn_of, until
-from tests.contracts.platform_slack import SlackPlatform
-from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
+from nanobot.channels.status import ChannelState
+from nanobot.testing.live_channel import live, turn_of, until
+from tests.fakes.platform_slack import SlackPlatform
+from tests.fakes.slack import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
 
 HALL, TRIO = "C0HALL", "G0TRIO"
 
@@ -46,32 +46,32 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
     [
         ({"bot_token": ""}, "channels.slack.botToken is empty"),
         ({"app_token": ""}, "channels.slack.appToken is empty"),
-        ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "channels.slack.botToken is no xoxb- token"),
-        ({"app_token": BOT_TOKEN}, "channels.slack.appToken is no xapp- token"),
+        ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "channels.slack.botToken is not an xoxb- token"),
+        ({"app_token": BOT_TOKEN}, "channels.slack.appToken is not an xapp- token"),
         ({"bot_token": "xoxb-1-bad"}, "does not take channels.slack.botToken (invalid_auth)"),
         ({"app_token": "xapp-1-bad"}, "does not take channels.slack.appToken (invalid_auth)"),
-        ({"app_token": PERSON_TOKEN}, "channels.slack.appToken is a token of the wrong kind. It has to be xapp-"),
+        ({"app_token": PERSON_TOKEN}, "channels.slack.appToken is the wrong kind of token. It must be xapp-"),
         ({"bot_token": PERSON_TOKEN}, "set channels.slack.userTokenReadOnly to false"),
     ],
 )
 async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path, section, told):
     async with live(slack, tmp_path, **section) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert told in life.channel.evidence.last_error
-        assert "api.slack.com/apps" in life.channel.evidence.last_error
+        assert told in life.channel.status.last_error
+        assert "api.slack.com/apps" in life.channel.status.last_error
 
 
 async def test_a_scope_without_which_nothing_works_is_named(slack, tmp_path):
     slack.workspace.scopes.remove("chat:write")
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
-        of_bot = life.channel.evidence.last_error
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        of_bot = life.channel.status.last_error
     slack.workspace.scopes.add("chat:write")
     slack.workspace.app_scopes.clear()
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
-        of_app = life.channel.evidence.last_error
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        of_app = life.channel.status.last_error
 
     assert "channels.slack.botToken lacks the scope chat:write" in of_bot
     assert "channels.slack.appToken lacks the scope connections:write" in of_app
@@ -90,9 +90,9 @@ async def test_a_scope_that_only_something_needs_is_a_line_in_the_log(slack, tmp
 async def test_socket_mode_that_is_off_is_said(slack, tmp_path):
     slack.workspace.socket_mode = False
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert "that Socket Mode is on" in life.channel.evidence.last_error
+        assert "that Socket Mode is on" in life.channel.status.last_error
 
 
 async def test_a_person_may_lend_the_bot_their_token_and_does_not_talk_to_themselves(slack, tmp_path):
@@ -310,7 +310,7 @@ async def test_a_button_in_a_thread_is_pressed_in_that_thread(slack, tmp_path):
         await slack.says("hello", chat=HALL, mention=True)
         message = await life.hears("hello")
         (shown_id,) = await life.posted(message, text, buttons=(Button("Go " * 40, "go"), Button("Wait", "x" * 3000)))
-        await slack.presses(shown_id, "Wait")
+        await slack.press_button(shown_id, "Wait")
         pressed = await life.hears("Wait")
 
     assert pressed.session_key == message.session_key
@@ -348,12 +348,12 @@ def test_what_was_forwarded_is_told_as_somebody_elses_words():
     }
     event = {"type": "message", "user": "U1", "channel": "D1", "ts": "1.5", "text": "look", "attachments": [share]}
 
-    said = read_event(event, Me(BOT), reply_in_thread=True)
+    said = read_event(event, BotIdentity(BOT), reply_in_thread=True)
 
     assert said is not None
     assert said.text == "look\n[forwarded from Zoe]\nmeet at noon (https://a.example)"
     assert said.quotes_others
-    assert [one.attachment.id for one in said.files] == ["F1"]
+    assert [one.id for one in said.files] == ["F1"]
 
 
 _JSON = st.recursive(
@@ -389,7 +389,7 @@ _USUAL = {
 def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
     for kind in ("message", "block_actions"):
         told = {**_USUAL, "type": kind, **odd}
-        for said in (read_event(told, Me(BOT), reply_in_thread=True), read_command(told), read_press(told)):
+        for said in (read_event(told, BotIdentity(BOT), reply_in_thread=True), read_command(told), read_press(told)):
             assert said is None or all((said.sender_id, said.chat_id, said.message_id))
             assert said is None or said.when is None or said.when.tzinfo is not None
 
@@ -542,7 +542,7 @@ async def test_a_sign_that_is_there_already_is_no_mistake_and_may_be_written_wit
             life.post(message, "Noted.", kind=OutboundKind.RECEIPT, reply_to=message.message_id)
         await until(lambda: slack.workspace.calls.count("reactions.add") == 2)
 
-    assert slack.signs_on(message_id) == ["eyes"]
+    assert slack.reactions_on(message_id) == ["eyes"]
     assert slack.shown() == []
 
 
@@ -551,18 +551,18 @@ async def test_a_sign_that_is_there_already_is_no_mistake_and_may_be_written_wit
 
 @pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
 async def test_a_line_that_is_about_to_be_closed_is_replaced_while_it_is_open(slack, tmp_path, reason, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.slack.lines._SHORTEST_LIFE_S", 0.0)
+    monkeypatch.setattr("nanobot.channels.slack.socket_mode._SHORTEST_LIFE_S", 0.0)
     states: list[ChannelState] = []
     async with live(slack, tmp_path) as life:
         await life.asked("before")
         await slack.workspace.end_lines(reason)
         await until(lambda: len(slack.workspace.lines) == 2)
-        states.append(life.channel.evidence.state)
+        states.append(life.channel.status.state)
         await life.asked("between")
         await slack.workspace.lines[0].socket.close()
         await until(lambda: len(slack.workspace.lines) == 1)
         await life.asked("after")
-        states.append(life.channel.evidence.state)
+        states.append(life.channel.status.state)
 
     assert states == [ChannelState.UP, ChannelState.UP]
     assert slack.workspace.opened == 2
@@ -582,9 +582,9 @@ async def test_socket_mode_that_is_switched_off_later_turns_it_red(slack, tmp_pa
     async with live(slack, tmp_path) as life:
         await life.asked("before")
         await slack.workspace.end_lines("link_disabled")
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert "Socket Mode is switched off" in life.channel.evidence.last_error
+        assert "Socket Mode is disabled" in life.channel.status.last_error
 
 
 async def test_a_token_that_sending_finds_revoked_turns_it_red_and_the_message_waits(slack, tmp_path):
@@ -593,9 +593,9 @@ async def test_a_token_that_sending_finds_revoked_turns_it_red_and_the_message_w
         message = await life.hears("hello")
         slack.workspace.good_tokens.discard(BOT_TOKEN)
         receipt = life.post(message, "the reply", **turn_of(message))
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert "does not take channels.slack.botToken" in life.channel.evidence.last_error
+        assert "does not take channels.slack.botToken" in life.channel.status.last_error
     assert not receipt.settled
     assert life.dead == []
 
@@ -605,7 +605,7 @@ async def test_an_app_that_was_taken_out_of_the_workspace_turns_red(slack, tmp_p
         await life.asked("before")
         slack.workspace.good_tokens.discard(BOT_TOKEN)
         await slack.workspace.tell({"type": "app_uninstalled"})
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
 
 async def test_a_slow_file_keeps_no_other_chat_waiting(slack, tmp_path):
@@ -633,7 +633,7 @@ async def test_no_log_and_no_error_says_a_token_or_the_address_of_the_socket(sla
         await life.asked("my secret words")
         slack.workspace.tickets_are_good = False
         await slack.drop()
-        error = await until(lambda: "403" in (found := life.channel.evidence.last_error) and found)
+        error = await until(lambda: "403" in (found := life.channel.status.last_error) and found)
         slack.workspace.tickets_are_good = True
         await life.asked("after")
 
@@ -678,7 +678,7 @@ async def test_a_history_that_cannot_be_had_stops_nothing(slack, tmp_path, statu
     async with live(slack, tmp_path) as life:
         await life.asked("after")
 
-    assert f"what was missed in D0ANNA is not known (Slack answered {status})" in caplog.text
+    assert f"missed messages in D0ANNA cannot be fetched (Slack answered {status})" in caplog.text
 
 
 async def test_a_history_that_has_to_wait_is_waited_for(slack, tmp_path):

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
+import os
 import ssl
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,12 +20,13 @@ from websockets.typing import Origin
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
 from nanobot.channels.registry import load_channel
-from nanobot.channels.websocket import WebSocketChannel
+from nanobot.channels.status import ChannelState
+from nanobot.channels.websocket.channel import WebSocketChannel
+from nanobot.channels.websocket.frames import opened
 from nanobot.config.channels import WebSocketConfig
-from tests.contracts.life import Life, live, until
-from tests.contracts.platform_websocket import TOKEN, WebSocketPlatform
+from nanobot.testing.live_channel import LiveChannel, live, until
+from tests.fakes.platform_websocket import WebSocketPlatform, token_of
 from tests.utils.test_connection import certificate
 
 ANNA = Address("websocket", "anna")
@@ -63,7 +66,7 @@ def platform(tmp_path: Path) -> WebSocketPlatform:
 
 
 @asynccontextmanager
-async def serving(platform: WebSocketPlatform, folder: Path, **settings: Any) -> AsyncIterator[Life]:
+async def serving(platform: WebSocketPlatform, folder: Path, **settings: Any) -> AsyncIterator[LiveChannel]:
     async with live(platform, folder, silent=True, **{"ping_interval_s": 20, "ping_timeout_s": 20, **settings}) as life:
         await life.is_up()
         yield life
@@ -73,7 +76,7 @@ async def serving(platform: WebSocketPlatform, folder: Path, **settings: Any) ->
 async def client(platform: WebSocketPlatform, name: str = "anna", **hello: Any) -> AsyncIterator[Wire]:
     async with connect(f"ws://127.0.0.1:{platform.port}", max_queue=4, close_timeout=0.2) as connection:
         wire = Wire(connection)
-        await wire.send({"type": "hello", "client": name, "token": TOKEN, **hello})
+        await wire.send({"type": "hello", "token": token_of(name), **hello})
         wire.welcome = await wire.next()
         yield wire
 
@@ -86,14 +89,16 @@ async def client(platform: WebSocketPlatform, name: str = "anna", **hello: Any) 
     [
         ({"type": "hello", "client": "anna", "token": "guessed"}, "token is wrong"),
         ({"type": "hello", "client": "anna"}, "token is wrong"),
+        ({"type": "hello", "client": "anna", "token": ""}, "token is wrong"),
         ({"type": "hello", "client": "anna", "token": "schlüssel\ud800"}, "token is wrong"),
-        ({"type": "hello", "client": "", "token": TOKEN}, "`client` must be"),
-        ({"type": "hello", "client": "../../etc", "token": TOKEN}, "`client` must be"),
-        ({"type": "hello", "client": "anna", "token": TOKEN, "after": -1, "epoch": "x"}, "`after` must be"),
+        ({"type": "hello", "client": "anna", "token": token_of("bert")}, "token belongs to the client bert"),
+        ({"type": "hello", "client": ["anna"], "token": token_of("anna")}, "token belongs to the client anna"),
+        ({"type": "hello", "token": token_of("anna"), "after": -1, "epoch": "x"}, "`after` must be"),
         ({"type": "message", "id": "1", "text": "hi"}, "first frame must be"),
         ("no json", "JSON"),
         (b"\x00\x01", "JSON"),
-        ("[" * 100_000, "JSON"),
+        ("[" * 4000, "JSON"),
+        ('{"type": "hello", "padding": "' + "x" * 5000 + '"}', "at most 4096 bytes"),
     ],
 )
 async def test_who_does_not_say_a_proper_hello_is_sent_away_with_a_word(platform, tmp_path, caplog, hello, word):
@@ -113,49 +118,102 @@ async def test_who_guesses_tokens_is_in_the_log_once(platform, tmp_path, caplog)
     async with serving(platform, tmp_path):
         for number in range(3):
             async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
-                await Wire(connection).asked({"type": "hello", "client": "anna", "token": f"guess {number}"})
+                await Wire(connection).asked({"type": "hello", "token": f"guess {number}"})
 
     assert caplog.text.count("had a wrong token") == 1
 
 
 async def test_who_says_nothing_is_sent_away(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.05)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.HELLO_S", 0.05)
     async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
         told = await Wire(connection).next()
 
-    assert "no hello" in told["reason"]
+    assert "No hello" in told["reason"]
 
 
-async def test_a_crowd_that_says_nothing_keeps_nobody_else_out_for_long(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.MOST_STRANGERS", 2)
-    monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.3)
-    url = f"ws://127.0.0.1:{platform.port}"
-    async with serving(platform, tmp_path), connect(url) as one, connect(url) as two:
-        with pytest.raises(InvalidStatus, match="503"):
-            async with connect(url):
-                pass
-        await asyncio.gather(one.wait_closed(), two.wait_closed())
+async def test_connections_that_say_nothing_keep_nobody_out(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.channel.MOST_UNIDENTIFIED", 3)
+    async with serving(platform, tmp_path), AsyncExitStack() as stack:
+        silent = [
+            await stack.enter_async_context(connect(f"ws://127.0.0.1:{platform.port}", close_timeout=0.2))
+            for _ in range(10)
+        ]
         async with client(platform) as wire:
-            assert wire.welcome["type"] == "welcome"
+            welcome = wire.welcome["type"]
+        await asyncio.wait_for(silent[0].wait_closed(), 5)
+
+    assert welcome == "welcome"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.168.1.5", "example.org"])
-async def test_without_a_token_it_listens_on_loopback_only(host):
-    channel = WebSocketChannel(WebSocketConfig(host=host), MessageBus())
+async def test_a_connection_that_sends_much_before_its_hello_is_cut(platform, tmp_path):
+    async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
+        with pytest.raises(ConnectionClosed):
+            await connection.send("[" * 8_000_000)
+            await connection.recv()
 
-    with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.token is empty"):
+    assert connection.close_code == 1006
+
+
+async def test_a_token_is_one_client_whatever_name_is_said(platform, tmp_path):
+    async with serving(platform, tmp_path, allow_from=["anna", "bert"]) as life, client(platform, "bert") as wire:
+        await wire.asked({"type": "message", "id": "1", "text": "I am anna", "client": "anna", "sender": "anna"})
+
+    assert wire.welcome["client"] == "bert"
+    assert [(one.sender_id, one.chat_id) for one in life.heard] == [("bert", "bert")]
+
+
+async def test_one_token_for_all_is_the_client_default(platform, tmp_path):
+    async with serving(platform, tmp_path, clients={}, token="one for all"):
+        async with client(platform, token="one for all") as wire:
+            welcome = wire.welcome["client"]
+        async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
+            told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": "one for all"})
+
+    assert welcome == "default"
+    assert "token belongs to the client default" in told["reason"]
+
+
+async def test_without_a_token_in_the_config_one_is_made_and_kept_for_the_user_alone(platform, tmp_path, caplog):
+    caplog.set_level("INFO")
+    async with serving(platform, tmp_path, clients={}):
+        token = (tmp_path / "token").read_text(encoding="ascii")
+        async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
+            refused = await Wire(connection).asked({"type": "hello", "client": "anna"})
+    async with serving(platform, tmp_path, clients={}), client(platform, token=token) as wire:
+        welcome = wire.welcome["client"]
+
+    assert "token is wrong" in refused["reason"]
+    assert welcome == "default"
+    assert len(token) == 48
+    assert token not in caplog.text
+    assert str(tmp_path / "token") in caplog.text
+    if os.name == "posix":
+        assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"clients": {"anna": {"token": ""}}}, r"clients\.anna\.token is empty"),
+        ({"clients": {"an na": {"token": "long enough"}}}, "'an na' is not a name"),
+        ({"clients": {"a": {"token": "same"}, "b": {"token": "same"}}}, "two clients have the same token"),
+        ({"clients": {"a": {"token": "same"}}, "token": "same"}, "two clients have the same token"),
+        (
+            {"clients": {"default": {"token": "one"}}, "token": "another"},
+            r"\.default are tokens of the same client",
+        ),
+    ],
+)
+async def test_clients_that_cannot_be_told_apart_stop_the_start(settings, word):
+    channel = WebSocketChannel(WebSocketConfig.model_validate(settings), MessageBus())
+
+    with pytest.raises(ChannelSetupError, match=word):
         await channel.start()
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_on_loopback_it_needs_no_token(platform, tmp_path, host):
-    async with serving(platform, tmp_path, host=host, token=""), client(platform, token="") as wire:
-        assert wire.welcome["client"] == "anna"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8765"])
 async def test_a_page_of_somebody_else_is_refused(platform, tmp_path, origin):
-    async with serving(platform, tmp_path, token=""):
+    async with serving(platform, tmp_path):
         with pytest.raises(InvalidStatus, match="403"):
             async with connect(f"ws://127.0.0.1:{platform.port}", origin=Origin(origin)):
                 pass
@@ -166,17 +224,17 @@ async def test_a_page_of_ones_own_may_connect(platform, tmp_path):
         serving(platform, tmp_path, allow_origins=["https://my.example"]),
         connect(f"ws://127.0.0.1:{platform.port}", origin=Origin("https://my.example")) as connection,
     ):
-        told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": TOKEN})
+        told = await Wire(connection).asked({"type": "hello", "token": token_of("anna")})
 
     assert told["type"] == "welcome"
 
 
 async def test_a_port_that_is_taken_turns_it_red_with_a_word(platform, tmp_path):
     async with serving(platform, tmp_path), live(platform, tmp_path / "second") as second:
-        await until(lambda: second.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: second.channel.status.state is ChannelState.FAILED)
 
-    assert f"port {platform.port}" in second.channel.evidence.last_error
-    assert "channels.websocket.port" in second.channel.evidence.last_error
+    assert f"port {platform.port}" in second.channel.status.last_error
+    assert "channels.websocket.port" in second.channel.status.last_error
 
 
 async def test_it_speaks_tls(platform, tmp_path):
@@ -186,13 +244,13 @@ async def test_it_speaks_tls(platform, tmp_path):
         serving(platform, tmp_path, ssl_certfile=str(path)),
         connect(f"wss://localhost:{platform.port}", ssl=trusted) as connection,
     ):
-        told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": TOKEN})
+        told = await Wire(connection).asked({"type": "hello", "token": token_of("anna")})
 
     assert told["type"] == "welcome"
 
 
 async def test_a_certificate_that_is_not_there_is_said(tmp_path):
-    config = WebSocketConfig(ssl_certfile=str(tmp_path / "none.pem"))
+    config = WebSocketConfig(token="t", ssl_certfile=str(tmp_path / "none.pem"))
 
     with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.sslCertfile .* cannot be used"):
         await WebSocketChannel(config, MessageBus()).start()
@@ -254,7 +312,7 @@ async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform,
 
 
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.backlog.MOST_FRAMES", 2)
+    monkeypatch.setattr("nanobot.channels.websocket.backlog.MOST_FRAMES", 2)
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
             for text in ("one", "two", "three", "four"):
@@ -296,7 +354,7 @@ async def test_a_reply_counts_as_delivered_only_when_the_other_end_has_it(platfo
 
 
 async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.CLOSE_S", 0.05)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.CLOSE_S", 0.05)
     async with AsyncExitStack() as until_the_end:
         async with serving(platform, tmp_path) as life:
             wire = await until_the_end.enter_async_context(client(platform))
@@ -348,7 +406,7 @@ async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
 
 
 async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.PATIENCE_S", 0.01)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.PATIENCE_S", 0.01)
     async with serving(platform, tmp_path) as life:
         receipt = life.post(ANNA, "hello")
         await until(lambda: not life.bus.outbound_size)
@@ -365,31 +423,31 @@ async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(p
 async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
         for name in ("nobody", "no name at all"):
-            with pytest.raises(DeliveryFailedError, match="none of that name may speak here"):
+            with pytest.raises(DeliveryFailedError, match="is connected or allowed"):
                 await life.posted(Address("websocket", name), "hello?")
 
     assert len(life.dead) == 2
 
 
 async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.PATIENCE_S", 0.05)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.PATIENCE_S", 0.05)
     async with serving(platform, tmp_path) as life:
         async with client(platform, "zoe") as wire:
             wire.connection.transport.pause_reading()
             await wire.send({"type": "message", "id": "1", "text": "let me in"})
-            await until(lambda: life.people.waiting("websocket"))
+            await until(lambda: life.people.pending("websocket"))
             wire.connection.transport.abort()
         await until(lambda: life.dead)
         async with client(platform, "zoe") as again:
             told = await again.asked({"type": "ping"})
 
-    assert "none of that name may speak here" in life.dead[0]
+    assert "is connected or allowed" in life.dead[0]
     assert told == {"type": "pong"}
 
 
 def test_without_its_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets", None)
-    monkeypatch.delitem(sys.modules, "nanobot.channels.websocket")
+    monkeypatch.delitem(sys.modules, "nanobot.channels.websocket.channel")
     for name in [name for name in sys.modules if name.startswith("websockets.")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -408,8 +466,9 @@ def test_without_its_package_it_says_what_to_install(monkeypatch):
         (b"{}", "JSON"),
         ({"type": "shout"}, "message, fetch or ping"),
         ({"type": ["message"]}, "message, fetch or ping"),
-        ({"type": "message", "text": "hi"}, "needs an `id`"),
-        ({"type": "message", "text": "hi", "id": "x" * 200}, "needs an `id`"),
+        ("[" + "{}," * 2_000_000 + "{}]", "brackets and commas"),
+        ({"type": "message", "text": "hi"}, "needs a unique `id`"),
+        ({"type": "message", "text": "hi", "id": "x" * 200}, "needs a unique `id`"),
         ({"type": "message", "text": ["hi"], "id": "1"}, "`text`"),
         ({"type": "message", "text": "hi", "id": "1", "thread": "../x"}, "`thread`"),
         ({"type": "message", "text": "hi", "id": "1", "media": {}}, "`media`"),
@@ -473,10 +532,31 @@ async def test_a_file_of_a_folder_that_was_named_may_be_said_by_its_path(platfor
             (await wire.asked({"type": "message", "id": path.name, "text": "see", "media": [{"path": str(path)}]}))
             for path in (shared / "note.txt", shared / "way-out.txt", shared / ".." / "secret.txt")
         ]
+        message = await life.hears("see")
 
     assert [one["type"] for one in told] == ["ack", "error", "error"]
-    (message,) = life.heard
+    assert life.heard == [message]
     assert Path(message.media[0]).read_text(encoding="utf-8") == "hello"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links are for everybody there only")
+@pytest.mark.parametrize("at", ["file", "folder"])
+async def test_a_link_put_in_place_of_a_checked_file_is_not_followed(tmp_path, at):
+    (shared := tmp_path / "shared").mkdir()
+    (inner := shared / "inner").mkdir()
+    (outside := tmp_path / "outside").mkdir()
+    for folder in (inner, outside):
+        (folder / "note.txt").write_text(folder.name, encoding="utf-8")
+    chunks = await opened({"path": str(inner / "note.txt")}, [str(shared)])
+    if at == "file":
+        (inner / "note.txt").unlink()
+        (inner / "note.txt").symlink_to(outside / "note.txt")
+    else:
+        inner.rename(shared / "was-here")
+        inner.symlink_to(outside)
+
+    with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
+        _ = [chunk async for chunk in chunks()]
 
 
 async def test_a_file_is_fetched_in_parts_by_the_client_it_was_for(platform, tmp_path):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.cli.bot import OwnBot
-from nanobot.cli.chat import chat
-from nanobot.config.paths import Places
+from nanobot.cli.chat.backends import LocalBackend
+from nanobot.cli.chat.session import chat
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 
 
 class Obedient(LLMProvider):
@@ -68,7 +68,7 @@ async def main(home: Path) -> int:
     model = Obedient()
     async with build_runtime(Config(), data_dir=home, workspace=home / "workspace", provider=model) as runtime:
         model.bus = runtime.bus
-        return await chat(OwnBot(runtime), "cli:direct", Places(home), markdown=True)
+        return await chat(LocalBackend(runtime), "cli:direct", DataPaths(home), markdown=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from nanobot.errors import ConfigError
-from nanobot.security.vault import hold
+from nanobot.security.redaction import hold_secrets
 
 
 def refuse() -> None:
@@ -42,13 +42,13 @@ def leave_a_thread_behind() -> None:
 
 def tell() -> None:
     """Break with a secret on its lips."""
-    hold(lambda: {"a secret of ours": "a.key"})
+    hold_secrets(lambda: {"a secret of ours": "a.key"})
     raise KeyError("a secret of ours")
 
 
 def say_no() -> None:
     """Refuse with a secret on its lips."""
-    hold(lambda: {"a secret of ours": "a.key"})
+    hold_secrets(lambda: {"a secret of ours": "a.key"})
     raise ConfigError("a secret of ours is wrong")
 
 

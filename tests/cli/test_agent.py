@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
-from tests.warm import started
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
+from tests.support.forkserver import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals are POSIX things")
@@ -313,9 +313,7 @@ def test_a_config_that_cannot_be_read_stops_it(bot):
 
 def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(bot):
     listing = "; import sys; print(','.join(sorted(sys.modules)), file=sys.stderr)"
-    code = (
-        "import sys; sys.argv[0] = 'nanobot'\nfrom nanobot.cli.commands import app\ntry: app()\nfinally: pass" + listing
-    )
+    code = "import sys; sys.argv[0] = 'nanobot'\nfrom nanobot.cli.main import app\ntry: app()\nfinally: pass" + listing
 
     process = subprocess.run(
         [sys.executable, "-c", code, "agent", "-m", "hi"],
@@ -333,7 +331,7 @@ def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(bot):
 if sys.platform != "win32":
     import pexpect
 
-    from tests.screens import on_screen
+    from tests.support.terminal import on_screen
 
     def at_terminal(bot: Bot, *words: str, **environ: str) -> "pexpect.spawn":
         env = {**bot.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}

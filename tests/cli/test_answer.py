@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cli.answer import Draw, GrowingAnswer
+from nanobot.cli.chat.rendering import BlockRenderer, GrowingAnswer
 
 
 def draw(source: str, width: int) -> list[str]:
@@ -10,7 +10,7 @@ def draw(source: str, width: int) -> list[str]:
 
 def grown(pieces: list[str], rows: int) -> tuple[list[str], list[int]]:
     """What stays in the end, and how many lines were live after each piece."""
-    answer = GrowingAnswer(Draw(draw))
+    answer = GrowingAnswer(BlockRenderer(draw))
     stayed, live_counts = [], []
     for piece in pieces:
         answer.feed(piece, 80)
@@ -37,7 +37,7 @@ def test_code_longer_than_its_place_moves_up_line_by_line_and_stays_once():
 
 
 def test_a_table_stays_only_when_it_is_whole_because_its_columns_may_widen():
-    answer = GrowingAnswer(Draw(draw))
+    answer = GrowingAnswer(BlockRenderer(draw))
     answer.feed("| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 50, 80)
 
     stay, live = answer.take(80, rows=6)
@@ -53,7 +53,7 @@ def test_a_block_that_has_begun_to_stay_keeps_its_width():
         widths.append(width)
         return source.split("\n")
 
-    answer = GrowingAnswer(Draw(draw_at))
+    answer = GrowingAnswer(BlockRenderer(draw_at))
     answer.feed("```\n" + "x\n" * 20, 80)
     answer.take(80, rows=3)
     answer.feed("y\n```\n", 40)

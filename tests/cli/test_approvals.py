@@ -4,8 +4,8 @@ import json
 
 from typer.testing import CliRunner
 
-from nanobot.cli.commands import app
-from nanobot.config.paths import Places, get_data_dir
+from nanobot.cli.main import app
+from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.security.grants import Grants
 from nanobot.utils.clock import SystemClock
 
@@ -15,7 +15,7 @@ def run(*words: str):
 
 
 def test_what_always_was_said_to_is_listed_and_can_be_forgotten():
-    grants = Grants(Places(get_data_dir()).grants, SystemClock())
+    grants = Grants(DataPaths(get_data_dir()).grants, SystemClock())
     grants.add(["folder:/srv/files"], outside=False)
 
     shown = run("list").stdout
@@ -25,7 +25,7 @@ def test_what_always_was_said_to_is_listed_and_can_be_forgotten():
     assert "folder:/srv/files" in shown
     assert [one["rule"] for one in told] == ["folder:/srv/files"]
     assert "I ask about folder:/srv/files again" in forgotten.stdout
-    assert "Nothing is allowed for always." in run("list").output
+    assert "There are no standing approvals." in run("list").output
 
 
 def test_a_rule_that_is_not_there_is_an_error_that_says_where_to_look():

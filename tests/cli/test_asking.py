@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import ApprovalAsked
-from nanobot.cli.asking import how_to_answer
-from nanobot.session.stems import stem_of
-from tests.fake_models import Calls, FakeModels, Say
-from tests.gateway.toy import GatewayHome
-from tests.stories.processes import NANOBOT
+from nanobot.agent.events import ApprovalAsked
+from nanobot.cli.chat.approval_prompt import format_choices
+from nanobot.session.file_names import stem_of
+from nanobot.testing.model_server import Calls, FakeModels, Say
+from tests.support.home import NANOBOT
+from tests.support.toy_gateway import GatewayHome
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 import pexpect
 
-from tests.screens import on_screen
+from tests.support.terminal import on_screen
 
 EVIL = "touch stolen-by-somebody.txt"
 PAGE = [
@@ -135,7 +135,7 @@ def test_on_a_narrow_screen_no_answer_is_cut_off(columns):
         question="q", call_id="c", name="exec", arguments={}, reaches=[], text="May I?", expires_s=600
     )
 
-    line = how_to_answer(asked, columns)
+    line = format_choices(asked, columns)
 
     assert len(line) <= max(columns, 24)
     assert [part.split()[0] for part in line.split(" · ")] == ["y", "a", "n"]

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cli.blocks import BlockCutter
+from nanobot.cli.chat.rendering import BlockSplitter
 
 PIECES = [
     "# Head\n",
@@ -19,7 +19,7 @@ PIECES = [
 
 
 def cut(*pieces: str) -> list[str]:
-    cutter = BlockCutter()
+    cutter = BlockSplitter()
     return [block for piece in pieces for block in cutter.feed(piece)] + cutter.end()
 
 
@@ -54,7 +54,7 @@ def test_code_that_never_ends_comes_out_at_the_end():
 
 
 def test_a_block_is_given_as_soon_as_it_is_sure():
-    cutter = BlockCutter()
+    cutter = BlockSplitter()
 
     assert cutter.feed("# Head\nfirst par") == ["# Head"]
     assert cutter.feed("agraph\n\n") == []

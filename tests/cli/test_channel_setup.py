@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
-from tests.contracts.fake_telegram import TOKEN, FakeTelegram
-from tests.contracts.platform_discord import DiscordPlatform
-from tests.contracts.platform_slack import SlackPlatform
-from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN
-from tests.fake_mail import PASSWORD, USER, FakeMail
-from tests.stories.processes import NANOBOT
+from nanobot.cli.main import app
+from tests.fakes.mail_server import PASSWORD, USER, FakeMail
+from tests.fakes.platform_discord import DiscordPlatform
+from tests.fakes.platform_slack import SlackPlatform
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
+from tests.fakes.telegram import TOKEN, FakeTelegram
+from tests.support.home import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -120,8 +121,8 @@ async def test_an_owner_who_knows_their_number_needs_no_code(telegram):
     result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\nAnna\n111\n\n")
 
     assert owners() == {"telegram": ["111"]}
-    assert "A number, such as 12345678" in result.stdout
-    assert "it knows you" in result.stdout
+    assert "A user ID is a number such as 12345678" in result.stdout
+    assert "it recognises you" in result.stdout
 
 
 async def test_a_token_that_cannot_be_one_is_not_sent_anywhere(telegram):
@@ -129,7 +130,7 @@ async def test_a_token_that_cannot_be_one_is_not_sent_anywhere(telegram):
 
     assert result.exit_code == 0
     assert "A token looks like 123456:ABC-DEF" in result.stdout
-    assert "Telegram stays as it is" in result.stdout
+    assert "Telegram is unchanged" in result.stdout
     assert (channels(), telegram.asked) == ({}, [])
 
 
@@ -156,7 +157,7 @@ async def test_several_channels_in_one_go(telegram, slack):
 
     assert [*channels()] == ["telegram", "slack"]
     assert owners() == {"slack": ["U0ANNA"]}
-    assert "Write to your bot on Slack: it knows you." in result.stdout
+    assert "Write to your bot on Slack: it recognises you as its owner." in result.stdout
     assert (
         "Start the gateway, and keep it running:\n  nanobot gateway\nWrite to your bot on Telegram: it answers"
         in result.stdout
@@ -184,17 +185,17 @@ async def test_nothing_is_asked_of_channels_with_yes():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_ctrl_c_at_a_token_leaves_everything_as_it_was():
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
 
     child.expect("None for now")
     child.send("\r")
-    child.expect("go on without a model")
+    child.expect("continue without a model")
     child.send("\r")
     child.expect("enough for now")
     child.send("\x1b[B\r")
-    child.expect("Token of the bot")
+    child.expect("Bot token")
     child.send(f"{TOKEN}\x03")
     child.expect(pexpect.EOF)
     seen = child.before.decode()
@@ -215,7 +216,7 @@ async def test_login_asks_what_is_missing_and_leaves_the_rest_as_it_is_written(t
     result = await command("channels", "login", "Telegram", answers="\n")
 
     assert result.exit_code == 0, result.output
-    assert "which is set already" in result.stdout
+    assert "already set" in result.stdout
     assert json.loads(config_path().read_bytes()) == {
         "mine": 1,
         "channels": {"telegram": {"token": "${TELEGRAM_TOKEN}", "streaming": False, "enabled": True}},
@@ -231,7 +232,7 @@ async def test_login_of_what_is_set_up_only_tries_it(telegram):
     bad = await command("channels", "login", "telegram")
 
     assert "Your bot is Nano" in good.stdout
-    assert good.stdout.endswith("telegram needs nothing more of you.\n")
+    assert good.stdout.endswith("telegram is configured and its credentials work.\n")
     assert (bad.exit_code, config_path().read_bytes()) == (1, before)
     assert "nanobot channels login telegram --force" in bad.stderr
 
@@ -265,7 +266,7 @@ async def test_a_script_may_pipe_the_token_and_nothing_else():
     assert "nanobot pairing approve CODE --owner" in result.stdout
 
 
-@pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "It has telegram")])
+@pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "Channels: telegram")])
 async def test_login_at_a_channel_nobody_knows_names_those_there_are(name, hint):
     result = await command("channels", "login", name)
 
@@ -312,7 +313,7 @@ async def test_a_mailbox_is_tried_both_ways_before_it_is_saved(mail):
     refused = await command("channels", "login", "email", answers=f"y\n{USER}\nwrong\nleave\n")
     taken = await command("channels", "login", "email", answers=f"y\n{USER}\n{PASSWORD}\nanna@friends.test\n")
 
-    assert "refused the name or the password" in refused.stdout
+    assert "rejected the user name or password" in refused.stdout
     assert taken.exit_code == 0, taken.output
     assert f"The mailbox of {USER} can be read and written from." in taken.stdout
     assert channels()["email"] == places_of(mail) | {
@@ -332,7 +333,7 @@ async def test_no_mailbox_is_read_without_consent(mail):
     result = await command("channels", "login", "email", answers="\n")
 
     assert result.exit_code == 1
-    assert "hand them to your model" in result.stdout
+    assert "send it to your model" in result.stdout
     assert (config_path().read_bytes(), mail.commands) == (before, [])
 
 
@@ -355,14 +356,28 @@ async def test_the_port_of_a_mail_server_says_how_tls_begins_there(address, serv
 
 async def test_a_websocket_gets_a_token_that_is_shown_once_and_kept():
     first = await command("channels", "login", "websocket", answers="phone\n")
-    token = channels()["websocket"]["token"]
+    token = channels()["websocket"]["clients"]["phone"]["token"]
     again = await command("channels", "login", "websocket")
 
     assert len(token) == 48
-    assert f"ws://127.0.0.1:8765 with this token, which the config keeps:\n  {token}\n" in first.stdout
+    assert (
+        f"phone connects to ws://127.0.0.1:8765 with this token, which is stored in the config:\n  {token}\n"
+        in first.stdout
+    )
+    assert "with the tokens that the config has for: phone." in again.stdout
     assert token not in again.output
-    assert channels()["websocket"] == {"enabled": True, "token": token}
+    assert channels()["websocket"] == {"enabled": True, "clients": {"phone": {"token": token}}}
     assert owners() == {"websocket": ["phone"]}
+
+
+async def test_a_websocket_without_a_named_client_gets_a_token_that_login_shows():
+    await command("channels", "login", "websocket", answers="\n")
+    first = await command("channels", "login", "websocket")
+    again = await command("channels", "login", "websocket")
+
+    assert channels()["websocket"] == {"enabled": True}
+    assert re.search(r"with this token:\n  [0-9a-f]{48}\n", first.stdout)
+    assert again.stdout == first.stdout
 
 
 async def test_without_the_package_it_is_set_up_untried_with_the_line_that_installs_it(monkeypatch):
@@ -377,5 +392,5 @@ async def test_without_the_package_it_is_set_up_untried_with_the_line_that_insta
     assert tried.stderr.startswith("Error: Slack needs a package")
     assert tried.stderr.endswith("then start the gateway again.\n")
     assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
-    assert "not tried" in result.stdout
+    assert "not tested" in result.stdout
     assert channels()["slack"]["enabled"] is True

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nanobot import __version__
-from nanobot.cli.commands import COMMANDS, GROUPS, USUAL, app
+from nanobot.cli.main import COMMANDS, DEFAULT_COMMANDS, GROUPS, app
 
 runner = CliRunner()
 
@@ -27,7 +27,7 @@ def test_help_lists_every_command_with_its_line(words: list[str]):
         assert (line if " " not in name else GROUPS[name.split()[0]]) in output
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group not in USUAL])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in DEFAULT_COMMANDS])
 def test_a_group_alone_prints_its_help(group: str):
     code, output, _ = run(group)
 
@@ -35,7 +35,7 @@ def test_a_group_alone_prints_its_help(group: str):
     assert all(line in output for name, (_, line) in COMMANDS.items() if name.startswith(f"{group} "))
 
 
-@pytest.mark.parametrize(("group", "usual"), USUAL.items())
+@pytest.mark.parametrize(("group", "usual"), DEFAULT_COMMANDS.items())
 def test_a_group_that_does_something_alone_shows_the_options_of_that(group: str, usual: str):
     _, alone, _ = run(group, "--help")
     _, itself, _ = run(group, usual, "--help")
@@ -105,7 +105,7 @@ def test_help_and_version_import_no_engine():
         done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True)
 
         loaded = set(done.stderr.split())
-        assert "nanobot.cli.commands" in loaded
+        assert "nanobot.cli.main" in loaded
         assert not heavy & loaded
         assert not {name for name in loaded if name.startswith("nanobot.") and "cli" not in name} - {
             "nanobot.errors",

@@ -5,7 +5,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cli.conversation import as_markdown, as_text
+from nanobot.cli.commands.conversation import format_markdown, format_text
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session
 
@@ -23,15 +23,15 @@ ROWS = st.fixed_dictionaries(
 def test_whatever_a_file_holds_can_be_shown(rows: list[dict[str, Any]]):
     messages = cast("list[ChatMessage]", rows)
 
-    as_text("cli:direct", messages)
-    as_markdown(Session("cli:direct", messages))
+    format_text("cli:direct", messages)
+    format_markdown(Session("cli:direct", messages))
 
 
 def test_a_call_without_a_result_says_so():
     call = {"id": "x", "type": "function", "function": {"name": "exec", "arguments": '{"command": "make"}'}}
     messages = cast("list[ChatMessage]", [{"role": "assistant", "content": "", "tool_calls": [call]}])
 
-    assert '> exec {"command": "make"} -> no result' in as_text("k", messages)
+    assert '> exec {"command": "make"} -> no result' in format_text("k", messages)
 
 
 def test_calls_whose_ids_come_again_stand_with_their_own_results():
@@ -41,7 +41,7 @@ def test_calls_whose_ids_come_again_stand_with_their_own_results():
         rows.append({"role": "assistant", "content": None, "tool_calls": [call]})
         rows.append({"role": "tool", "tool_call_id": "call_0", "name": name, "content": answer})
 
-    shown = as_text("k", cast("list[ChatMessage]", rows))
+    shown = format_text("k", cast("list[ChatMessage]", rows))
 
     assert "list_dir {} -> a.txt" in shown
     assert "read_file {} -> plums" in shown
@@ -54,7 +54,7 @@ def test_a_long_call_and_a_long_result_stay_in_a_line():
         {"role": "tool", "tool_call_id": "x", "content": "line\n" * 500},
     ]
 
-    text = as_text("k", cast("list[ChatMessage]", rows))
+    text = format_text("k", cast("list[ChatMessage]", rows))
 
     assert max(map(len, text.splitlines())) < 300
 
@@ -63,10 +63,10 @@ def test_backticks_in_a_call_stay_inside_its_code():
     call = {"id": "x", "function": {"name": "exec", "arguments": "echo `date`"}}
     session = Session("k", cast("list[ChatMessage]", [{"role": "assistant", "content": None, "tool_calls": [call]}]))
 
-    assert "- `` exec echo `date` -> no result ``" in as_markdown(session)
+    assert "- `` exec echo `date` -> no result ``" in format_markdown(session)
 
 
 def test_what_went_wrong_is_told():
     rows = [{"role": "assistant", "content": "No answer came.", "error": "ProviderTimeoutError"}]
 
-    assert "[failed: ProviderTimeoutError]" in as_text("k", cast("list[ChatMessage]", rows))
+    assert "[failed: ProviderTimeoutError]" in format_text("k", cast("list[ChatMessage]", rows))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
+from nanobot.cron.service import CronService
 from tests.house.repo import ROOT
 
 
@@ -68,14 +69,14 @@ def test_a_time_without_a_zone_is_the_user_s():
     ("words", "said"),
     [
         (["-c", "0 9 * * *", "--tz", "America/Vancovuer"], "Error: unknown timezone 'America/Vancovuer'"),
-        (["-c", "0 0 31 2 *"], "never comes due"),
-        (["-c", "99 9 * * *"], "is no cron expression"),
+        (["-c", "0 0 31 2 *"], "never matches any date"),
+        (["-c", "99 9 * * *"], "Invalid cron expression"),
         (["--at", "2020-01-01T00:00"], "in the past"),
-        ([], "One of them is needed"),
+        ([], "When should it run?"),
         (["-e", "5", "--at", "2126-07-01T09:00"], "Only one of them"),
-        (["-e", "5", "-d"], "needs the very chat"),
-        (["-e", "5", "-d", "--channel", "telegram", "--to", "last"], "needs the very chat"),
-        (["-e", "5", "-d", "--channel", "slack", "--to", "5"], "not switched on"),
+        (["-e", "5", "-d"], "needs a channel and a chat id"),
+        (["-e", "5", "-d", "--channel", "telegram", "--to", "last"], "needs a channel and a chat id"),
+        (["-e", "5", "-d", "--channel", "slack", "--to", "5"], "not enabled"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(words: list[str], said: str):
@@ -107,13 +108,13 @@ def test_a_job_is_run_here_where_no_gateway_is():
 
     refused, result = run("run", job), run("run", job, "-f")
 
-    assert "switched off" in refused.stderr
+    assert "is disabled" in refused.stderr
     assert result.exit_code == 0
     assert "Reminder: Stretch" in result.stdout
     assert "Not sent to telegram:5" in result.stderr
     (row,) = rows("history", job)
     assert (row["outcome"], row["trigger"]) == ("ran", "manual")
-    assert "by hand" in run("history").stdout
+    assert "manual" in run("history").stdout
     assert [path.name for path in (home() / "workspace" / "sessions").glob("*.jsonl")] == [f"cron_{job}.jsonl"]
 
 
@@ -135,6 +136,24 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     assert len((store().parent / "ran.txt").read_text().splitlines()) == 1
 
 
+def test_job_that_is_at_work_is_not_asked_for_again():
+    job = add("-e", "9000")
+    command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "hangs"]
+    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        while run("add", "-m", "x", "-e", "9000").stderr:
+            time.sleep(0.05)
+        CronService(store()).request_run(job)
+        while not rows("list")[0]["state"].get("running"):
+            time.sleep(0.05)
+        result = run("run", job)
+    finally:
+        child.kill()
+        child.wait()
+
+    assert f"Job {job} is already running" in result.stderr
+
+
 def test_where_a_job_posts_is_told_and_nothing_is_run():
     told = add("-e", "60", "--deliver", "--channel", "telegram", "--to", "12345")
     silent = add("-e", "60")
@@ -142,7 +161,7 @@ def test_where_a_job_posts_is_told_and_nothing_is_run():
     assert run("test", told).stdout == f"Job {told} posts to telegram:12345.\n"
     assert "posts nowhere" in run("test", silent).stdout
     assert json.loads(run("test", told, "--json").stdout)["target"]["to"] == "12345"
-    assert "No gateway runs" in run("test", told, "--send").stderr
+    assert "No gateway is running" in run("test", told, "--send").stderr
     assert "posts nowhere" in run("test", silent, "--send").stderr
     assert rows("history") == []
 
@@ -156,8 +175,8 @@ def test_a_run_that_has_not_ended_is_shown():
     (listed,) = run("list").stdout.splitlines()
     (shown,) = run("history", job_id).stdout.splitlines()
 
-    assert listed.endswith("\tat work")
-    assert shown.split("\t")[1:4] == [job_id, "tea", "at work"]
+    assert listed.endswith("\trunning")
+    assert shown.split("\t")[1:4] == [job_id, "tea", "running"]
 
 
 def test_what_would_fire_is_shown_with_collisions():
@@ -182,7 +201,7 @@ def test_clock_changes_are_marked_at_the_jobs_they_move():
 
     remarks = {row["remark"] for row in rows("rehearse", "--days", "400", "--limit", "5000") if row["jobId"]}
 
-    assert remarks == {"", "its time of day does not exist on this day", "this hour comes twice; the first"}
+    assert remarks == {"", "this time of day is skipped on this day", "this hour occurs twice; first time"}
 
 
 def test_a_damaged_store_is_told_and_left_alone():
@@ -192,7 +211,7 @@ def test_a_damaged_store_is_told_and_left_alone():
     for words in (["list"], ["add", "-m", "x", "-e", "5"], ["remove", "a"], ["rehearse"]):
         result = run(*words)
         assert result.exit_code == 1
-        assert "left as it is" in result.stderr
+        assert "was not changed" in result.stderr
 
     assert store().read_bytes() == b'{"version": 1, "jobs": ['
 

@@ -1,5 +1,6 @@
 """`nanobot doctor`: each thing that is wrong is found under its id, and what can be repaired safely is."""
 
+import base64
 import json
 import os
 import sqlite3
@@ -12,27 +13,31 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nanobot.cli.checks.examination import examined
-from nanobot.cli.checks.findings import Check, Patient, note
-from nanobot.cli.checks.model import Verdict, findings_of
-from nanobot.cli.checks.table import HEALTH, SECURITY
-from nanobot.cli.commands import app
-from nanobot.config.paths import Places, use_config
+from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
+from nanobot.cli.doctor.model import ModelCapabilities, capability_findings
+from nanobot.cli.doctor.table import HEALTH, SECURITY
+from nanobot.cli.main import app
+from nanobot.config.paths import DataPaths, use_config
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
+from nanobot.runtime.sandbox import command_sandbox
 from nanobot.security.grants import Grants
+from nanobot.security.sandbox.landlock import can_scope
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Say
 from nanobot.utils.clock import FrozenClock
-from nanobot.wiring.walls import command_walls
-from tests.fake_models import Calls, Fail, FakeModels, Say
-from tests.plugged import HOOK, TOOL, install
+from tests.support.plugin_package import HOOK, TOOL, install
 
 RUNNER = CliRunner()
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX")
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
-    """A home with nothing in it but this."""
+def data(tmp_path, tmp_path_factory, monkeypatch):
+    """A home with nothing in it but this, on a machine where bubblewrap works."""
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "bwrap").write_text("#!/bin/sh\nexit 0\n")
+    (programs / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     yield tmp_path / ".nanobot"
@@ -73,8 +78,45 @@ def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
     checks, _ = examination()
 
     assert "config.json:1" in texts(checks["config"])
-    assert checks["model"]["findings"][0]["text"].startswith("not examined")
+    assert checks["model"]["findings"][0]["text"].startswith("skipped")
     assert "free" in checks["disk"]["findings"][0]["text"]
+
+
+def test_a_misspelt_restriction_fails_the_security_examination(data):
+    configured(data, tools={"restrictToWorkSpace": True})
+
+    checks, told = examination("--security")
+
+    assert not told["ok"]
+    assert "tools.restrictToWorkspace" in texts(checks["config"])
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
+def test_models_without_a_price_under_a_limit_in_dollars_are_named_with_the_key_to_set(data, allowed):
+    limits = {"dailyUsd": 1, **({"unknownPrice": "allow"} if allowed else {})}
+    house = {"apiBase": "http://127.0.0.1:9/v1", "prices": {"house-2": {"input": 1, "output": 2}}}
+    configured(
+        data,
+        agents={
+            "defaults": {
+                "provider": "house",
+                "model": "house-1",
+                "fallbackModels": ["spare", {"model": "qwen3", "provider": "ollama"}],
+                "backgroundModel": "house-3",
+            }
+        },
+        modelPresets={"spare": {"model": "house-2", "provider": "house"}},
+        providers={"house": house},
+        limits=limits,
+    )
+
+    checks, told = examination("limits")
+
+    found = [one for one in checks["limits"]["findings"] if one["severity"] != "note"]
+    assert [one["severity"] for one in found] == ["warning" if allowed else "error"] * 2
+    assert [one["text"].split()[7] for one in found] == ["house-1", "house-3"]
+    assert all("providers.house.prices" in one["text"] for one in found)
+    assert not told["ok"]
 
 
 @pytest.mark.parametrize("words", [("--security",), ("model",)])
@@ -94,11 +136,11 @@ def test_a_workspace_that_leads_nowhere_is_found(data):
 
     checks, _ = examination("files.folders")
 
-    assert "leads nowhere" in texts(checks["files.folders"])
+    assert "broken symlink" in texts(checks["files.folders"])
 
 
 def test_an_owner_is_told_what_the_wall_of_this_machine_holds_and_what_not(data):
-    report = command_walls(Config(), data, data / "workspace").report()
+    report = command_sandbox(Config(), data, data / "workspace").report()
 
     checks, _ = examination("--security", "exec.walls")
 
@@ -112,17 +154,17 @@ def test_how_far_tools_may_write_is_told_as_it_is(data):
     checks, _ = examination("--security", "paths.wide")
 
     told = texts(checks["paths.wide"])
-    assert "holds ~: tools may write all of your home" in told
-    assert "holds /: tools may write the whole disk" in told
+    assert "contains ~: tools can write to your whole home folder" in told
+    assert "contains /: tools can write to the whole disk" in told
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("", "which is nanobot's own"),
-        ("state/x", "own state are kept"),
-        ("../.ssh", "where keys"),
-        ("../link", "your home"),
+        ("", "nanobot's own data folder"),
+        ("state/x", "nanobot's own state"),
+        ("../.ssh", "inside a folder of keys"),
+        ("../link", "your whole home"),
     ],
 )
 def test_a_workspace_in_a_place_of_other_things_is_told(data, place: str, said: str):
@@ -149,7 +191,7 @@ def test_a_workspace_that_cannot_be_made_is_found(data):
 
     checks, _ = examination("files.folders")
 
-    assert "workspace cannot be made" in texts(checks["files.folders"])
+    assert "workspace cannot be created" in texts(checks["files.folders"])
 
 
 def test_a_repair_that_fails_is_no_success(data):
@@ -171,7 +213,7 @@ def test_root_with_the_workspace_of_another_is_told_what_commands_cannot_do(data
 
     checks, _ = examination("files.owner")
 
-    assert "commands cannot write in it" in texts(checks["files.owner"])
+    assert "commands cannot write to it" in texts(checks["files.owner"])
 
 
 @POSIX
@@ -214,7 +256,7 @@ def test_files_that_others_can_read_are_found_and_closed(data):
 def test_missing_folders_and_templates_are_made_on_request(data):
     configured(data)
     fresh, _ = examination("files.templates")
-    assert "made with the workspace" in fresh["files.templates"]["findings"][0]["text"]
+    assert "created with the workspace" in fresh["files.templates"]["findings"][0]["text"]
     examination("--offline", "--fix")
 
     (data / "workspace" / "SOUL.md").unlink(missing_ok=True)
@@ -277,7 +319,7 @@ def test_the_program_of_an_mcp_server_is_looked_for(data):
 
     checks, _ = examination("--offline")
 
-    assert "nanobot-has-no-such-program, which is not found" in texts(checks["programs"])
+    assert "nanobot-has-no-such-program of the MCP server x is not found" in texts(checks["programs"])
 
 
 def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
@@ -291,6 +333,30 @@ def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
     assert told["ok"], told
     assert checks["model"]["findings"][0]["text"].startswith("custom, m: answers, streams, calls tools")
     assert len(server.chats) == 3
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        str,
+        lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
+        lambda key: key.encode().hex(),
+        lambda key: key[::-1],
+    ],
+    ids=["plain", "base64", "hex", "reversed"],
+)
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_a_key_that_the_server_repeats_is_shown_in_no_spelling(data, spelling, options):
+    key = "canary-key-0001"
+    with FakeModels() as server:
+        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
+                   providers={"custom": {"apiKey": key, "apiBase": server.v1}})  # fmt: skip
+        server.script(Fail(401, message=f"wrong key <{spelling(key)}> of yours"))
+
+        shown = RUNNER.invoke(app, ["doctor", *options, "model"]).stdout
+
+    assert "of yours" in " ".join(shown.split())
+    assert spelling(key)[3:-3] not in "".join(shown.split())
 
 
 def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
@@ -307,10 +373,14 @@ def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
 
 
 def test_a_model_that_only_talks_is_an_error():
-    found = [*findings_of(Verdict("ollama, tiny", streams=False, calls_tools=False, sees=False, window_tokens=8000))]
+    found = [
+        *capability_findings(
+            ModelCapabilities("ollama, tiny", streams=False, calls_tools=False, sees=False, window_tokens=8000)
+        )
+    ]
 
     assert [one.severity for one in found] == ["note", "error", "warning", "note", "note"]
-    assert "neither read nor act" in found[1].text
+    assert "cannot read files or act" in found[1].text
 
 
 def test_a_channel_that_is_not_let_in_is_an_error(data):
@@ -344,12 +414,12 @@ def test_plugins_that_are_broken_hang_or_are_off_are_named_with_what_to_do(data,
 
     findings = checks["plugins"]["findings"]
     told = {(one["severity"], one["text"]) for one in findings}
-    assert ("error", "broken-pack: its tool t is left out: RuntimeError: boom.") in told
-    assert ("error", "hanging-pack: when it was asked last, its hook hangs of hanging-pack: before_tool took more than "
+    assert ("error", "broken-pack: its tool t was skipped: RuntimeError: boom.") in told
+    assert ("error", "hanging-pack: in its last run, the hook hangs of hanging-pack: before_tool took more than "
                      "5 s.") in told  # fmt: skip
     assert any(kind == "warning" and text.startswith("quiet-pack: its channel telegram") for kind, text in told)
-    assert any(kind == "note" and text.startswith("quiet-pack is installed and off") for kind, text in told)
-    assert 'put "quiet-pack" into plugins.enabled' in str(findings)
+    assert any(kind == "note" and text.startswith("quiet-pack is installed but not enabled") for kind, text in told)
+    assert 'add "quiet-pack" to plugins.enabled' in str(findings)
     assert "broken-pack, which cannot be loaded: RuntimeError: boom" in texts(checks["channels.b"])
     assert "quiet_pack" not in sys.modules
 
@@ -360,7 +430,7 @@ def test_what_is_disabled_is_not_even_loaded(data, monkeypatch):
     checks, _ = examination("plugins", "channels")
 
     assert "broken-pack" not in texts(checks["plugins"])
-    assert "channels.b is of the package broken-pack, which plugins.disabled names" in texts(checks["channels.b"])
+    assert "channels.b comes from the package broken-pack, which plugins.disabled lists" in texts(checks["channels.b"])
 
 
 def test_a_hook_whose_program_is_not_there_is_told(data):
@@ -377,12 +447,12 @@ def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
     lines = RUNNER.invoke(app, ["status"]).stdout
 
     assert [one["name"] for one in told] == ["broken-pack", "hanging-pack"]
-    assert told[0]["troubles"] == ["its tool t is left out: RuntimeError: boom"]
+    assert told[0]["troubles"] == ["its tool t was skipped: RuntimeError: boom"]
     assert "broken-pack 1.0" in lines and "before_tool took more than 5 s" in lines
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
-    patient = Patient(Config(), tmp_path / "config.json", Places(tmp_path), tmp_path, {})
+    patient = CheckContext(Config(), tmp_path / "config.json", DataPaths(tmp_path), tmp_path, {})
     broken = {"a": 1}
 
     def hangs(patient):
@@ -390,17 +460,17 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
         return ()
 
     checks = [
-        Check("hangs", "", hangs, limit_s=0.1),
-        Check("breaks", "", lambda patient: [note(str(broken["b"]))]),
-        Check("sound", "", lambda patient: [note("fine")]),
+        DoctorCheck("hangs", "", hangs, limit_s=0.1),
+        DoctorCheck("breaks", "", lambda patient: [note(str(broken["b"]))]),
+        DoctorCheck("sound", "", lambda patient: [note("fine")]),
     ]
 
     began = time.monotonic()
-    found = {one.check.id: one for one in examined(checks, patient)}
+    found = {one.check.id: one for one in run_checks(checks, patient)}
 
     assert time.monotonic() - began < 2
     assert found["hangs"].findings[0].text == "no answer within 0.1 s"
-    assert found["breaks"].findings[0].text == "This check broke: KeyError: 'b'"
+    assert found["breaks"].findings[0].text == "This check crashed: KeyError: 'b'"
     assert found["sound"].verdict == "ok"
 
 
@@ -449,10 +519,34 @@ def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
     assert told["ok"], told
 
 
+@pytest.mark.parametrize(
+    "server",
+    [{"cwd": "{workspace}"}, {"command": "{workspace}/serve"}, {"args": ["-u", "{workspace}/serve.py"]}],
+    ids=lambda server: next(iter(server)),
+)
+def test_an_mcp_server_whose_code_the_agent_may_write_is_an_error(data, server):
+    workspace = data / "workspace"
+    placed = json.loads(json.dumps(server).replace("{workspace}", str(workspace)))
+    configured(data, tools={"mcpServers": {"x": {"command": "python3", **placed}}})
+
+    checks, _ = examination("--security")
+
+    assert f"tools.mcpServers.x.{next(iter(server))} is {workspace}" in texts(checks["code.foreign"])
+
+
+def test_an_mcp_server_that_is_given_the_workspace_as_data_is_no_finding(data):
+    server = {"command": "files-server", "args": [str(data / "workspace")], "cwd": "~/project"}
+    configured(data, tools={"mcpServers": {"x": server}})
+
+    _, told = examination("--security")
+
+    assert told["ok"], told
+
+
 def test_plugins_that_nobody_named_are_told_of(data):
     configured(data, plugins={"enabled": ["*"]})
 
-    assert "plugins.enabled holds *" in texts(examination("--security")[0]["code.foreign"])
+    assert "plugins.enabled contains *" in texts(examination("--security")[0]["code.foreign"])
 
 
 @POSIX
@@ -463,7 +557,7 @@ def test_a_file_that_keeps_a_key_must_be_private(data):
 
     checks, _ = examination("--security")
 
-    assert f"providers.openai.apiKey is kept in {data / 'key'}" in texts(checks["secrets.kept"])
+    assert f"providers.openai.apiKey is stored in {data / 'key'}" in texts(checks["secrets.kept"])
 
 
 def test_a_key_in_plain_text_is_advice_and_no_finding(data):
@@ -490,7 +584,9 @@ def test_what_was_allowed_long_ago_is_brought_to_mind(data):
     assert "folder:/srv/new" not in texts(checks["approval.always"])
 
 
-@pytest.mark.parametrize(("wish", "verdict"), [("bwrap", "error"), ("auto", "ok"), ("none", "ok")])
+@pytest.mark.parametrize(
+    ("wish", "verdict"), [("bwrap", "error"), ("auto", "warning" if can_scope() else "ok"), ("none", "ok")]
+)
 def test_the_wall_is_told_as_this_machine_has_it(data, monkeypatch, wish, verdict):
     configured(data, tools={"exec": {"sandbox": wish}})
     monkeypatch.setenv("PATH", str(data))
@@ -504,11 +600,11 @@ def test_the_wall_is_told_as_this_machine_has_it(data, monkeypatch, wish, verdic
 
 def test_a_channel_on_which_people_speak_and_nobody_is_owner_is_told(data):
     configured(data, channels={"telegram": {"enabled": True, "token": "t"}, "slack": {"enabled": False}})
-    PairingStore(Places(data)).admit("telegram", "7")
+    PairingStore(DataPaths(data)).admit("telegram", "7")
 
     checks, _ = examination("stores.pairing")
 
-    assert "1 person may speak, and nobody is owner" in texts(checks["stores.pairing"])
+    assert "1 person is paired, but there is no owner" in texts(checks["stores.pairing"])
 
 
 def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
@@ -528,7 +624,7 @@ def test_what_is_found_is_told_once_and_not_by_the_log_as_well(data, caplog):
 
     checks, _ = examination("stores.approvals")
 
-    assert "somebody else's words" in texts(checks["stores.approvals"])
+    assert "untrusted" in texts(checks["stores.approvals"])
     assert caplog.records == []
 
 
@@ -548,9 +644,9 @@ def test_each_finding_has_its_advice_right_below(data):
 
     told = " ".join(ran.stdout.split())
     assert (
-        told.index("mcpServers.a.command") < told.index("server b is started by") < told.index("mcpServers.b.command")
+        told.index("mcpServers.a.command") < told.index("of the MCP server b is") < told.index("mcpServers.b.command")
     )
-    assert "1 check: 2 wrong." in ran.stdout
+    assert "1 check: 2 errors." in ran.stdout
 
 
 def test_in_a_narrow_window_the_text_goes_below_its_head(data, monkeypatch):
@@ -572,7 +668,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
     assert ran.exit_code == 1
     assert "error    approval.off" in ran.stdout
     assert '-> Set tools.approval to "ask".' in ran.stdout
-    assert f"{len(SECURITY)} checks: 1 wrong." in ran.stdout
+    assert f"{len(SECURITY)} checks: 1 error." in ran.stdout
 
 
 def test_one_thing_is_examined_by_its_id(data):

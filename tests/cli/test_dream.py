@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import Source
+from nanobot.agent.memory.revisions import ChangeSource
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
+from nanobot.testing.model_server import Calls, FakeModels, Say
 from tests.agent.test_dream import FACTS, replace_
-from tests.fake_models import Calls, FakeModels, Say
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def memory(server: FakeModels) -> MemoryStore:
     }
     (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
     store = MemoryStore(home / "workspace")
-    store.take_in("[2026-02-26 13:21] Spoke of home.", FACTS, instead_of="", source=Source("cli:direct"))
+    store.apply_update("[2026-02-26 13:21] Spoke of home.", FACTS, instead_of="", source=ChangeSource("cli:direct"))
     return store
 
 
@@ -50,13 +50,13 @@ def test_it_tidies_now_shows_what_changed_and_takes_it_back(memory: MemoryStore,
 
     assert told.exit_code == 0
     assert "  - Home: Berlin.\n  + Lives in Berlin.\n" in told.stdout
-    assert "no model was asked" in again.stdout
+    assert "no model was called" in again.stdout
     assert len(server.chats) == 1
     assert [(one["number"], one["outcome"], len(one["edits"])) for one in log] == [(1, "changed", 1)]
     assert "Pass 1" in shown.stdout
     assert "before pass 1" in back.stdout
     assert memory.read_long_term() == FACTS
-    assert "(taken back)" in run("dream-log").stdout
+    assert "(restored)" in run("dream-log").stdout
 
 
 def test_a_failure_is_said_and_changes_nothing(memory: MemoryStore, server: FakeModels):
@@ -65,17 +65,17 @@ def test_a_failure_is_said_and_changes_nothing(memory: MemoryStore, server: Fake
     told = run("dream")
 
     assert told.exit_code == 1
-    assert "failed, nothing was changed" in told.stdout
+    assert "failed, nothing changed" in told.stdout
     assert memory.read_long_term() == FACTS
 
 
 def test_a_chat_has_passes_of_its_own(memory: MemoryStore, server: FakeModels):
-    memory.of(Scope("telegram:-100")).take_in("Met.", "- Meets on Fridays.\n", instead_of="")
+    memory.of(Scope("telegram:-100")).apply_update("Met.", "- Meets on Fridays.\n", instead_of="")
     server.script(Calls(("tidy_memory", {"edits": []})))
 
     told = run("dream", "--chat", "telegram:-100")
 
     assert "nothing to change" in told.stdout
     assert "Berlin" not in str(server.chats[0].body)
-    assert "tidied nothing here yet" in run("dream-log").stderr
+    assert "No Dream pass has run here yet" in run("dream-log").stderr
     assert run("dream-restore", "--chat", "telegram:-100").exit_code == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.cli.interview import Found, Wish, default_model, interview
+from nanobot.cli.setup.provider import DetectedProviders, ProviderChoice, ask_provider, default_model
 from nanobot.config.provider_table import spec_for
 from nanobot.config.schema import Config
 
@@ -25,11 +25,11 @@ def config_with(**ollama: str) -> Config:
 )
 def test_an_address_is_stored_only_where_it_has_to_be_said(in_config: str, found: str, stored: str | None):
     config = config_with(apiBase=in_config)
-    servers = Found({}, {"ollama": (found, ("m",))})
+    servers = DetectedProviders({}, {"ollama": (found, ("m",))})
 
-    wish = interview(config, Wish(OLLAMA, "m"), Wish(), servers, may_keep=False)
+    wish = ask_provider(config, ProviderChoice(OLLAMA, "m"), ProviderChoice(), servers, may_keep=False)
 
-    assert wish == Wish(OLLAMA, "m", api_base=stored)
+    assert wish == ProviderChoice(OLLAMA, "m", api_base=stored)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_wish_leaves_what_it_does_not_name():
         {"agents": {"defaults": {"modelPreset": "p", "maxTokens": 5}}, "modelPresets": {"p": {"model": "m"}}}
     )
 
-    Wish(OLLAMA, "small").apply_to(config)
+    ProviderChoice(OLLAMA, "small").apply_to(config)
 
     defaults = config.agents.defaults
     assert (defaults.provider, defaults.model, defaults.model_preset, defaults.max_tokens) == (
@@ -64,4 +64,4 @@ def test_a_wish_leaves_what_it_does_not_name():
         None,
         5,
     )
-    assert Wish().apply_to(config) is config
+    assert ProviderChoice().apply_to(config) is config

@@ -1,14 +1,14 @@
 import io
 import json
 
-from nanobot.agent.turn import TextDelta, TurnOutcome
-from nanobot.cli.jsonl import JsonLines
-from tests.cli.events import ended, step
+from nanobot.agent.events import TextDelta, TurnOutcome
+from nanobot.cli.chat.plain import JsonLinesOutput
+from tests.support.turn_events import ended, step
 
 
 def test_each_event_is_one_line_of_json_with_its_type_and_the_last_is_the_end():
     out = io.StringIO()
-    face = JsonLines(out, io.StringIO())
+    face = JsonLinesOutput(out, io.StringIO())
 
     for event in [*step("漢字", calls=True), TextDelta(text="broken \ud800"), ended("done")]:
         face(event)
@@ -23,6 +23,6 @@ def test_each_event_is_one_line_of_json_with_its_type_and_the_last_is_the_end():
 def test_a_failure_is_told_on_stderr_too():
     aside = io.StringIO()
 
-    JsonLines(io.StringIO(), aside)(ended("The key was\nrefused.", TurnOutcome.FAILED))
+    JsonLinesOutput(io.StringIO(), aside)(ended("The key was\nrefused.", TurnOutcome.FAILED))
 
     assert aside.getvalue() == "Error: The key was refused.\n"

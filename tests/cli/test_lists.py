@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
-from tests.stories.processes import NANOBOT
+from nanobot.cli.main import app
+from nanobot.testing.model_server import FakeModels, Say
+from tests.support.home import NANOBOT
 
 
 def run(*words: str) -> Result:
@@ -79,6 +80,22 @@ def test_an_unknown_skill_gets_the_nearest_one():
     assert "Did you mean 'fly'?" in result.stderr
 
 
+def test_tools_are_those_that_a_request_carries():
+    with FakeModels() as server:
+        server.script(Say("Hello."))
+        config = {
+            "agents": {"defaults": {"model": "stand-in", "provider": "custom"}},
+            "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
+        }
+        path = Path.home() / ".nanobot" / "config.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(config), encoding="utf-8")
+        assert run("agent", "-m", "hi").exit_code == 0
+        carried = {tool["function"]["name"] for tool in server.chats[0].json["tools"]}
+
+    assert {row["name"] for row in rows("tools", "list")} == carried
+
+
 def test_tools_with_their_effect():
     tools = {row["name"]: row for row in rows("tools", "list")}
 
@@ -106,7 +123,7 @@ def test_listing_makes_nothing():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     write_skill("飞行", f"---\ndescription: {'怎么飞 ' * 40}\n---\n")
     command = [*NANOBOT, "skills", "list"]

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nanobot.cli.commands import app
-from nanobot.providers.oauth.accounts import Account, AccountStore
-from tests.fake_authority import EMAIL, FakeAuthority, encrypted
-from tests.fake_models import Calls, Fail, Say
-from tests.providers.oauth.people import address_after
-from tests.warm import started
+from nanobot.cli.main import app
+from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.testing.model_server import Calls, Fail, Say
+from tests.fakes.login_people import address_after
+from tests.fakes.oauth_server import EMAIL, FakeAuthority, encrypted
+from tests.support.forkserver import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 BROWSER = Path(__file__).with_name("browser_child.py")
@@ -153,7 +153,7 @@ def test_without_a_browser_the_address_it_ended_at_is_pasted(home):
     out, aside = login.communicate(timeout=40)
 
     assert (login.returncode, aside) == (0, "")
-    assert "not the answer to this login" in out
+    assert "does not belong to this login" in out
     assert home.account("openai_codex").name == EMAIL
 
 
@@ -226,8 +226,8 @@ def test_a_logout_deletes_the_tokens_once(home, server):
     first = home.run("provider", "logout", "OpenAI-Codex")
     second = home.run("provider", "logout", "openai_codex")
 
-    assert first == (0, "Logged out of OpenAI Codex (ChatGPT account): its tokens are deleted here.\n", "")
-    assert second == (0, "Nobody was logged in to OpenAI Codex (ChatGPT account).\n", "")
+    assert first == (0, "Logged out of OpenAI Codex (ChatGPT account); its tokens are deleted from this machine.\n", "")
+    assert second == (0, "Not logged in to OpenAI Codex (ChatGPT account).\n", "")
     assert not home.accounts.path("openai_codex").exists()
 
 
@@ -283,9 +283,7 @@ def test_nobody_logged_in_is_said_with_what_to_run(home):
 
 
 @pytest.mark.parametrize("command", ["login", "logout"])
-@pytest.mark.parametrize(
-    ("name", "said"), [("gitlab", "cannot log in to 'gitlab'"), ("anthropic", "takes a key, not a login")]
-)
+@pytest.mark.parametrize(("name", "said"), [("gitlab", "'gitlab' has no login"), ("anthropic", "uses an API key")])
 def test_what_one_cannot_log_in_to_is_refused_with_what_one_can(home, command, name, said):
     code, _, aside = home.run_here("provider", command, name)
 

@@ -10,7 +10,7 @@ import pytest
 RUN = """
 import sys
 from nanobot.__main__ import main
-from nanobot.cli.commands import COMMANDS
+from nanobot.cli.main import COMMANDS
 
 COMMANDS["strange"] = (f"tests.cli.strange_commands:{sys.argv.pop(1)}", "")
 main()

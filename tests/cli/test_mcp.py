@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 from tests.agent.tools.mcp.conftest import CHILD
 
 
@@ -34,8 +34,8 @@ def config() -> Path:
 def test_servers_are_listed_without_being_started():
     listed = run("mcp", "list")
 
-    assert "lamp\tstdio\tnot met yet\t" in listed.stdout
-    assert "far\tstreamableHttp\tnot met yet\thttps://example.org/mcp" in listed.stdout
+    assert "lamp\tstdio\tunknown yet\t" in listed.stdout
+    assert "far\tstreamableHttp\tunknown yet\thttps://example.org/mcp" in listed.stdout
     assert "geheim" not in listed.stdout
 
 
@@ -58,8 +58,8 @@ def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
     facts = json.loads(run("mcp", "list", "--json").stdout)[0]
     assert tested.exit_code == 0, tested.output
     assert "child 1 answered in" in tested.stdout
-    assert "Not offered, by enabledTools: big, cries_wolf, die" in tested.stdout
-    assert "enabledTools names what it does not have: mcp_lamp_peek." in tested.stdout
+    assert "Excluded by enabledTools: big, cries_wolf, die" in tested.stdout
+    assert "In enabledTools, but the server does not have them: mcp_lamp_peek." in tested.stdout
     assert [name for name in names if name.startswith("mcp_")] == ["mcp_lamp_echo", "mcp_lamp_pid"]
     assert facts["met"] is True
     assert "echo" in facts["tools"]
@@ -76,7 +76,7 @@ def test_a_server_that_cannot_be_reached_fails_with_the_reason():
 def test_a_url_that_is_none_is_told_as_it_was_written():
     tested = run("mcp", "test", "typo")
 
-    assert "'htp:/example.org' is no URL of the web" in tested.stderr
+    assert "'htp:/example.org' is not a web URL" in tested.stderr
 
 
 def test_a_misspelt_name_gets_the_nearest_one():
@@ -86,5 +86,5 @@ def test_a_misspelt_name_gets_the_nearest_one():
 def test_without_servers_there_is_a_sentence(config: Path):
     config.write_text("{}", encoding="utf-8")
 
-    assert "No MCP server is set up" in run("mcp", "list").stderr
+    assert "No MCP server is configured" in run("mcp", "list").stderr
     assert json.loads(run("mcp", "list", "--json").stdout) == []

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 
 TEXT = "# Memory\n\n- Likes green tea.\n- Has a dog named Rex.\n"
 
@@ -44,7 +44,7 @@ def test_forget_by_id_and_undo_leave_every_byte(memory: MemoryStore):
 
     assert forgotten.stdout == "Forgotten: Has a dog named Rex.\n"
     assert without == "# Memory\n\n- Likes green tea.\n"
-    assert "Taken back" in undone.stdout
+    assert "Undone" in undone.stdout
     assert memory.read_long_term() == TEXT
     assert [line.split()[3] for line in run("log").stdout.splitlines()] == ["undo", "forget", "hand"]
 
@@ -76,4 +76,4 @@ def test_where_nothing_is_remembered_that_is_said():
 
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "Nothing is remembered yet" in shown.stderr
-    assert "no change to take back" in run("undo").stderr
+    assert "no change to undo" in run("undo").stderr

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
-from tests.fake_models import Fail, FakeModels, Say
-from tests.stories.processes import NANOBOT
+from nanobot.cli.main import app
+from nanobot.testing.model_server import Fail, FakeModels, Say
+from tests.support.home import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
 KEY = "sk-test-0123456789abcdef"
@@ -98,14 +98,14 @@ def test_a_local_server_that_does_not_answer_is_no_model(monkeypatch: pytest.Mon
     result = onboard("--yes", "--provider", "ollama")
 
     assert result.exit_code == 2
-    assert "Start it, or name one with --model" in result.stderr
+    assert "Start it, or give one with --model" in result.stderr
 
 
 def test_flags_that_do_not_work_are_saved_with_a_warning_where_nobody_can_be_asked(models: FakeModels):
     result = onboard("--yes", *flags(models, key="sk-wrong"))
 
     assert result.exit_code == 0
-    assert "Warning: The key was not accepted" in result.stderr
+    assert "Warning: The API key was rejected" in result.stderr
     assert "status --probe" in result.stderr
     assert config_path().exists()
 
@@ -186,8 +186,8 @@ def test_another_config_file_is_made_where_it_was_named(tmp_path: Path):
     ("words", "error"),
     [
         (["--provider", "opnai"], "There is no provider 'opnai'. Did you mean openai"),
-        (["--api-key", "x"], "Say so with --provider"),
-        (["--provider", "azureOpenai"], "Name one with --model"),
+        (["--api-key", "x"], "Add --provider"),
+        (["--provider", "azureOpenai"], "Give one with --model"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_is_saved(words: list[str], error: str):
@@ -202,7 +202,7 @@ def test_without_anybody_to_ask_it_goes_on_as_with_yes():
     result = onboard()
 
     assert result.exit_code == 0
-    assert "Nobody answers" in result.stdout
+    assert "No interactive input" in result.stdout
     assert config() == {}
 
 
@@ -210,7 +210,7 @@ def test_who_has_no_key_yet_goes_on_without_a_model():
     result = onboard(answers="\n\n")
 
     assert result.exit_code == 0
-    assert "empty: go on without a model" in result.stdout
+    assert "empty: continue without a model" in result.stdout
     assert "a stand-in answers" in result.stdout
     assert config() == {}
 
@@ -218,7 +218,7 @@ def test_who_has_no_key_yet_goes_on_without_a_model():
 def test_less_known_providers_are_one_question_further():
     result = onboard(answers="more\nmistral\n")
 
-    assert "Key for Mistral AI" in result.stdout
+    assert "API key for Mistral AI" in result.stdout
     assert result.exit_code == 1
     assert "Aborted." in result.stderr
     assert not config_path().exists()
@@ -235,7 +235,7 @@ def test_answers_may_come_from_a_pipe(models: FakeModels):
 def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels):
     result = onboard(answers=f"custom\n{models.url}\n{KEY}\n")
 
-    assert f"Its models are at {models.v1}; that is taken." in result.stdout
+    assert f"Found the API at {models.v1}." in result.stdout
     assert config()["providers"]["custom"]["apiBase"] == models.v1
 
 
@@ -245,7 +245,7 @@ def test_a_model_that_does_not_answer_may_be_left_unsaved(models: FakeModels):
     result = onboard(*flags(models), answers="leave\n")
 
     assert result.exit_code == 1
-    assert "The provider is busy or broken" in result.stdout
+    assert "The provider is overloaded or failing" in result.stdout
     assert not config_path().exists()
 
 
@@ -265,7 +265,7 @@ def test_a_home_that_refuses_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch
     result = onboard("--yes")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: The workspace /proc/.nanobot/workspace cannot be made")
+    assert result.stderr.startswith("Error: The workspace /proc/.nanobot/workspace cannot be created")
     assert result.stderr.count("\n") == 1
 
 
@@ -282,13 +282,13 @@ def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     with FakeModels(default=Say("Hello there."), models=("small", "large")) as models:
         env = at_home(OLLAMA_HOST=models.url)
         child = on_screen([*NANOBOT, "onboard"], env=env, dimensions=(40, 100), timeout=20)
 
-        child.expect("Which provider")
+        child.expect("Which model provider")
         child.expect("None for now")
         child.send("\r")  # the server that answers stands first
         child.expect("Which model")
@@ -309,12 +309,12 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     words = ["onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
     child = on_screen([*NANOBOT, *words], env=at_home(), dimensions=(40, 100), timeout=20, encoding="utf-8")
 
-    child.expect("Key for OpenAI")
+    child.expect("API key for OpenAI")
     child.send(f"{KEY}\r")
     child.expect("Hello there.")
     seen = child.before
@@ -330,7 +330,7 @@ def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_ctrl_c_leaves_the_wizard_without_saving():
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
 
@@ -345,7 +345,7 @@ def test_ctrl_c_leaves_the_wizard_without_saving():
 
 def test_a_rotated_key_is_used_at_once_without_deleting_anything(models: FakeModels):
     onboard("--yes", *flags(models, key="sk-old-0123456789abcdef"))
-    assert "The key was not accepted" in CliRunner().invoke(app, ["status", "--probe"]).stderr
+    assert "The API key was rejected" in CliRunner().invoke(app, ["status", "--probe"]).stderr
 
     text = config_path().read_text(encoding="utf-8").replace("sk-old-0123456789abcdef", KEY)
     config_path().write_text(text, encoding="utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
-from nanobot.config.paths import Places
-from nanobot.pairing.book import Role
+from nanobot.cli.main import app
+from nanobot.config.paths import DataPaths
 from nanobot.pairing.senders import Sender
+from nanobot.pairing.state import Role
 from nanobot.pairing.store import PairingStore
 
 ANNA = Sender.of("111")
@@ -25,7 +25,7 @@ def home() -> Path:
 @pytest.fixture
 def store() -> PairingStore:
     """As the gateway has it."""
-    return PairingStore(Places(home()))
+    return PairingStore(DataPaths(home()))
 
 
 def run(*words: str) -> Result:
@@ -57,7 +57,7 @@ def test_a_stranger_is_approved_as_owner_and_the_gateway_knows_at_once(store: Pa
 
     result = run("approve", code.lower(), "--owner")
 
-    assert result.stdout == "111 on telegram may speak now, as owner.\n"
+    assert result.stdout == "111 on telegram may talk to the bot now, as owner.\n"
     assert store.people("telegram").role_of(ANNA) is Role.OWNER
     assert "Nobody is owner" not in result.stderr
 
@@ -65,7 +65,7 @@ def test_a_stranger_is_approved_as_owner_and_the_gateway_knows_at_once(store: Pa
 def test_who_approves_somebody_where_nobody_is_owner_is_told_so(store: PairingStore):
     result = run("approve", code_for(store, "telegram", "111"))
 
-    assert "Nobody is owner on telegram" in result.stderr
+    assert "telegram has no owner yet" in result.stderr
     assert store.people("telegram").role_of(ANNA) is Role.PERSON
 
 

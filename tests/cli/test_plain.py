@@ -1,14 +1,14 @@
 import io
 import os
 
-from nanobot.agent.turn import Notice, TurnEvent, TurnOutcome
-from nanobot.cli.plain import PlainAnswer
-from tests.cli.events import ended, step
+from nanobot.agent.events import Notice, TurnEvent, TurnOutcome
+from nanobot.cli.chat.plain import PlainOutput
+from tests.support.turn_events import ended, step
 
 
 def shown(*happened: TurnEvent) -> tuple[str, str]:
     out, aside = io.StringIO(), io.StringIO()
-    face = PlainAnswer(out, aside)
+    face = PlainOutput(out, aside)
     for event in happened:
         face(event)
     return out.getvalue(), aside.getvalue()
@@ -20,7 +20,7 @@ def test_a_pipe_gets_the_answer_its_line_end_and_nothing_else():
 
 def test_each_piece_is_written_as_it_comes():
     out = io.StringIO()
-    face = PlainAnswer(out, io.StringIO())
+    face = PlainOutput(out, io.StringIO())
 
     for event in step("Hel", "lo")[:3]:
         face(event)
@@ -72,18 +72,18 @@ def test_when_the_reader_leaves_the_rest_is_dropped_without_a_word():
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as out:
-        face = PlainAnswer(out, io.StringIO())
+        face = PlainOutput(out, io.StringIO())
 
         for event in [*step("Hello"), ended("Hello")]:
             face(event)
 
-        assert face.outlet.closed
-        assert not face.outlet.problem
+        assert face.stream.closed
+        assert not face.stream.problem
 
 
 def test_a_message_that_the_agent_sent_here_is_a_paragraph_before_the_answer():
     out = io.StringIO()
-    face = PlainAnswer(out, io.StringIO())
+    face = PlainOutput(out, io.StringIO())
 
     face.show("The kettle is on.")
     for event in (*step("That was all."), ended("That was all.")):

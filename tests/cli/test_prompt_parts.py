@@ -5,13 +5,12 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from nanobot.agent.turn import StepEnded
-from nanobot.cli.completion import ChatCompleter, completes
-from nanobot.cli.history import ChatHistory
-from nanobot.cli.mentions import mentioned_files
-from nanobot.cli.meter import Meter, short
-from nanobot.cli.pastes import Pastes
-from tests.cli.events import step
+from nanobot.agent.events import StepEnded
+from nanobot.cli.chat.completion import ChatCompleter, can_complete
+from nanobot.cli.chat.inbound import find_mentioned_files
+from nanobot.cli.chat.prompt import ChatHistory, PasteStore
+from nanobot.cli.chat.session import UsageMeter, format_tokens
+from tests.support.turn_events import step
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_commands_skills_and_files_are_completed_where_they_may_stand(completer,
     found = [one.text for one in completer.get_completions(Document(typed), CompleteEvent())]
 
     assert found == expected
-    assert completes(typed) or not expected
+    assert can_complete(typed) or not expected
 
 
 def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(tmp_path):
@@ -54,7 +53,7 @@ def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(tmp_
         f"compare @a.txt, with (@notes/plan.md) @notes/plan.md. Mail me@a.txt @nobody @notes @\0 @{'x' * 5000} @a.txt"
     )
 
-    assert mentioned_files(line, tmp_path) == [str(tmp_path / "a.txt"), str(tmp_path / "notes" / "plan.md")]
+    assert find_mentioned_files(line, tmp_path) == [str(tmp_path / "a.txt"), str(tmp_path / "notes" / "plan.md")]
 
 
 def test_the_history_is_private_and_survives_odd_characters(tmp_path):
@@ -78,18 +77,18 @@ def test_a_folder_in_the_place_of_the_history_costs_only_the_history(tmp_path):
 
 
 def test_a_short_paste_is_itself_and_a_long_one_a_mark_that_comes_back_whole():
-    pastes = Pastes()
+    pastes = PasteStore()
     long = "\n".join(f"line {number}" for number in range(500))
 
-    assert pastes.taken("a\r\nb") == "a\nb"
-    mark = pastes.taken(long)
+    assert pastes.collapse("a\r\nb") == "a\nb"
+    mark = pastes.collapse(long)
 
     assert mark == "[pasted #1, 500 lines]"
-    assert pastes.restored(f"see {mark} and [pasted #9, 2 lines]") == f"see {long} and [pasted #9, 2 lines]"
+    assert pastes.expand(f"see {mark} and [pasted #9, 2 lines]") == f"see {long} and [pasted #9, 2 lines]"
 
 
 def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
-    meter = Meter()
+    meter = UsageMeter()
     meter.model = "m"
     assert meter.line() == "m"
 
@@ -105,7 +104,7 @@ def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
     [((0.01, None, 0.002), "m · $0.012"), ((None, None), "m"), ((0.0,), "m"), ((1.5, 0.25), "m · $1.75")],
 )
 def test_the_bottom_line_ends_in_the_cost_of_this_sitting(costs, line):
-    meter = Meter()
+    meter = UsageMeter()
     meter.model = "m"
 
     for cost in costs:
@@ -119,4 +118,4 @@ def test_the_bottom_line_ends_in_the_cost_of_this_sitting(costs, line):
     [(0, "0"), (999, "999"), (1000, "1.0k"), (99_960, "100k"), (999_600, "1.0M"), (1_250_000, "1.2M")],
 )
 def test_tokens_are_shown_short(tokens, text):
-    assert short(tokens) == text
+    assert format_tokens(tokens) == text

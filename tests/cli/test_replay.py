@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
-from tests.fake_models import Calls, Fail, FakeModels, Say
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Say
 
 USAGE = {"prompt_tokens": 1200, "completion_tokens": 50, "cached_tokens": 1000}
 
@@ -133,10 +133,10 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
         (("cli:dirct",), 1, "There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`."),
         (("cli:direct", "-4"), 1, "There is no turn -4: session 'cli:direct' has 3."),
         (("cli:direct", "zzz"), 1, "nanobot replay cli:direct --list"),
-        (("cli:direct", "-2", "--prompt"), 1, "asked no model"),
+        (("cli:direct", "-2", "--prompt"), 1, "called no model"),
         (("cli:direct", "--unknown"), 2, "There is no option --unknown."),
         (("cli:direct", "-1", "--list"), 2, "--list takes no turn"),
-        (("cli:direct", "--prompt", "--against", "m"), 2, "exclude each other"),
+        (("cli:direct", "--prompt", "--against", "m"), 2, "cannot be combined"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_line(home: Path, words, code, said):
@@ -150,7 +150,7 @@ def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: 
     there = {"turn": "t", "session": "cli:other", "workspace": "/elsewhere", "at": "2026-11-22T13:58:25"}
     (home / "state" / "traces" / "cli_other.jsonl").write_text(json.dumps(there) + "\n", encoding="utf-8")
 
-    assert "No turn of the session cli:other is recorded for this workspace." in run("cli:other").stderr
+    assert "The session cli:other has no recorded turn in this workspace." in run("cli:other").stderr
 
 
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
@@ -207,7 +207,7 @@ def test_against_a_model_that_cannot_be_asked_says_so_and_fails(home: Path):
         result = run("cli:direct", "-3", "--against", "stand-in")
 
     assert result.exit_code == 1
-    assert "It failed: The key was not accepted" in result.stdout
+    assert "It failed: The API key was rejected" in result.stdout
 
 
 def test_a_replay_that_failed_as_the_turn_did_is_not_told_as_no_difference(home: Path):
@@ -217,7 +217,7 @@ def test_a_replay_that_failed_as_the_turn_did_is_not_told_as_no_difference(home:
 
         result = run("cli:direct", "-1", "--against", "stand-in")
 
-    assert "It failed: The key was not accepted" in result.stdout
+    assert "It failed: The API key was rejected" in result.stdout
     assert "No difference" not in result.stdout
 
 

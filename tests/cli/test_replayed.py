@@ -1,7 +1,7 @@
 """A recorded turn as lines for a person: nothing in it steers the terminal, everything stands where it happened."""
 
-from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, RecordedTurn
-from nanobot.cli.replayed import turn_lines
+from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn
+from nanobot.cli.commands.replay_view import turn_lines
 from nanobot.cli.terminal import Paint
 from nanobot.security.secrets import Redactor
 
@@ -36,7 +36,7 @@ def test_words_that_joined_stand_before_the_step_that_heard_them():
 
 
 def test_a_turn_without_an_end_says_so():
-    assert lines(turn())[-1].startswith("No end was recorded: it still runs, or the process died")
+    assert lines(turn())[-1].startswith("No end was recorded: it is still running, or the process died")
 
 
 def test_our_own_last_word_is_shown_and_what_a_step_said_only_once():
@@ -53,7 +53,7 @@ def test_a_call_without_a_result_says_so_and_a_long_result_is_counted():
 
     shown = lines(turn(RecordedStep(calls=[unknown, long])))
 
-    assert "    no result was kept" in shown
+    assert "    no result was stored" in shown
     assert "    ... 15 more lines" in shown
 
 

@@ -3,14 +3,13 @@ import re
 
 import pytest
 
-from nanobot.agent import turn as events
-from nanobot.agent.turn import TurnOutcome
-from nanobot.cli.answer import Draw
-from nanobot.cli.drawing import Draws
-from nanobot.cli.markdown import markdown_lines, plain_lines
-from nanobot.cli.screen import Screen
+from nanobot.agent import events
+from nanobot.agent.events import TurnOutcome
+from nanobot.cli.chat.markdown import markdown_lines, plain_lines
+from nanobot.cli.chat.rendering import BlockRenderer, Renderers
+from nanobot.cli.chat.screen import Screen
 from nanobot.cli.terminal import Paint
-from tests.cli.events import ended, step
+from tests.support.turn_events import ended, step
 
 
 class Paper:
@@ -48,7 +47,10 @@ def screen_on(paper, colour: bool = False, monotonic=None) -> Screen:
         return markdown_lines(source, width, colour)
 
     return Screen(
-        paper, Draws(Draw(draw), Draw(plain_lines, markdown=False)), Paint(colour), monotonic=monotonic or HandClock()
+        paper,
+        Renderers(BlockRenderer(draw), BlockRenderer(plain_lines, markdown=False)),
+        Paint(colour),
+        monotonic=monotonic or HandClock(),
     )
 
 
@@ -184,7 +186,7 @@ def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
 
 
 def test_a_long_notice_is_broken_between_words_and_keeps_its_indent(paper):
-    text = "alpha (custom): the provider is busy or broken (HTTP 500). Retry 1 of 3 in 1 s, and so on and so on."
+    text = "alpha (custom): the provider is overloaded or failing (HTTP 500). Retry 1 of 3 in 1 s, and so on and so on."
 
     play(screen_on(paper), events.Notice(text=text))
 

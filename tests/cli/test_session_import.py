@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 from nanobot.messages.repair import legalise
 from nanobot.messages.types import ChatMessage, text_of
-from nanobot.session.imported import conversations_in
+from nanobot.session.imported import read_conversations
 from nanobot.session.manager import SessionManager
 from nanobot.testing import open_bot
 
@@ -144,7 +144,7 @@ def test_a_folder_of_sessions_comes_whole_and_says_what_stays(sessions: SessionM
         ("Dear diary,\n", "no chat messages"),
         ("[]", "no chat messages"),
         ({"a": 1}, "no chat messages"),
-        ([{"role": "user", "content": "hi"}, 7], "entry 2 is no chat message"),
+        ([{"role": "user", "content": "hi"}, 7], "entry 2 is not a chat message"),
         ([{"role": "admin"}], '"admin"'),
         (lines({"name": "Ann", "role": "boss"}), '"boss"'),
         ("[" * 100_000, "no chat messages"),
@@ -185,12 +185,12 @@ async def test_nothing_of_a_conversation_that_was_cut_off_is_gone_on_with(tmp_pa
         {"role": "tool", "tool_call_id": "c1", "name": "write_file", "content": "ok", "turn_id": "a"},
     ]
     record = {"_type": "metadata", "key": "cli:x", "metadata": {"runtime_checkpoint": {}, "goal_state": {"text": "x"}}}
-    [found], _ = conversations_in(file_of(tmp_path, lines(record, *rows[:cut]), "cli_x.jsonl"))
+    [found], _ = read_conversations(file_of(tmp_path, lines(record, *rows[:cut]), "cli_x.jsonl"))
     sessions = SessionManager(tmp_path / "workspace")
     sessions.save(found.as_session("cli:x"))
 
     async with open_bot(tmp_path, "hello") as bot:
-        result = await bot.runtime.loop.run_turn(InboundMessage("cli", "owner", "x", "hi"))
+        result = await bot.run_turn(InboundMessage("cli", "owner", "x", "hi"))
 
     assert result.text == "hello"
     assert [text_of(row["content"]) for row in bot.provider.requests[0] if row["role"] == "user"][-1].startswith("hi")
@@ -206,4 +206,4 @@ def test_one_bad_file_of_a_folder_keeps_no_other_out(sessions: SessionManager, t
     result = run("import", str(tmp_path))
 
     assert (result.exit_code, result.stdout) == (1, "b:2: 2 messages\n")
-    assert "a_1.jsonl holds no chat messages" in result.stderr
+    assert "a_1.jsonl has no chat messages" in result.stderr

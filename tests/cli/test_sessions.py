@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 from nanobot.session.manager import SessionManager
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "notes.md"}'}}
@@ -63,6 +63,14 @@ def test_list_as_json(sessions: SessionManager):
         ("telegram:42", 1, False),
         ("cli:direct", 5, False),
     ]
+
+
+def test_damaged_lines_are_not_counted(sessions: SessionManager):
+    file = Path(sessions.list_sessions()[0]["path"])
+    with open(file, "ab") as end:
+        end.write(b'no JSON\n\n{"role": "user", "content": "cut o\n')
+
+    assert sum(row["messages"] for row in json.loads(run("list", "--json").stdout)) == 6
 
 
 def test_list_without_sessions_says_how_to_begin():
@@ -162,7 +170,7 @@ def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionMan
 def test_delete_asks_and_takes_no_answer_for_no(sessions: SessionManager):
     result = run("delete", "cli:direct", answers="\n")
 
-    assert "cli:direct (5 messages) for good?" in result.stdout
+    assert "cli:direct (5 messages) permanently?" in result.stdout
     assert sessions.read("cli:direct") is not None
 
 
@@ -274,4 +282,4 @@ def test_search_for_nothing_is_a_wrong_use(sessions: SessionManager, text: str):
     result = run("search", text)
 
     assert result.exit_code == 2
-    assert "say what to look for" in result.stderr
+    assert "the text to search for is empty" in result.stderr

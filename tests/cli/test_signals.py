@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nanobot.cli.signals import KILLS, on_signals
+from nanobot.cli.chat.signals import TERMINATION_SIGNALS, handle_signals
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGHUP")
 ASK = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
@@ -18,7 +18,7 @@ async def test_what_nohup_means_holds_for_us_and_not_for_our_commands():
     heard: list[int] = []
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with on_signals(KILLS, heard.append):
+        with handle_signals(TERMINATION_SIGNALS, heard.append):
             os.kill(os.getpid(), signal.SIGHUP)
             child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", ASK], capture_output=True, text=True)
         after = signal.getsignal(signal.SIGHUP)

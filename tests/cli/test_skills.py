@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
 
 SOUND = (
     "---\nname: tea\ndescription: Make good tea. Use it when somebody is thirsty.\nlicense: MIT\n"
@@ -43,7 +43,7 @@ def test_what_a_skill_asks_for_is_shown_before_anything_is_done(tmp_path: Path):
     done = run("skills", "install", source(tmp_path), said="n\n")
 
     for words in (
-        "tea: Make good tea.", "license      MIT", "tools        Bash(kettle:*)", "no-such-kettle (not here)",
+        "tea: Make good tea.", "license      MIT", "tools        Bash(kettle:*)", "no-such-kettle (not installed)",
         "NO_SUCH_CUP (not set)", "network      water.org", "brings       scripts/boil.sh (15 bytes)",
         "missing      program: no-such-kettle", "Install it into",
     ):  # fmt: skip
@@ -85,7 +85,7 @@ def test_what_hides_something_takes_more_than_a_yes(tmp_path: Path, said: str | 
 
     done = run("skills", "install", folder, "--yes", said=said)
 
-    assert "LOOK         scripts/boil.sh, line 2: unpacks hidden text and runs it" in done.stdout
+    assert "LOOK         scripts/boil.sh, line 2: decodes hidden text and runs it" in done.stdout
     assert (done.exit_code, (skills() / "tea").exists()) == (code, there)
 
 
@@ -93,7 +93,7 @@ def test_nobody_to_ask_means_no(tmp_path: Path):
     done = run("skills", "install", source(tmp_path))
 
     assert done.exit_code == 1
-    assert "Add --yes where nobody can be asked." in done.stderr
+    assert "Add --yes to install without asking." in done.stderr
 
 
 def test_json_shows_and_installs_only_with_yes(tmp_path: Path):
@@ -126,10 +126,10 @@ def test_validate_says_every_fault_with_its_line(tmp_path: Path):
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
         "error    SKILL.md:1: `description` is missing. Say in a line or two what it does and when to use it.",
-        "error    SKILL.md:2: `name` has other letters than small ones, digits and hyphens. "
-        "Use 1 to 64 small letters, digits and single hyphens.",
-        "warning  SKILL.md:3: `licence` is no field; nobody reads it. Did you mean `license`?",
-        "warning  SKILL.md:5: It names gone.md, which is not there. Bring the file along, or mend the name.",
+        "error    SKILL.md:2: `name` may only have lowercase letters, digits and hyphens. "
+        "Use 1 to 64 lowercase letters, digits and single hyphens.",
+        "warning  SKILL.md:3: `licence` is an unknown field. Did you mean `license`?",
+        "warning  SKILL.md:5: It names gone.md, which does not exist. Add the file, or correct the name.",
         "tea: 2 errors and 2 warnings.",
     ]
     assert (told["valid"], [fault["line"] for fault in told["faults"]]) == (False, [1, 2, 3, 5])
@@ -143,11 +143,11 @@ def test_validate_takes_a_file_a_zip_and_a_name(tmp_path: Path):
 
     for path in (folder, folder / "SKILL.md", tmp_path / "any-name.zip", "tea"):
         done = run("skills", "validate", path)
-        assert (done.exit_code, done.stdout.splitlines()[-1].partition(": ")[2]) == (0, "nothing is wrong.")
+        assert (done.exit_code, done.stdout.splitlines()[-1].partition(": ")[2]) == (0, "no problems.")
 
     nothing = run("skills", "validate", tmp_path / "none")
     assert nothing.exit_code == 1
-    assert "There is nothing at" in nothing.stdout
+    assert "does not exist" in nothing.stdout
 
 
 def test_a_changed_program_has_to_be_approved(tmp_path: Path):
@@ -165,7 +165,7 @@ def test_a_changed_program_has_to_be_approved(tmp_path: Path):
     done = run("skills", "approve", "tea", said="y\n")
 
     assert before == ["program changed since it was installed: scripts/boil.sh"]
-    assert str(script) in kept.stdout and "stays switched off" in kept.stdout
+    assert str(script) in kept.stdout and "stays disabled" in kept.stdout
     assert "can be used again" in done.stdout
     assert listed("tea")["available"]
 
@@ -195,7 +195,7 @@ def test_the_doctor_knows_skills(tmp_path: Path):
 
     assert "The skill tea needs program: no-such-kettle" in done.stdout
     assert "The skill broken cannot be read" in done.stdout
-    assert "The skill odd works, and has 1 fault: SKILL.md:2: `name` is other" in noted
+    assert "The skill odd works but has 1 format error: SKILL.md:2: `name` is other" in noted
     assert done.exit_code == 1
 
 
@@ -205,7 +205,7 @@ def test_one_that_stands_before_a_built_in_one_or_in_every_prompt_says_so(tmp_pa
     shown = run("skills", "install", source(tmp_path, text), said="n\n").stdout
     facts = json.loads(run("skills", "install", source(tmp_path, text), "--json").stdout)
 
-    assert "instead of   the built-in skill weather" in shown
+    assert "replaces     the built-in skill weather" in shown
     assert "always on    its text is in every prompt" in shown
     assert (facts["instead_of_builtin"], facts["always"]) == (True, True)
 

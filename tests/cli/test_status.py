@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
-from tests.fake_models import Fail, FakeModels, Say
+from nanobot.cli.main import app
+from nanobot.testing.model_server import Fail, FakeModels, Say
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -49,8 +49,22 @@ def test_a_fresh_machine_is_told_what_holds_and_nothing_is_made():
     result = status()
 
     assert result.exit_code == 0
-    assert "none yet; defaults hold" in result.stdout
+    assert "none yet; using defaults" in result.stdout
     assert list(Path.home().iterdir()) == []
+
+
+def test_limits_are_shown_and_models_that_dollars_cannot_count():
+    house = {"provider": "house", "model": "house-1"}
+    config = {"agents": {"defaults": house}, "providers": {"house": {"apiBase": "http://127.0.0.1:9/v1"}}}
+    write_config(**config, limits={"turnTokens": 1000})
+    tokens_only = facts()["missing_prices"]
+    write_config(**config, limits={"dailyUsd": 2.5})
+
+    assert tokens_only == []
+    assert "providers.house.prices" in facts()["missing_prices"][0]
+    shown = " ".join(status().stdout.split())
+    assert "Limits 2.5 USD a day" in shown
+    assert "Problems No price is known for the model house-1 of house." in shown
 
 
 def test_what_stands_around_commands_is_told(monkeypatch: pytest.MonkeyPatch):
@@ -59,7 +73,7 @@ def test_what_stands_around_commands_is_told(monkeypatch: pytest.MonkeyPatch):
     write_config(tools={"exec": {"enable": False}})
 
     assert "bwrap is not installed" in without["summary"]
-    assert "Sandbox not needed: tools.exec.enable is false" in " ".join(status().stdout.split())
+    assert "Sandbox not needed: commands are disabled (tools.exec.enable is false)" in " ".join(status().stdout.split())
 
 
 def test_the_model_and_why_it_was_chosen(models: FakeModels):
@@ -130,7 +144,7 @@ def test_a_setting_nobody_knows_is_a_warning_with_its_line():
     result = status("--json")
 
     assert result.exit_code == 0
-    warning = f"{path}:4: agents.defaults.maxTokns is not a key we know. Did you mean maxTokens?"
+    warning = f"{path}:4: agents.defaults.maxTokns is not a known key. Did you mean maxTokens?"
     assert result.stderr == f"Warning: {warning}\n"
     assert json.loads(result.stdout)["warnings"] == [warning]
 
@@ -167,7 +181,7 @@ def test_a_model_that_cannot_be_asked_is_said_without_failing():
     result = status()
 
     assert result.exit_code == 0
-    assert "cannot be asked: There is no key for OpenAI" in result.stdout
+    assert "cannot be used: There is no key for OpenAI" in result.stdout
 
 
 def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeModels):
@@ -197,7 +211,7 @@ def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
     result = status("--probe")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: The provider is busy or broken")
+    assert result.stderr.startswith("Error: The provider is overloaded or failing")
     assert result.stderr.count("\n") == 1
 
 
@@ -211,7 +225,7 @@ def test_status_loads_no_sdk_and_no_line_editor():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     loaded = set(done.stderr.split())
-    assert "nanobot.cli.status" in loaded
+    assert "nanobot.cli.commands.status" in loaded
     assert not heavy & loaded
 
 
@@ -227,6 +241,21 @@ def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
     assert "Gateway not running; `nanobot gateway` starts it Channels telegram Jobs 1, next 2099-01-01" in shown
     assert (told["gateway"], told["channels"]["telegram"]["state"]) == ({"running": False}, "off")
     assert told["jobs"]["count"] == 1
+
+
+def test_channels_that_cannot_start_say_why_without_a_gateway(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nanobot.channels.discord.channel", None)  # as where its SDK is missing
+    on = {"enabled": True}
+    write_config(channels={"telegram": on, "discord": on, "email": on, "slack": {**on, "botToken": "xoxb-1"}})
+
+    shown = " ".join(status().stdout.split())
+    told = facts()["channels"]
+
+    assert {name: one["state"] for name, one in told.items()} == dict.fromkeys(told, "failed")
+    assert "channels.telegram.token is not set. Run `nanobot channels login telegram`." in shown
+    assert "channels.slack.appToken is not set" in shown
+    assert "channels.email.imapUsername and channels.email.imapPassword" in shown
+    assert "nanobot[discord]" in told["discord"]["lastError"]
 
 
 def test_jobs_are_counted_where_earlier_releases_kept_them():

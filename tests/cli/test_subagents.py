@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Fitting, Hang, Say, Step
-from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import POSIX, Home, ended
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.home import POSIX, Home, ended
+from tests.support.toy_gateway import GatewayHome, until
 
 pytestmark = POSIX
 

@@ -1,8 +1,8 @@
 import pytest
 
-from nanobot.agent.turn import ToolEnded
+from nanobot.agent.events import ToolEnded
+from nanobot.cli.chat.event_lines import clip_output, running_tool_line, tool_call_lines
 from nanobot.cli.terminal import Paint
-from nanobot.cli.tool_lines import clipped, ended_lines, running_line
 
 PLAIN = Paint(colour=False)
 
@@ -12,11 +12,11 @@ def ended(**fields):
 
 
 def test_a_call_is_one_line_with_what_it_is_about_and_how_long_it_took():
-    assert ended_lines(ended(), {"limit": 3, "path": "AGENTS.md"}, 80, PLAIN) == ["  read_file AGENTS.md  0.02s"]
+    assert tool_call_lines(ended(), {"limit": 3, "path": "AGENTS.md"}, 80, PLAIN) == ["  read_file AGENTS.md  0.02s"]
 
 
 def test_a_failed_call_is_marked_and_says_why_in_its_first_line():
-    lines = ended_lines(ended(ok=False, content="\nError: no such file\nmore"), {"path": "x"}, 80, PLAIN)
+    lines = tool_call_lines(ended(ok=False, content="\nError: no such file\nmore"), {"path": "x"}, 80, PLAIN)
 
     assert lines == ["  read_file x  0.02s  failed", "    Error: no such file"]
 
@@ -24,7 +24,7 @@ def test_a_failed_call_is_marked_and_says_why_in_its_first_line():
 def test_a_diff_is_shown_under_its_call_and_cut_where_it_is_long():
     diff = "\n".join(["-old", "+new", *[f" line {number}" for number in range(40)]])
 
-    lines = ended_lines(ended(display=diff), {}, 80, PLAIN)
+    lines = tool_call_lines(ended(display=diff), {}, 80, PLAIN)
 
     assert lines[1:3] == ["    -old", "    +new"]
     assert lines[-1] == "    … 18 more lines"
@@ -34,12 +34,12 @@ def test_a_diff_is_shown_under_its_call_and_cut_where_it_is_long():
 def test_no_line_is_wider_than_the_terminal(argument):
     from rich.cells import cell_len
 
-    lines = [running_line("exec", {"command": argument}, "half way", 40)]
-    lines += ended_lines(ended(ok=False, content=argument), {"command": argument}, 40, PLAIN)
+    lines = [running_tool_line("exec", {"command": argument}, "half way", 40)]
+    lines += tool_call_lines(ended(ok=False, content=argument), {"command": argument}, 40, PLAIN)
 
     assert all(cell_len(line) <= 40 and "\n" not in line and "\x1b" not in line for line in lines)
 
 
 def test_clipping_never_cuts_a_wide_character_in_half():
-    assert clipped("漢字漢字", 6) == "漢字…"
-    assert clipped("漢字", 4) == "漢字"
+    assert clip_output("漢字漢字", 6) == "漢字…"
+    assert clip_output("漢字", 4) == "漢字"

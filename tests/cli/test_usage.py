@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.cli.commands import app
+from nanobot.cli.main import app
+from nanobot.usage.budget import LimitOverrides
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.raised import Raised
-from tests.stories.processes import NANOBOT
-from tests.usage.rows import row
+from tests.support.home import NANOBOT
+from tests.support.ledger_rows import row
 
 
 def home() -> Path:
@@ -43,7 +43,7 @@ def test_before_the_first_message_there_is_nothing_and_nothing_is_made():
     result = run()
 
     assert result.exit_code == 0
-    assert "No model was asked" in result.stderr
+    assert "No model was used" in result.stderr
     assert [path.name for path in home().iterdir()] == ["config.json"]
 
 
@@ -61,7 +61,7 @@ def test_totals_what_is_left_and_a_row_a_day_plain_in_a_pipe():
 
 def test_an_owner_who_added_dollars_for_today_has_them_left():
     spend(2.5)
-    raised = Raised(home() / "state" / "usage" / "raised.json")
+    raised = LimitOverrides(home() / "state" / "usage" / "raised.json")
     raised.add("limits.dailyUsd", f"{datetime.now(UTC):%Y-%m-%d}", 1.25)
 
     plain, told = run().stdout, json.loads(run("--json").stdout)
@@ -129,14 +129,14 @@ def test_damaged_lines_are_counted():
     with path.open("a", encoding="utf-8") as file:
         file.write("what is this\n")
 
-    assert "1 lines of the ledger" in run().stderr
+    assert "1 unreadable lines of the ledger" in run().stderr
     assert json.loads(run("--json").stdout)["damaged"] == 1
 
 
 def test_it_imports_no_engine():
     spend(0.5)
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom nanobot.cli.commands import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom nanobot.cli.main import app\n"
         "CliRunner().invoke(app, ['usage'])\n"
         "print([name for name in ('nanobot.agent', 'nanobot.providers', 'litellm', 'httpx') if name in sys.modules])"
     )
@@ -156,7 +156,7 @@ def test_it_imports_no_engine():
     ],
 )
 def test_on_a_narrow_screen_a_name_is_cut_and_never_a_number(width: int, headings: str):
-    from tests.screens import at_home, on_screen  # not on Windows
+    from tests.support.terminal import at_home, on_screen  # not on Windows
 
     for name in ("anthropic/claude-sonnet-4-5-20250929-of-a-very-long-name-that-fits-nowhere", "gpt-4o"):
         spend(12.34, model=name, prompt_tokens=9_629_100)

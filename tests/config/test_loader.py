@@ -78,8 +78,8 @@ def test_without_a_path_the_config_in_use_is_read(config_file):
         ("  \n ", "1:1", "empty"),
         ("[]", "1:1", "one object"),
         ("5", "1:1", "one object"),
-        ('{\n  "api": {"port": 1,}\n}', "2:", "comma too many"),
-        ('{\n  "api": {\n    "port": 1,\n  }\n}', None, "comma too many"),
+        ('{\n  "api": {"port": 1,}\n}', "2:", "extra comma"),
+        ('{\n  "api": {\n    "port": 1,\n  }\n}', None, "extra comma"),
         ('{\n  // the port\n  "api": {}\n}', "2:3", "no comments"),
         ('{\n  "api": {} # here\n}', "2:13", "no comments"),
         ('{\n  "api": {}\n  "tools": {}\n}', "3:3", "comma is missing"),
@@ -88,15 +88,15 @@ def test_without_a_path_the_config_in_use_is_read(config_file):
         ('{"api": {"port": 1}', None, "too early"),
         ('{"api": {"host": "x}}', "1:18", "no closing quote"),
         ('{}\n{"api": {}}', "2:1", "after the last"),
-        ('{"api":\n {"port": 1,\n  "port": 2},\n "gateway": {"port": 3}}', "3:3", '"port" stands twice'),
-        ('[{"a": 1, "a": 2}, {]', "1:1", '"a" stands twice'),
+        ('{"api":\n {"port": 1,\n  "port": 2},\n "gateway": {"port": 3}}', "3:3", '"port" occurs twice'),
+        ('[{"a": 1, "a": 2}, {]', "1:1", '"a" occurs twice'),
         ('{"limits": {"dailyUsd": NaN}}', "1:25", "NaN"),
         ('{"limits": {"dailyUsd": -Infinity}}', "1:25", "-Infinity"),
         ('{"limits": {"dailyUsd": 1e999}}', "1:25", "too large"),
         ('{"agents": {"defaults": {"maxTokens": ' + "9" * 5000 + "}}}", None, "too long"),
         ("[" * 100_000, None, "nested too deeply"),
         (b'{"api":\n {"host": "\xff"}}', "2:12", "UTF-8"),
-        (b"\x00\x01\x02", "1:1", "value must stand here"),
+        (b"\x00\x01\x02", "1:1", "expected a value"),
         ('{"api": {"host": "\\ud800"}}', "1: api.host", "half a character"),
         ('{"agents": {"defaults": {"model": "a\nb"}}}', "1:", "Invalid control character"),
     ],
@@ -157,8 +157,8 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("providers.openai", ["sk-x", [], None], "object"),
     ("providers.openai.apiKey", [5, [], {}, True], "text"),
     ("providers.openai.apiBase", ["api.openai.com", "ftp://x"], "http"),
-    ("providers.openai.extraHeaders", [{"": "x"}, {"a b": "x"}, {"naïve": "x"}], "names of HTTP headers"),
-    ("providers.openai.extraHeaders", [{"X": "a\nb"}, {"X": "a\0"}, {"X": "ü"}], "plain values of one line"),
+    ("providers.openai.extraHeaders", [{"": "x"}, {"a b": "x"}, {"naïve": "x"}], "HTTP header names"),
+    ("providers.openai.extraHeaders", [{"X": "a\nb"}, {"X": "a\0"}, {"X": "ü"}], "printable one-line values"),
     ("providers.openai.backend", ["dierct", None], "direct"),
     ("providers.openai.totalTimeoutS", [0, -1, "x"], ""),
     ("providers.my-own", ["x", [], 5], "object"),
@@ -234,8 +234,8 @@ def test_a_secret_of_the_wrong_kind_is_not_quoted(config_file):
 @pytest.mark.parametrize(
     ("tools", "said"),
     [
-        ({"ssrfWhitelist": ["10.0.0.0/8", "10.0.0.0/33"]}, "such as 192.168.1.0/24, and '10.0.0.0/33' is none"),
-        ({"exec": {"denyPatterns": ["("]}}, "and '(' is none: missing ), unterminated subpattern at position 0"),
+        ({"ssrfWhitelist": ["10.0.0.0/8", "10.0.0.0/33"]}, "such as 192.168.1.0/24; '10.0.0.0/33' is not one"),
+        ({"exec": {"denyPatterns": ["("]}}, "'(' is not one: missing ), unterminated subpattern at position 0"),
     ],
 )
 def test_of_a_list_the_entry_that_is_wrong_is_named(config_file, tools, said):
@@ -245,7 +245,7 @@ def test_of_a_list_the_entry_that_is_wrong_is_named(config_file, tools, said):
 def test_a_key_in_both_styles_is_refused(config_file):
     path = config_file('{"agents": {"defaults": {\n"maxTokens": 5,\n"max_tokens": 6}}}')
 
-    assert "agents.defaults.maxTokens stands twice" in refusal(path)
+    assert "agents.defaults.maxTokens occurs twice" in refusal(path)
 
 
 def test_an_unknown_key_is_told_with_its_nearest_name(config_file):
@@ -254,10 +254,82 @@ def test_an_unknown_key_is_told_with_its_nearest_name(config_file):
     )
 
     assert load_warnings(load_config(path)) == (
-        f"{path}:2: agents.defaults.modelx is not a key we know. Did you mean model?",
-        f"{path}:3: tool is not a key we know. Did you mean tools?",
-        f"{path}:4: channels.telegrm is not a key we know. Did you mean telegram?",
+        f"{path}:2: agents.defaults.modelx is not a known key. Did you mean model?",
+        f"{path}:3: tool is not a known key. Did you mean tools?",
+        f"{path}:4: channels.telegrm is not a known key. Did you mean telegram?",
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "written", "meant"),
+    [
+        ({"tools": {"restrictToWorkSpace": True}}, "tools.restrictToWorkSpace", "tools.restrictToWorkspace"),
+        ({"tool": {"restrictToWorkspace": True}}, "tool.restrictToWorkspace", "tools.restrictToWorkspace"),
+        ({"restrictToWorkspace": True}, "restrictToWorkspace", "tools.restrictToWorkspace"),
+        ({"tools": {"exce": {"network": False}}}, "tools.exce.network", "tools.exec.network"),
+        ({"tools": {"denyPatterns": ["rm"]}}, "tools.denyPatterns", "tools.exec.denyPatterns"),
+        ({"tools": {"web": {"enabled": False}}}, "tools.web.enabled", "tools.web.enable"),
+        ({"limits": {"dailyUSD": 1}}, "limits.dailyUSD", "limits.dailyUsd"),
+        (
+            {"channels": {"slack": {"groupPolcy": "allowlist"}}},
+            "channels.slack.groupPolcy",
+            "channels.slack.groupPolicy",
+        ),
+        (
+            {"tools": {"mcpServers": {"time": {"command": "time", "enabledTool": ["now"]}}}},
+            "tools.mcpServers.time.enabledTool",
+            "tools.mcpServers.time.enabledTools",
+        ),
+    ],
+)
+def test_a_misspelt_restriction_is_refused_with_file_line_key_and_the_known_name(config_file, config, written, meant):
+    path = config_file(config)
+    name = written.rpartition(".")[2]
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if f'"{name}"' in text)
+
+    said = refusal(path)
+
+    assert said.startswith(f"{path}:{line}: {written} ")
+    assert f"Did you mean {meant}?" in said
+
+
+def test_a_misspelt_restriction_in_the_environment_is_refused_with_its_variable(config_file, monkeypatch):
+    monkeypatch.setenv("NANOBOT_TOOLS__RESTRICT_TO_WORKSPCE", "true")
+
+    said = refusal(config_file({}))
+
+    assert said.startswith("NANOBOT_TOOLS__RESTRICT_TO_WORKSPCE in the environment: ")
+    assert "tools.restrictToWorkspace" in said
+
+
+def test_an_old_key_that_asks_for_what_is_not_there_is_told_at_its_line(config_file):
+    path = config_file(
+        '{"providers": {"openai": {"apiType": "auto", "thinkingStyle": null},\n'
+        '"deepseek": {\n"apiType": "responses",\n"thinkingStyle": "enable_thinking"}}}'
+    )
+
+    warnings = load_warnings(load_config(path))
+
+    assert [warning.partition(" is not used")[0] for warning in warnings] == [
+        f"{path}:3: providers.deepseek.apiType",
+        f"{path}:4: providers.deepseek.thinkingStyle",
+    ]
+
+
+def test_misspelt_keys_that_restrict_nothing_are_kept_with_a_warning(config_file):
+    config = load_config(
+        config_file(
+            {
+                "tool": {"exec": {"timeout": 5}},
+                "tools": {"exec": {"timeouts": 5}, "mcpServers": {"time": {"command": "time", "disabled": True}}},
+                "channels": {"telegrm": {"groupPolicy": "allowlist"}},
+                "plugins": {"a-package": {"approval": "no"}},
+            }
+        )
+    )
+
+    assert len(load_warnings(config)) == 4
+    assert config.tools.exec.__pydantic_extra__ == {"timeouts": 5}
 
 
 def test_an_old_place_of_a_key_is_still_understood(config_file):
@@ -360,10 +432,10 @@ def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monke
     [
         ("NANOBOT_API__PORT", "http", "api.port must be a whole number"),
         ("NANOBOT_TOOLS__APPROVAL", "nope", "tools.approval must be one of"),
-        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", "a,b", "must hold JSON"),
-        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", '"a"', "must hold a list"),
-        ("NANOBOT_TOOLS__EXEC", "true", "must hold an object"),
-        ("NANOBOT_AGENTS", "{", "must hold JSON"),
+        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", "a,b", "must contain JSON"),
+        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", '"a"', "must contain a list"),
+        ("NANOBOT_TOOLS__EXEC", "true", "must contain an object"),
+        ("NANOBOT_AGENTS", "{", "must contain JSON"),
     ],
 )
 def test_a_bad_variable_is_named(config_file, monkeypatch, variable, value, words):
@@ -379,7 +451,7 @@ def test_a_variable_that_fits_no_key_is_told(config_file, monkeypatch):
     monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODELX", "x")
 
     assert load_warnings(load_config(config_file({}))) == (
-        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment fits no key of the config.",
+        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment matches no key of the config.",
     )
 
 
@@ -396,7 +468,7 @@ def leaves(section: type[BaseModel], path: tuple[str, ...] = ()):
     for name, shape in shapes(section).items():
         yield (*path, name)
         if shape.section:
-            yield from leaves(shape.section, (*path, name) if shape.many != "map" else (*path, name, "some"))
+            yield from leaves(shape.section, (*path, name) if shape.container != "map" else (*path, name, "some"))
 
 
 KEYS = [dotted(path) for path in leaves(Config) if "[" not in dotted(path) and "fallbackModels." not in dotted(path)]
@@ -415,6 +487,10 @@ def test_any_value_is_taken_or_refused_with_its_key(config_file, key, value):
     tree = nested(key, value)
     if key.startswith("modelPresets.some.") and key != "modelPresets.some.model":
         tree["modelPresets"]["some"]["model"] = "m"  # without one, the preset itself is wrong
+    if ".prices.some." in key:
+        provider = key.split(".")[1]
+        price = tree["providers"][provider]["prices"]["some"]
+        tree["providers"][provider]["prices"]["some"] = {"input": 1, "output": 1, **price}
     path = config_file(tree)
 
     try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.config.migrate import migrate
+from nanobot.config.legacy import migrate
 
 
 @pytest.mark.parametrize(

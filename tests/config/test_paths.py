@@ -3,7 +3,7 @@
 import pytest
 
 from nanobot.config.loader import get_config_path, get_data_dir
-from nanobot.config.paths import Places, use_config
+from nanobot.config.paths import DataPaths, use_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 
@@ -24,18 +24,18 @@ def test_home_is_looked_up_at_each_call(home, monkeypatch):
 def test_another_config_makes_its_folder_the_data_folder(home):
     use_config("~/elsewhere/bot.json")
 
-    places = Places(get_data_dir())
+    places = DataPaths(get_data_dir())
 
     data = home / "elsewhere"
     assert get_config_path() == data / "bot.json"
     assert (places.state, places.turns, places.logs) == (data / "state", data / "state" / "turns", data / "logs")
     assert places.cli_history == data / "history" / "cli_history"
     assert (places.config, places.pairing) == (data / "config.json", data / "pairing.json")
-    assert places.old_sessions == data / "sessions"
+    assert places.legacy_sessions == data / "sessions"
 
 
 def test_a_home_nobody_has_is_a_config_error():
     config = Config.model_validate({"agents": {"defaults": {"workspace": "~no-such-user-here/w"}}})
 
-    with pytest.raises(ConfigError, match="no such home"):
+    with pytest.raises(ConfigError, match="home folder is unknown"):
         _ = config.workspace_path

@@ -12,7 +12,7 @@ from nanobot.config.provider_table import (
     wire_model,
 )
 from nanobot.config.schema import ProvidersConfig
-from tests.config.making import made
+from tests.support.configs import made
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OLLAMA = "http://localhost:11434/v1"

@@ -14,7 +14,7 @@ import pytest
 from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
-from tests.config.making import made
+from tests.support.configs import made
 
 RELEASES = sorted((Path(__file__).parent / "fixtures").glob("release-*.json"))
 
@@ -164,6 +164,18 @@ def test_what_was_saved_loads_to_the_same(config_file, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_changes_of_two_processes_are_both_in_the_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("{}", encoding="utf-8")
+    command = [sys.executable, str(Path(__file__).with_name("config_child.py")), str(path)]
+
+    children = [subprocess.Popen([*command, prefix, "25"]) for prefix in ("A_", "B_")]
+    assert [child.wait() for child in children] == [0, 0]
+
+    names = load_config(path).tools.exec.allowed_env_keys
+    assert sorted(names) == sorted(f"{prefix}{number}" for prefix in ("A_", "B_") for number in range(25))
+
+
 def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):
     script = textwrap.dedent("""
         import os, random, signal, sys, time

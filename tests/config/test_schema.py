@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from nanobot.config.schema import Config
-from tests.config.making import made
+from tests.support.configs import made
 
 
 def test_defaults_are_those_of_the_formats_page(home):
@@ -85,3 +85,8 @@ def test_importing_the_schema_brings_in_nothing_heavy():
 
 def test_a_workspace_may_begin_with_a_tilde(home):
     assert made(agents={"defaults": {"workspace": "~/w"}}).workspace_path == Path(home) / "w"
+
+
+@pytest.mark.parametrize(("icon", "title"), [("🐈", "nanobot"), ("", "nanobot"), ("🦊", "🦊 nanobot")])
+def test_an_icon_that_the_owner_chose_stands_before_the_name(icon, title):
+    assert made(agents={"defaults": {"botIcon": icon}}).agents.defaults.bot_title == title

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.config.sources import sources
-from tests.config.making import made
+from tests.support.configs import made
 
 
 def test_each_setting_knows_its_source(config_file, monkeypatch):

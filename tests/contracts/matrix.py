@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from nanobot.channels.registry import find
-from tests.contracts import test_every_channel as suite
-from tests.contracts.platforms import PLATFORMS, platform_class
+from nanobot.testing.channels import channel_rows, lacking
+from tests.fakes.platforms import PLATFORMS, platform_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "channels.md"
 _TABLE = re.compile(r"(?<=<!-- matrix -->\n\n).*?(?=<!-- end of the matrix -->)", re.DOTALL)
@@ -23,16 +23,14 @@ def table() -> str:
         "| Every channel promises | " + " | ".join(spec.title for spec in specs) + " |",
         "|---|" + ":-:|" * len(specs),
     ]
-    for name, row in vars(suite).items():
-        if not name.startswith("test_"):
-            continue
+    for name, row in channel_rows().items():
         cells = []
         for platform in platforms:
-            reason = suite.lacking(platform, row)
+            reason = lacking(platform, row)
             if reason and reason not in reasons:
                 reasons.append(reason)
             cells.append(f"{reasons.index(reason) + 1}" if reason else "✓")
-        lines.append(f"| {name.removeprefix('test_').replace('_', ' ')} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return "\n".join([*lines, *(["", *notes] if notes else []), "", ""])
 

@@ -19,20 +19,20 @@ from typing import Any
 
 import pytest
 
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Step
 from tests.agent.tools.mcp.conftest import CHILD
-from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
-from tests.gateway.toy import GatewayHome, until, written
-from tests.stories.processes import NANOBOT
+from tests.support.home import NANOBOT
+from tests.support.toy_gateway import GatewayHome, until, written
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 
-from tests.screens import on_screen
+from tests.support.terminal import on_screen
 
 pytestmark = pytest.mark.xdist_group("every way in")
 
-NO_GATEWAY = "No gateway is running: jobs begin when `nanobot gateway` is started."
+NO_GATEWAY = "No gateway is running: jobs run once `nanobot gateway` is started."
 
 
 def echo(body: dict[str, Any]) -> Step:

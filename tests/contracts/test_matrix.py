@@ -1,8 +1,8 @@
 """The page about channels shows what the suite holds them to."""
 
-from tests.contracts import test_every_channel as suite
+from nanobot.testing.channels import WITHOUT
 from tests.contracts.matrix import PAGE, with_table
-from tests.contracts.platforms import PLATFORMS, platform_class
+from tests.fakes.platforms import PLATFORMS, platform_class
 
 
 def test_the_page_shows_the_matrix_as_it_is():
@@ -16,4 +16,4 @@ def test_what_a_platform_says_of_itself_is_known():
         platform = platform_class(name)
 
         assert platform.name == name
-        assert all(hasattr(platform, ability) for ability in suite.WITHOUT)
+        assert all(hasattr(platform, ability) for ability in WITHOUT)

@@ -12,19 +12,19 @@ import pytest
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.access import Access, AccessPolicy
-from nanobot.channels.base import Services
+from nanobot.channels.access import AccessControl, AccessPolicy
+from nanobot.channels.base import ChannelServices
 from nanobot.channels.errors import SendError
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.media import MediaStore
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
+from nanobot.runtime.sandbox import path_policy
 from nanobot.testing import Line, Pause, ScriptedProvider, calls
-from nanobot.wiring.walls import path_policy
-from tests.contracts.life import until
-from tests.contracts.platform_board import BoardPlatform
+from nanobot.testing.live_channel import until
+from tests.fakes.platform_board import BoardPlatform
 
 SHORT = "Here is all there is to say."
 LONG = " ".join(f"Sentence number {number} of a long answer." for number in range(30))
@@ -76,10 +76,10 @@ async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIte
     board = StubbornBoard(folder)
     async with open_journal(folder / "journal.db") as journal, MessageBus(journal).open() as bus:
         channel = board.channel(bus, streaming=streaming)
-        people = PairingStore(Places(folder))
-        access = Access(AccessPolicy.of(channel.name, channel.config), people)
-        channel.attach(Services(access, MediaStore(folder / "media")))
-        manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=0.02)
+        people = PairingStore(DataPaths(folder))
+        access = AccessControl(AccessPolicy.of(channel.name, channel.config), people)
+        channel.attach(ChannelServices(access, MediaStore(folder / "media")))
+        manager = ChannelManager([channel], bus, retry_delays_s=(0, 0, 0), first_wait_s=0.02)
         provider = ScriptedProvider(*script)
         async with build_runtime(
             config, data_dir=folder, provider=provider, environ={}, bus=bus, streams=manager.streams

@@ -12,21 +12,22 @@ from typing import Any
 
 import pytest
 
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.channels.telegram import TelegramChannel
-from tests.contracts.life import Life, live
-from tests.contracts.platform_discord import DiscordPlatform
-from tests.contracts.platform_telegram import TelegramPlatform
-from tests.contracts.platforms import Platform, platform_class
-from tests.warp import LoopClock, WarpLoop
+from nanobot.testing.live_channel import LiveChannel, live
+from nanobot.testing.platform import Platform
+from tests.fakes.platform_discord import DiscordPlatform
+from tests.fakes.platform_telegram import TelegramPlatform
+from tests.fakes.platforms import platform_class
+from tests.support.virtual_clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0
 SLEPT = timedelta(hours=8)
 LONGEST_S = 60.0
 LOADED = {
-    "discord": ("discord", "nanobot.channels.discord.link"),
-    "slack": ("nanobot.channels.slack.lines", "nanobot.channels.slack.web"),
-    "telegram": ("nanobot.channels.telegram.line",),
+    "discord": ("discord", "nanobot.channels.discord.client"),
+    "slack": ("nanobot.channels.slack.socket_mode", "nanobot.channels.slack.web_api"),
+    "telegram": ("nanobot.channels.telegram.client",),
 }
 """What a thread would load while time flies."""
 SETTINGS: dict[str, dict[str, Any]] = {"email": {"poll_interval_seconds": 30}}
@@ -53,17 +54,17 @@ def real(name: str, folder: Path) -> Platform:
     return platform
 
 
-async def until(life: Life, there: Callable[[], bool]) -> float:
+async def until(life: LiveChannel, there: Callable[[], bool]) -> float:
     """Wait for it, in small steps while it connects, so that threads have their time; how long that took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not there():
         assert loop.time() - began < OUTAGE_S, "it did not come"
-        await asyncio.sleep(0.02 if life.channel.evidence.state is ChannelState.CONNECTING else 0.5)
+        await asyncio.sleep(0.02 if life.channel.status.state is ChannelState.CONNECTING else 0.5)
     return loop.time() - began
 
 
-async def heard(life: Life, words: str) -> float:
+async def heard(life: LiveChannel, words: str) -> float:
     """Wait until it is heard; how long that took."""
     return await until(life, lambda: any(words in one.content for one in life.heard))
 
@@ -73,7 +74,7 @@ async def through(name: str, folder: Path, *, asleep: bool) -> tuple[list[str], 
     clock = WakingClock()
     platform = real(name, folder)
     async with platform.open(), live(platform, folder, silent=True, clock=clock, **SETTINGS.get(name, {})) as life:
-        await until(life, life.channel.evidence.connected.is_set)
+        await until(life, life.channel.status.connected.is_set)
         await platform.says("before")
         await heard(life, "before")
         if asleep:

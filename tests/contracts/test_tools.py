@@ -1,17 +1,18 @@
-"""What every built-in tool promises. A new tool gets these tests by its line in `builtin`, and a call in CALLS."""
+"""What every built-in tool promises (`nanobot.testing.tools`, and more). A new one gets these tests by its line in
+`builtin`, and a call in CALLS.
+"""
 
 import asyncio
 import contextlib
-import json
 import os
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
@@ -20,10 +21,10 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import Address
-from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
-from nanobot.utils.clock import FrozenClock
-from tests.security.web import Road
+from nanobot.security.files.paths import PathPolicy
+from nanobot.testing import Check, FrozenClock
+from nanobot.testing.tools import tool_checks
+from tests.fakes.web import Road
 
 CALLS: dict[str, dict[str, Any]] = {
     "edit_file": {"path": "grüße 🌍.md", "old_text": "hello", "new_text": "bye"},
@@ -70,19 +71,18 @@ class OneMail:
 every_tool = pytest.mark.parametrize("name", sorted(BUILTIN))
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> ToolContext:
-    (tmp_path / "grüße 🌍.md").write_text("hello\n", encoding="utf-8")
-    (tmp_path / "grüße 🌍.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["print(1)"]}]}', "utf-8")
-    return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
-
-
-@pytest.fixture
-def registry(ctx: ToolContext) -> ToolRegistry:
+def registry_in(workspace: Path) -> ToolRegistry:
+    """All tools, in a workspace with a few files."""
+    (workspace / "grüße 🌍.md").write_text("hello\n", encoding="utf-8")
+    (workspace / "grüße 🌍.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["print(1)"]}]}', "utf-8")
     inbox = InboxPolicy(OneMail, lambda chat: True)
     search = SearchPolicy("searxng", base_url="https://93.184.216.34")
     web = WebPolicy(search=search, make_transport=Road(default=b'{"results": []}').make)
-    return build_tools(ToolPolicies(PathPolicy(ctx.workspace), ExecPolicy(timeout_s=2), inbox, web))
+    return build_tools(ToolPolicies(PathPolicy(workspace), ExecPolicy(timeout_s=2), inbox, web))
+
+
+def built(name: str, workspace: Path) -> Tool:
+    return tool_of(registry_in(workspace), name)
 
 
 def tool_of(registry: ToolRegistry, name: str) -> Tool:
@@ -91,65 +91,44 @@ def tool_of(registry: ToolRegistry, name: str) -> Tool:
     return tool
 
 
+@pytest.fixture
+def ctx(tmp_path: Path) -> ToolContext:
+    return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
+
+
+@pytest.fixture
+def registry(ctx: ToolContext) -> ToolRegistry:
+    return registry_in(ctx.workspace)
+
+
 @every_tool
 def test_it_is_called_what_the_table_calls_it(registry: ToolRegistry, name: str):
     assert tool_of(registry, name).name == name
 
 
-@every_tool
-def test_its_schema_is_a_json_schema_of_an_object(registry: ToolRegistry, name: str):
-    schema = tool_of(registry, name).parameters
-
-    Draft202012Validator.check_schema(schema)
-    assert schema["type"] == "object"
-    assert set(schema["required"]) <= schema["properties"].keys()
-    assert json.loads(json.dumps(schema)) == schema
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=f"{name}-{check}")
+        for name in sorted(BUILTIN)
+        for check in tool_checks(partial(built, name), CALLS[name], takes_anything=name == "exec")
+    ],
+)
+async def test_a_tool_holds(check: Check, tmp_path: Path):
+    await check.run(tmp_path)
 
 
 @every_tool
 def test_it_says_what_it_does_and_what_each_argument_is(registry: ToolRegistry, name: str):
     tool = tool_of(registry, name)
 
-    assert 40 <= len(tool.description) <= 400
     assert tool.description.endswith((".", ")"))
-    told = [argument["description"] for argument in tool.parameters["properties"].values() if "description" in argument]
-    assert all(len(words) >= 8 for words in told)  # a name that says it all stands alone: each request carries them
+    assert all(argument.get("description") for argument in tool.parameters["properties"].values())
 
 
 @every_tool
 def test_it_declares_what_a_crash_may_repeat(registry: ToolRegistry, name: str):
     assert tool_of(registry, name).effect is EFFECTS[name]
-
-
-@every_tool
-async def test_a_right_call_succeeds_with_unicode_names(registry: ToolRegistry, ctx: ToolContext, name: str):
-    result = await registry.call(name, CALLS[name], ctx)
-
-    assert not result.error, result.content
-    assert isinstance(result.provenance, Provenance)
-
-
-@every_tool
-async def test_it_works_outside_of_a_turn(registry: ToolRegistry, name: str):
-    assert not (await registry.execute(name, CALLS[name])).startswith("Error")
-
-
-@every_tool
-async def test_a_call_without_arguments_says_what_is_required(registry: ToolRegistry, ctx: ToolContext, name: str):
-    result = await registry.call(name, {}, ctx)
-
-    assert result.error
-    for required in tool_of(registry, name).parameters["required"]:
-        if required in CALLS[name]:
-            assert f"{required} is required" in str(result.content)
-
-
-@every_tool
-async def test_a_made_up_argument_is_named(registry: ToolRegistry, ctx: ToolContext, name: str):
-    result = await registry.call(name, {**CALLS[name], "made_up": 1}, ctx)
-
-    assert result.error
-    assert "made_up is not known" in str(result.content)
 
 
 junk = (
@@ -212,10 +191,3 @@ def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(
     registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None, inbox=None))
 
     assert set(registry.names) == BUILTIN.keys() - {"exec", "inbox", "web_fetch", "web_search"}
-
-
-def test_what_models_are_told_stays_short(registry: ToolRegistry):
-    without_mail = build_tools(ToolPolicies(PathPolicy(Path())))
-
-    assert len(json.dumps(without_mail.get_definitions())) < 5_800
-    assert len(json.dumps(registry.get_definitions())) < 7_700

@@ -59,7 +59,7 @@ class Crew:
         for service in services:
             await service.tick()
         for service in services:
-            await service.settled()
+            await service.wait_for_runs()
 
 
 @pytest.fixture

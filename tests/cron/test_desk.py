@@ -12,9 +12,9 @@ from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import Address
 from nanobot.config.channels import ChannelsConfig
-from nanobot.cron.desk import NEEDS_GATEWAY, CronDesk
+from nanobot.cron.edits import KnownChannels
 from nanobot.cron.service import CronService
-from nanobot.cron.targets import KnownChannels
+from nanobot.cron.tool_backend import NEEDS_GATEWAY, CronToolBackend
 from nanobot.cron.types import CronJob, Notify
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.clock import SystemClock
@@ -35,10 +35,10 @@ class Asking:
             folder / "cron" / "jobs.json",
             nothing,
             timezone="Europe/Berlin",
-            targets=KnownChannels(channels.switched_on()),
+            targets=KnownChannels(channels.enabled_by_name()),
         )
         self._tools = ToolRegistry()
-        self._tools.register(CronTool(lambda: CronDesk(self.service)))
+        self._tools.register(CronTool(lambda: CronToolBackend(self.service)))
         address = Address("telegram", "12345", "topic-7")
         self.ctx = ToolContext("telegram:12345", address, "t", folder, SystemClock(), origin=origin)
 
@@ -78,6 +78,16 @@ async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
     assert not job.delete_after_run
 
 
+@pytest.mark.parametrize(
+    ("schedule", "kind"), [("0 9 * * 1-5", "cron"), ("2126-12-24T18:00", "at"), (3600, "every"), ("3600", "every")]
+)
+async def test_names_of_parameters_that_other_releases_took_are_understood(asking: Asking, schedule: object, kind: str):
+    await asking.say(action="add", message="Report the weather", description="weather", schedule=schedule)
+
+    (job,) = asking.service.list_jobs()
+    assert (job.name, job.payload.message, job.schedule.kind) == ("weather", "Report the weather", kind)
+
+
 async def test_words_from_the_web_make_a_job_that_is_trusted_no_more(asking: Asking):
     asking.ctx = replace(asking.ctx, entered=Provenance.WEB)
 
@@ -97,7 +107,7 @@ async def test_what_an_older_turn_has_read_makes_no_job_powerless(asking: Asking
 async def test_who_asked_is_kept_where_they_are_let_in_themselves_and_not_by_their_group_alone(tmp_path: Path):
     service = CronService(tmp_path / "jobs.json", nothing)
     tools = ToolRegistry()
-    tools.register(CronTool(lambda: CronDesk(service, lambda channel, sender, chat: sender.startswith("5"))))
+    tools.register(CronTool(lambda: CronToolBackend(service, lambda channel, sender, chat: sender.startswith("5"))))
     for sender in ("5|ann", "6|bob"):
         ctx = ToolContext("discord:9", Address("discord", "9"), "t", tmp_path, SystemClock(), sender_id=sender)
         await tools.call("cron", {"action": "add", "message": "Tea", "name": sender, "every_seconds": 60}, ctx)
@@ -120,8 +130,8 @@ async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
     (job,) = asking.service.list_jobs()
 
     assert f'{job.id} "Tidy up": every hour; next 20' in await asking.say(action="list")
-    assert "switched off" in await asking.say(action="disable", job_id=job.id)
-    assert "switched off" in await asking.say(action="list")
+    assert "disabled" in await asking.say(action="disable", job_id=job.id)
+    assert "disabled" in await asking.say(action="list")
     assert "Next runs:" in await asking.say(action="enable", job_id=job.id)
     assert "within seconds" in await asking.say(action="run", job_id=job.id)
     async with asyncio.timeout(5):
@@ -135,11 +145,12 @@ async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
     ("arguments", "said"),
     [
         ({"action": "add", "message": "x"}, "One of them is needed"),
-        ({"action": "add", "every_seconds": 5}, "needs a message"),
+        ({"action": "add", "every_seconds": 60}, "needs a message"),
         ({"action": "add", "message": "x", "cron_expr": "0 9 * * *", "tz": "Mars"}, "unknown timezone 'Mars'"),
-        ({"action": "add", "message": "x", "cron_expr": "0 0 31 2 *"}, "never comes due"),
+        ({"action": "add", "message": "x", "cron_expr": "0 0 31 2 *"}, "never matches any date"),
         ({"action": "add", "message": "x", "at": "2020-01-01T00:00"}, "in the past"),
-        ({"action": "add", "message": "x", "every_seconds": 0}, "every_seconds"),
+        ({"action": "add", "message": "x", "every_seconds": 59}, "every_seconds must be at least 60"),
+        ({"action": "add", "message": "x", "cron_expr": "* * * * * */5"}, "cron_expr has five fields"),
         ({"action": "remove"}, "needs job_id"),
         ({"action": "remove", "job_id": "nowhere"}, "There is no job 'nowhere'. Jobs: none."),
         ({"action": "run", "job_id": "nowhere"}, "There is no job"),
@@ -164,7 +175,7 @@ async def test_a_job_makes_no_jobs(tmp_path: Path, action: str):
     result = await asking.call(action=action, message="x", every_seconds=60, job_id="a")
 
     assert result.error
-    assert "it would breed" in str(result.content)
+    assert "they would multiply" in str(result.content)
     assert not (await asking.call(action="list")).error
 
 
@@ -177,22 +188,22 @@ async def test_it_says_when_nothing_runs_jobs(asking: Asking):
 
 
 async def test_it_works_outside_of_a_turn(asking: Asking):
-    tool = CronTool(lambda: CronDesk(asking.service))
+    tool = CronTool(lambda: CronToolBackend(asking.service))
 
     silent = await tool.execute("add", message="x", every_seconds=60, deliver=False)
     nowhere = await tool.execute("add", message="x", every_seconds=60)
 
     assert not silent.error
     assert nowhere.error
-    assert "needs the very chat" in str(nowhere.content)
+    assert "needs a channel and a chat id" in str(nowhere.content)
 
 
 @pytest.mark.parametrize(
     ("channel", "said"),
     [
         ("telegrm", "Did you mean telegram?"),
-        ("slack", "not switched on"),
-        ("nowhere", "There is no channel 'nowhere'. Switched on: telegram."),
+        ("slack", "not enabled"),
+        ("nowhere", "There is no channel 'nowhere'. Enabled channels: telegram."),
     ],
 )
 def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
@@ -203,9 +214,9 @@ def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str,
 
 
 def test_a_channel_of_a_plugin_is_known(asking: Asking):
-    from nanobot.cron.targets import check_target
+    from nanobot.cron.edits import check_target
 
-    channels = ChannelsConfig.model_validate({"mine": {"enabled": True}}).switched_on()
+    channels = ChannelsConfig.model_validate({"mine": {"enabled": True}}).enabled_by_name()
 
     check_target(True, "mine", "5", None, KnownChannels(channels))
     check_target(True, "cli", "direct", None, KnownChannels(channels))

@@ -3,7 +3,7 @@
 import pytest
 
 from nanobot.bus.events import Address
-from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, may_tell, message_for, words_for, worth_telling
+from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, is_worth_sending, may_notify, message_for, run_message
 from nanobot.cron.types import CronJob, Due, Notify
 from nanobot.messages.types import Origin, Provenance
 
@@ -32,15 +32,15 @@ def test_an_answer_is_sent_as_the_job_says(notify: Notify, answer: str | None, t
     looks = job(notify)
     looks.state.last_answer = fingerprint("The door is shut.")
 
-    assert worth_telling(looks, answer) is told
+    assert is_worth_sending(looks, answer) is told
 
 
 @pytest.mark.parametrize("notify", Notify)
 def test_a_silent_job_stays_silent_whatever_else_it_says(notify: Notify):
     silent = job(notify, deliver=False)
 
-    assert not may_tell(silent)
-    assert not worth_telling(silent, "Fire!")
+    assert not may_notify(silent)
+    assert not is_worth_sending(silent, "Fire!")
 
 
 def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
@@ -58,9 +58,9 @@ def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
 def test_a_run_is_told_that_it_is_late_and_stands_for_others():
     late = Due("a", 1, 2, late_ms=7_500_000, missed=3)
 
-    assert words_for(job(), Due("a", 1, 2)) == "Look at the door"
-    assert words_for(job(), late) == (
+    assert run_message(job(), Due("a", 1, 2)) == "Look at the door"
+    assert run_message(job(), late) == (
         "Look at the door\n\n[This run is late by 2 h 5 min. 3 earlier runs were missed; this one stands for all.]"
     )
-    assert NOTHING_TO_REPORT in words_for(job(Notify.ON_ALERT), late)
-    assert NOTHING_TO_REPORT not in words_for(job(Notify.ON_ALERT, deliver=False), late)
+    assert NOTHING_TO_REPORT in run_message(job(Notify.ON_ALERT), late)
+    assert NOTHING_TO_REPORT not in run_message(job(Notify.ON_ALERT, deliver=False), late)

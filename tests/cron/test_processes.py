@@ -59,7 +59,7 @@ def passed(service: CronService, every_ms: int) -> set[int]:
 
 async def settle(service: CronService) -> None:
     await service.tick()
-    await service.settled()
+    await service.wait_for_runs()
     await service.close()
 
 

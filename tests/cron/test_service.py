@@ -68,16 +68,16 @@ def test_it_is_a_plain_library_without_an_event_loop(tmp_path: Path):
     ("schedule", "more", "said"),
     [
         (CronSchedule("cron", expr="0 9 * * *", tz="America/Vancovuer"), {}, "unknown timezone 'America/Vancovuer'"),
-        (CronSchedule("cron", expr="0 0 31 2 *"), {}, "never comes due"),
+        (CronSchedule("cron", expr="0 0 31 2 *"), {}, "never matches any date"),
         (CronSchedule("at", at_ms=1_000), {}, "in the past"),
-        (CronSchedule("every", every_ms=60_000), {"deliver": True}, "needs the very chat"),
+        (CronSchedule("every", every_ms=60_000), {"deliver": True}, "needs a channel and a chat id"),
         (
             CronSchedule("every", every_ms=60_000),
             {"deliver": True, "channel": "telegram", "to": "last"},
-            "the very chat",
+            "needs a channel and a chat id",
         ),
         (CronSchedule("every", every_ms=60_000), {"message": "  "}, "needs a message"),
-        (CronSchedule("every", every_ms=60_000), {"notify": Notify.ON_CHANGE}, "it delivers to none"),
+        (CronSchedule("every", every_ms=60_000), {"notify": Notify.ON_CHANGE}, "needs a chat to notify"),
         (CronSchedule("every", every_ms=60_000), {"misfire_within_s": 5.0}, "run_if_within"),
     ],
 )
@@ -267,13 +267,13 @@ async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
         await service.tick()
         assert not await service.run_job(job.id), "nor by hand"
     go_on.set()
-    await service.settled()
+    await service.wait_for_runs()
     crew.clock.advance(60)
     await crew.look(service)
 
     assert len(crew.ran) == 2
     reasons = [(row["outcome"], row.get("reason"), row.get("count")) for row in service.history()]
-    assert reasons == [("ran", None, None), ("skipped", "the run before was still at work", 4), ("ran", None, None)]
+    assert reasons == [("ran", None, None), ("skipped", "the previous run was still running", 4), ("ran", None, None)]
 
 
 # -- clocks --------------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ async def test_two_services_run_an_instant_once(crew: Crew, every: Every):
     for _ in range(10):
         crew.clock.advance(60)
         await asyncio.gather(one.tick(), two.tick())
-        await one.settled()
-        await two.settled()
+        await one.wait_for_runs()
+        await two.wait_for_runs()
 
     assert len({(due.job_id, due.at_ms) for due in crew.ran}) == len(crew.ran) == 20
     assert one.history() == two.history()
@@ -435,29 +435,62 @@ async def test_a_run_that_the_agent_never_saw_is_begun_again_under_the_same_name
     await cut_off(crew, service)
 
     crew.clock.advance(600)
-    await crew.look(later := crew.service(was_begun=lambda _job, _due: False))
+    await crew.look(later := crew.service(was_started=lambda _job, _due: False))
 
     assert [(due.attempt, due.late_ms) for due in crew.ran] == [(1, 0), (2, 600_000)]
     assert crew.ran[0].run_id == crew.ran[1].run_id
     assert outcomes(later) == ["ran"]
 
 
+async def test_run_that_dies_is_begun_three_times_and_then_reported_as_failed(crew: Crew, every: Every):
+    crew.service().add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
+    for _ in range(3):
+        await cut_off(crew, crew.service(was_started=lambda _job, _due: False))
+
+    await crew.pass_(600, later := crew.service(was_started=lambda _job, _due: False))
+
+    assert [due.attempt for due in crew.ran] == [1, 2, 3]
+    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+        ("failed", "nanobot was stopped in the middle of this run")
+    ]
+
+
+async def test_run_that_dies_is_begun_again_though_its_instant_was_once_skipped(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
+    await cut_off(crew, service)
+    skipped = {
+        "jobId": service.list_jobs(include_disabled=True)[0].id,
+        "name": "a",
+        "dueAtMs": crew.ran[0].at_ms,
+        "outcome": "skipped",
+        "trigger": "schedule",
+        "reason": "the previous run was still running",
+    }
+    (crew.path.parent / "history.jsonl").write_text(json.dumps(skipped) + "\n", encoding="utf-8")
+
+    await crew.look(later := crew.service(was_started=lambda _job, _due: False))
+
+    assert [due.attempt for due in crew.ran] == [1, 2]
+    assert outcomes(later) == ["skipped", "ran"]
+
+
 async def test_a_run_that_is_stopped_before_its_first_step_is_run_by_the_next_start(crew: Crew, every: Every):
-    service = crew.service(was_begun=lambda _job, _due: False)
+    service = crew.service(was_started=lambda _job, _due: False)
     service.add_job("a", every(60), "x")
     crew.clock.advance(60)
     await service.tick()
     service.stop()
 
     await service.start()
-    await service.settled()
+    await service.wait_for_runs()
     await crew.look(service)
 
     assert [due.attempt for due in crew.ran] == [2]
 
 
 async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: Crew, every: Every):
-    service = crew.service(clock=SystemClock(), was_begun=lambda _job, _due: False)
+    service = crew.service(clock=SystemClock(), was_started=lambda _job, _due: False)
     service.add_job("a", every(0.02), "x")
 
     for number in range(10):
@@ -501,7 +534,9 @@ async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: 
 # -- disks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("garbage", [b'{"version": 1, "jobs": [', b"", b"\x00\xff", b"[]", b'{"jobs": 7}'])
+@pytest.mark.parametrize(
+    "garbage", [b'{"version": 1, "jobs": [', b"", b"\x00\xff", b"[]", b'{"jobs": 7}', b'{"version": 2, "jobs": []}']
+)
 async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(crew: Crew, every: Every, garbage: bytes):
     told: list[str] = []
     service = crew.service(on_problem=told.append)
@@ -510,9 +545,9 @@ async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(crew: Cre
     crew.path.write_bytes(garbage)
 
     await crew.pass_(180, service)
-    with pytest.raises(StorageError, match="left as it is"):
+    with pytest.raises(StorageError, match="was not changed"):
         service.add_job("b", every(60), "x")
-    with pytest.raises(StorageError, match="left as it is"):
+    with pytest.raises(StorageError, match="was not changed"):
         crew.service().list_jobs()
 
     assert crew.path.read_bytes() == garbage
@@ -552,7 +587,7 @@ async def test_after_a_restart_the_jobs_of_a_damaged_store_go_on_from_its_copy(c
     for _ in range(2):
         service = crew.service()
         await crew.pass_(60, service)
-        assert "is no JSON" in (service.problem or "")
+        assert "is not valid JSON" in (service.problem or "")
         await service.close()
     assert crew.path.read_bytes() == b"garbage"
     crew.path.write_bytes(sound)
@@ -572,7 +607,7 @@ async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Cre
     await until(lambda: service.problem)
     await service.close()
 
-    assert "is no JSON" in (service.problem or "")
+    assert "is not valid JSON" in (service.problem or "")
     assert crew.path.read_bytes() == b"garbage"
     assert crew.ran == []
 

@@ -95,11 +95,12 @@ async def test_chores_of_later_releases_are_neither_run_nor_touched(tmp_path: Pa
     async def on_job(job: CronJob) -> None:
         ran.append(job.id)
 
-    chore = {**OLD["jobs"][1], "state": {"nextRunAtMs": 1_000}}
-    path = write(tmp_path / "jobs.json", {"jobs": [chore, {**OLD["jobs"][2], "state": {"nextRunAtMs": 1_000}}]})
+    overdue = {"nextRunAtMs": 1_760_000_000_000}
+    chore = {**OLD["jobs"][1], "state": overdue}
+    path = write(tmp_path / "jobs.json", {"jobs": [chore, {**OLD["jobs"][2], "state": overdue}]})
     service = CronService(path, on_job)
     await service.tick()
-    await service.settled()
+    await service.wait_for_runs()
     by_hand = await service.run_job("dream", force=True)
     waits = await service.tick()
     await service.close()
@@ -153,7 +154,7 @@ def test_what_is_written_is_read_back(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"id": None}, "id must be a text, not missing"),
+        ({"id": None}, "id must be a string, not missing"),
         ({"schedule": None}, "schedule must be an object"),
         ({"schedule": {"kind": "at", "atMs": "soon"}}, "atMs must be a number"),
         ({"schedule": {"kind": "at", "atMs": float("nan")}}, "atMs must be a number"),
@@ -204,3 +205,21 @@ def test_a_zone_that_is_wrong_in_a_file_does_not_stop_the_list(tmp_path: Path):
     jobs = CronService(write(tmp_path / "jobs.json", whole)).list_jobs()
 
     assert [job.schedule.tz for job in jobs] == ["Mars/Base"]
+
+
+@pytest.mark.parametrize("planned", [0, 1, 1_760_000_000])
+def test_a_plan_that_is_no_instant_is_made_anew(tmp_path: Path, planned: int):
+    job = {
+        "id": "0badcafe",
+        "name": "water",
+        "enabled": True,
+        "schedule": {"kind": "every", "everyMs": 3_600_000},
+        "payload": {"kind": "agent_turn", "message": "Water the plants"},
+        "state": {"nextRunAtMs": planned},
+    }
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"version": 1, "jobs": [job]}))
+
+    (read,) = CronService(path).list_jobs()
+
+    assert read.state.next_run_at_ms is None

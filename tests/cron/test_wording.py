@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanobot.cron.format import format_job, format_schedule, format_time, parse_schedule
 from nanobot.cron.schedule import from_ms, to_ms
 from nanobot.cron.types import CronError, CronJob, CronSchedule
-from nanobot.cron.wording import schedule_of, told_instant, told_job, told_schedule
-from nanobot.cron.zones import HOST, clock_changes, reading, zone_of
+from nanobot.cron.zones import HOST, clock_changes, read_wall_time, zone_of
 
 
 @contextmanager
@@ -48,9 +48,9 @@ def test_a_time_without_an_offset_is_of_the_job_s_zone_else_the_user_s_else_the_
     at: str, tz: str | None, user: str | None, expected: str
 ):
     with host_zone("America/New_York"):
-        schedule = schedule_of(at=at, tz=tz, user_zone=user)
+        schedule = parse_schedule(at=at, tz=tz, user_zone=user)
 
-    assert told_instant(schedule.at_ms, UTC) == expected
+    assert format_time(schedule.at_ms, UTC) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_time_without_an_offset_is_of_the_job_s_zone_else_the_user_s_else_the_
     [
         ({}, "One of them is needed"),
         ({"every_seconds": 5, "at": "2026-12-24T18:00"}, "Only one of them"),
-        ({"at": "tomorrow"}, "no time. Write it like"),
-        ({"every_seconds": 0}, "at least a second"),
-        ({"every_seconds": 0.5}, "at least a second"),
-        ({"every_seconds": float("nan")}, "at least a second"),
-        ({"every_seconds": 60, "tz": "UTC"}, "says nothing about an interval"),
+        ({"at": "tomorrow"}, "as a time. Write it like"),
+        ({"every_seconds": 0}, "at least one second"),
+        ({"every_seconds": 0.5}, "at least one second"),
+        ({"every_seconds": float("nan")}, "at least one second"),
+        ({"every_seconds": 60, "tz": "UTC"}, "An interval has no time zone"),
         (
             {"cron_expr": "0 9 * * *", "tz": "Europe/Berln"},
             r"unknown timezone 'Europe/Berln'. Did you mean Europe/Berlin\?",
@@ -74,25 +74,25 @@ def test_a_time_without_an_offset_is_of_the_job_s_zone_else_the_user_s_else_the_
 )
 def test_what_is_no_time_is_refused_with_what_would_be_one(wanted: dict[str, object], said: str):
     with pytest.raises(CronError, match=said):
-        schedule_of(**wanted)  # type: ignore[arg-type]
+        parse_schedule(**wanted)  # type: ignore[arg-type]
 
 
 def test_schedules_are_told_in_words_with_their_offsets():
     berlin = ZoneInfo("Europe/Berlin")
-    job = CronJob("1a2b3c4d", "tea", schedule=schedule_of(cron_expr="0  9 * * 1-5", tz="Europe/Berlin"))
+    job = CronJob("1a2b3c4d", "tea", schedule=parse_schedule(cron_expr="0  9 * * 1-5", tz="Europe/Berlin"))
     job.payload.deliver, job.payload.channel, job.payload.to = True, "telegram", "5"
 
     runs = [to_ms(datetime(2026, month, 1, 8, tzinfo=UTC)) for month in (1, 7)]
 
-    assert told_job(job, berlin, runs).splitlines() == [
+    assert format_job(job, berlin, runs).splitlines() == [
         'Job 1a2b3c4d "tea" runs cron 0 9 * * 1-5 (Europe/Berlin), for telegram:5.',
         "Next runs:",
         "- 2026-01-01 09:00:00 +01:00",
         "- 2026-07-01 10:00:00 +02:00",
     ]
-    told = [told_schedule(CronSchedule("every", every_ms=ms), berlin) for ms in (1_200_000, 3_600_000, 90_000, 1_500)]
+    told = [format_schedule(CronSchedule("every", every_ms=ms), berlin) for ms in (1_200_000, 3_600_000, 90_000, 1_500)]
     assert told == ["every 20 minutes", "every hour", "every 90 seconds", "every 1.5 seconds"]
-    assert told_instant(0, ZoneInfo("America/St_Johns")) == "1969-12-31 20:30:00 -03:30"
+    assert format_time(0, ZoneInfo("America/St_Johns")) == "1969-12-31 20:30:00 -03:30"
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="only POSIX lets a process change its zone")
@@ -108,10 +108,10 @@ def test_the_host_s_zone_is_read_as_its_name_would_be(name: str, instant: dateti
     ms = to_ms(wall.replace(tzinfo=UTC))
 
     with host_zone(name):
-        told, read = told_instant(ms, HOST), reading(wall, HOST)
+        told, read = format_time(ms, HOST), read_wall_time(wall, HOST)
 
-    assert told == told_instant(ms, zone)
-    assert read == reading(wall, zone)
+    assert told == format_time(ms, zone)
+    assert read == read_wall_time(wall, zone)
     assert zone_of(None, "") is HOST
 
 

@@ -12,7 +12,7 @@ import pytest
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Gateway, Options, Service, open_gateway
 from nanobot.testing import ScriptedProvider
-from tests.gateway.toy import Toy, free_port, install_toys, written
+from tests.support.toy_gateway import Toy, free_port, install_toys, written
 
 TOYS = ("toy", "plush")
 
@@ -44,7 +44,7 @@ OpenGateway = Callable[..., AbstractAsyncContextManager[Running]]
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
-    """Opens a gateway whose config has two toys; `config` is put over it."""
+    """Opens a gateway whose config has two toys; `config` is put over it. With `uses_config` the models are its own."""
     monkeypatch.syspath_prepend(install_toys(tmp_path / "site"))
     toys = {name: Toy(tmp_path / name) for name in TOYS}
 
@@ -54,6 +54,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
         home: Path = tmp_path / "home",
         services: tuple[Service, ...] = (),
         options: Options | None = None,
+        uses_config: bool = False,
         **config: Any,
     ) -> AsyncIterator[Running]:
         home.mkdir(exist_ok=True)
@@ -66,9 +67,9 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
             load_config(home / "config.json"),
             data_dir=home,
             workspace=home / "workspace",
-            options=options or Options(look_s=0.02, turns_s=0.2),
+            options=options or Options(poll_s=0.02, turns_s=0.2),
             services=services,
-            provider=model,
+            provider=None if uses_config else model,
             environ={},
         ) as gateway:
             yield Running(gateway, home, model, toys)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Say
-from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import NANOBOT
+from nanobot.testing.model_server import Calls, FakeModels, Say
+from tests.support.home import NANOBOT
+from tests.support.toy_gateway import GatewayHome, until
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 import pexpect
 
-from tests.screens import on_screen
+from tests.support.terminal import on_screen
 
 
 @pytest.fixture

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.commands import app
-from nanobot.cli.gateway_bot import GatewayBot, find_bot
-from nanobot.cli.inbound import terminal_message
-from nanobot.config.paths import Places
-from nanobot.gateway.client import GatewayError, dial
-from nanobot.gateway.lock import only_one
-from nanobot.gateway.wishes import Leave
+from nanobot.cli.chat.gateway_backend import GatewayBackend, find_backend
+from nanobot.cli.chat.inbound import terminal_message
+from nanobot.cli.main import app
+from nanobot.config.paths import DataPaths
+from nanobot.gateway.control.client import GatewayError, connect
+from nanobot.gateway.lock import single_instance
+from nanobot.gateway.shutdown import ExitReason
 from nanobot.testing import Pause, RecordingSink, calls
 from tests.agent.tools.mcp.conftest import CHILD
 from tests.gateway.conftest import OpenGateway
-from tests.gateway.toy import soon, written
+from tests.support.toy_gateway import soon, written
 
 
-async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBot:
-    found = await find_bot(home / "state", session, go_on=go_on)
+async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBackend:
+    found = await find_backend(home / "state", session, continue_latest=go_on)
     assert found is not None
     return found
 
@@ -57,7 +57,7 @@ async def test_the_socket_is_the_owners_alone_and_gone_when_the_gateway_is(runni
 
     assert mode == 0o600
     assert not path.exists()
-    async with dial(here.home / "state") as line:
+    async with connect(here.home / "state") as line:
         assert line is None
 
 
@@ -128,7 +128,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         running_turn = asyncio.create_task(turn)
         await soon(lambda: "tool_started" in sink.types)
 
-        bot.lines_wait([terminal_message("and the second", bot.session_key)])
+        bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
 
         assert (await running_turn).text == "both done"
         assert joined == [1]
@@ -177,7 +177,7 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
 
 async def test_a_chat_that_is_open_says_that_the_gateway_ended_and_that_it_is_back(running: OpenGateway):
     async with running() as here:
-        messages = GatewayBot(here.home / "state", {}, again_s=0.02).messages("cli:direct")
+        messages = GatewayBackend(here.home / "state", {}, retry_s=0.02).messages("cli:direct")
         away = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0.05)
     said = await asyncio.wait_for(away, 5)
@@ -186,7 +186,7 @@ async def test_a_chat_that_is_open_says_that_the_gateway_ended_and_that_it_is_ba
         came = await asyncio.wait_for(back, 5)
 
     assert "The gateway has ended." in said
-    assert "leave (Ctrl+D)" in said
+    assert "exit (Ctrl+D)" in said
     assert came == "The gateway is back."
 
 
@@ -205,7 +205,7 @@ async def test_send_prints_the_platforms_id_and_says_why_where_it_cannot(running
     assert (sent.exit_code, here.toy.got("9")) == (0, ["hello"])
     assert sent.stdout.strip().isdigit()
     assert (refused.exit_code, "there is no such chat" in refused.stderr) == (1, True)
-    assert (unknown.exit_code, "there is toy, plush" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "running: toy, plush" in unknown.stderr) == (1, True)
     assert (no_gateway.exit_code, "nanobot gateway" in no_gateway.stderr) == (1, True)
 
 
@@ -217,7 +217,7 @@ async def test_channels_test_writes_to_the_owners_of_a_channel(running: OpenGate
 
         tried = await command("channels", "test", "toy", *config(here.home))
 
-        assert tried.stdout.startswith("toy:person7 has it, as ")
+        assert tried.stdout.startswith("Sent to toy:person7 as ")
         assert here.toy.got("own7") == ["This is a test of nanobot. It works."]
 
 
@@ -258,7 +258,7 @@ async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_b
 
         assert servers is not None and servers.report().startswith("lamp: connected, ")
         assert "answers, offers" in str(told)
-        assert "The gateway that runs does not have it." in str(told)
+        assert "The running gateway does not have it." in str(told)
 
 
 async def test_login_is_the_channels_own(running: OpenGateway):
@@ -266,8 +266,8 @@ async def test_login_is_the_channels_own(running: OpenGateway):
         done = await command("channels", "login", "toy", *config(here.home))
         unknown = await command("channels", "login", "fax", *config(here.home))
 
-    assert (done.exit_code, done.stdout) == (0, "toy needs nothing more of you.\n")
-    assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
+    assert (done.exit_code, done.stdout) == (0, "toy is configured and its credentials work.\n")
+    assert (unknown.exit_code, "There is no channel" in unknown.stderr) == (1, True)
 
 
 async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, caplog: pytest.LogCaptureFixture):
@@ -299,11 +299,11 @@ async def test_who_sets_something_else_by_the_environment_gets_a_bot_of_their_ow
 ):
     monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODEL", "one")
     async with running() as here:
-        same = await find_bot(here.home / "state", None, go_on=False)
-        async with dial(here.home / "state") as line:
+        same = await find_backend(here.home / "state", None, continue_latest=False)
+        async with connect(here.home / "state") as line:
             told = line.hello if line is not None else {}
-        monkeypatch.setattr("nanobot.gateway.control.settings_in", lambda environ: {})
-        other = await find_bot(here.home / "state", None, go_on=False)
+        monkeypatch.setattr("nanobot.gateway.control.server.settings_in", lambda environ: {})
+        other = await find_backend(here.home / "state", None, continue_latest=False)
 
     assert same is not None
     assert other is None
@@ -344,19 +344,19 @@ async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(runni
         leave = await asyncio.wait_for(here.gateway.wait(), 5)
     again = await command("gateway", "stop", *config(here.home))
 
-    assert (stopped.stdout, leave) == ("The gateway leaves in good order.\n", Leave.STOP)
-    assert (again.exit_code, "No gateway runs" in again.stderr) == (1, True)
+    assert (stopped.stdout, leave) == ("The gateway is shutting down.\n", ExitReason.STOP)
+    assert (again.exit_code, "No gateway is running" in again.stderr) == (1, True)
 
 
 async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
     words = ("gateway", "status", "--json")
     async with running() as here:
-        await soon(lambda: all(one.state == "up" for one in here.gateway.roster.evidence().values()))
+        await soon(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
         well = await command(*words, *config(here.home))
         shown = await command("gateway", "status", *config(here.home))
-        here.gateway.roster.broken["fax"] = "it fell apart"
+        here.gateway.channels.broken["fax"] = "it fell apart"
         unwell = await command(*words, *config(here.home))
-    with only_one(Places(here.home)):
+    with single_instance(DataPaths(here.home)):
         silent = await command(*words, *config(here.home))
     off = await command(*words, *config(here.home))
 

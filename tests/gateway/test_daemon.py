@@ -19,8 +19,8 @@ from nanobot.gateway.daemon import (
     launchd_agent,
     systemd_unit,
 )
-from nanobot.gateway.pulse import tell_service_manager
-from tests.stories.processes import POSIX
+from nanobot.gateway.loop_monitor import tell_service_manager
+from tests.support.home import POSIX
 
 
 def spec(place: Path) -> ServiceSpec:
@@ -95,6 +95,18 @@ def test_uninstall_takes_the_unit_away_also_where_the_manager_cannot_be_asked(tm
 def test_what_the_manager_refuses_is_said_with_what_to_do(tmp_path: Path):
     with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
         Systemd(Host("enable"), tmp_path).install(spec(tmp_path))
+
+
+def test_a_failed_install_leaves_no_unit_behind_and_a_former_one_as_it_was(tmp_path: Path):
+    with pytest.raises(ServiceError):
+        Systemd(Host("restart"), tmp_path).install(spec(tmp_path))
+    left = [*tmp_path.iterdir()]
+    (tmp_path / "nanobot.service").write_text("[Unit] of before")
+    with pytest.raises(ServiceError):
+        Systemd(Host("restart"), tmp_path).install(spec(tmp_path))
+
+    assert left == []
+    assert (tmp_path / "nanobot.service").read_text() == "[Unit] of before"
 
 
 @POSIX

@@ -2,18 +2,18 @@
 
 from tests.agent.test_tidying import saving
 from tests.gateway.conftest import OpenGateway
-from tests.gateway.toy import soon
+from tests.support.toy_gateway import soon
 
 
 async def test_it_is_a_member_that_asks_nothing_of_a_model_at_a_start(running: OpenGateway):
     async with running() as it:
-        assert "dream" in it.gateway.members.known
+        assert "dream" in it.gateway.supervisor.tasks
         assert it.model.requests == []
 
 
 async def test_switched_off_it_is_none(running: OpenGateway):
     async with running(agents={"defaults": {"dream": {"enabled": False}}}) as it:
-        assert "dream" not in it.gateway.members.known
+        assert "dream" not in it.gateway.supervisor.tasks
 
 
 async def test_what_an_earlier_life_put_away_is_remembered_though_nobody_speaks(running: OpenGateway):
@@ -24,5 +24,5 @@ async def test_what_an_earlier_life_put_away_is_remembered_though_nobody_speaks(
         await soon((it.home / "state" / "to-consolidate.json").exists)
 
     async with running(saving("Spoke of plums.", "- Likes plums.")) as it:
-        it.gateway.runtime.upkeep.tidying.pause_s = 0
+        it.gateway.runtime.memory.consolidation.pause_s = 0
         await soon(lambda: "Likes plums" in it.gateway.runtime.context.memory.read_long_term())

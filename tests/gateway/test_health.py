@@ -5,7 +5,7 @@ import json
 
 from nanobot.providers.errors import AuthenticationError
 from tests.gateway.conftest import OpenGateway, Running
-from tests.gateway.toy import soon
+from tests.support.toy_gateway import soon
 
 
 async def get(here: Running, path: str, method: str = "GET") -> tuple[int, str]:
@@ -28,7 +28,7 @@ async def test_what_came_and_went_is_told_and_the_counts_add_up(running: OpenGat
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
         await soon(here.toy.got)
-        await soon(lambda: here.gateway.roster.evidence()["toy"].sent == 1)
+        await soon(lambda: here.gateway.channels.statuses()["toy"].sent == 1)
 
         status, body = await get(here, "/health")
         _, metrics = await get(here, "/metrics")
@@ -49,7 +49,7 @@ async def test_a_red_channel_makes_it_503_with_the_reason_and_no_secret(running:
     secret = "sk-this-is-very-secret"
     toy = {"enabled": True, "folder": str(tmp_path / "toy"), "token": secret}
     async with running(channels={"toy": toy, "broken": {"enabled": True}}) as here:
-        here.gateway.roster.broken["broken"] = f"the token {secret} is not known there"
+        here.gateway.channels.broken["broken"] = f"the token {secret} is not known there"
         status, body = await get(here, "/health")
         _, metrics = await get(here, "/metrics")
 
@@ -109,7 +109,7 @@ async def test_a_port_that_is_taken_is_told_and_the_rest_works(running: OpenGate
         async with running("hello", gateway={"port": port}) as here:
             here.toy.write("hi", message_id="1")
             await soon(here.toy.got)
-            report = await here.gateway.watch.report()
+            report = await here.gateway.reporter.report()
 
-    assert f"127.0.0.1:{port} is taken by another program" in caplog.text
+    assert f"127.0.0.1:{port} is used by another program" in caplog.text
     assert report["problems"][0].startswith("health: ")

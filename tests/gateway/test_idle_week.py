@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.idle import IdleWatch
+from nanobot.agent.memory.dream_schedule import DreamScheduler
+from nanobot.agent.memory.idle import IdleWatch
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta
 from nanobot.testing import FrozenClock, Line, ScriptedProvider, calls
-from nanobot.wiring.dreams import Dreams
 from tests.agent.test_dream import tidying
 from tests.agent.test_tidying import saving
-from tests.gateway.toy import Toy, free_port, install_toys, soon, written
+from tests.support.toy_gateway import Toy, free_port, install_toys, soon, written
 
 DEFAULTS = {"idleCompactAfterMinutes": 30, "memoryWindow": 16, "review": True, "dream": {"cron": "0 4 * * *"}}
 
@@ -65,7 +65,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(asyncio, "sleep", soon_again)
     monkeypatch.setattr(IdleWatch.__init__, "__defaults__", (soon_again,))
-    monkeypatch.setattr(Dreams.run, "__defaults__", (soon_again,))
+    monkeypatch.setattr(DreamScheduler.run, "__defaults__", (soon_again,))
 
 
 async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
@@ -96,7 +96,7 @@ async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
         await soon(lambda: [one for one in toy.got()[before:] if answer in one])
 
     async def asked(more: Callable[[], bool]) -> None:
-        await soon(lambda: more() and not gateway.runtime.vitals.running)
+        await soon(lambda: more() and not gateway.runtime.status.running)
 
     async with open_gateway(
         load_config(home / "config.json"),

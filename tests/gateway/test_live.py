@@ -1,22 +1,26 @@
 """Config changes while the gateway runs: applied where that is safe, told where they need a restart."""
 
+import sys
 from typing import Any
 
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
+from nanobot.testing import Pause, calls
+from nanobot.testing.model_server import FakeModels, Say
+from tests.agent.tools.mcp.conftest import CHILD
 from tests.gateway.conftest import OpenGateway
-from tests.gateway.toy import soon
+from tests.support.toy_gateway import soon
 
 
 async def test_who_may_speak_changes_at_once_without_a_new_connection(running: OpenGateway):
     async with running("hello") as here:
-        channel = here.gateway.roster.manager.get("toy")
+        channel = here.gateway.channels.manager.get("toy")
         here.change(lambda config: config["channels"]["toy"].update(allowFrom=["7", "9"]))
         await soon(lambda: channel is not None and channel.is_allowed("9"))
 
         here.toy.write("hi", sender="9", chat="9", message_id="1")
         await soon(lambda: here.toy.got("9"))
 
-        assert here.gateway.roster.manager.get("toy") is channel
+        assert here.gateway.channels.manager.get("toy") is channel
 
 
 async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: OpenGateway, caplog):
@@ -24,7 +28,7 @@ async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: Ope
         return lambda config: config["channels"]["toy"].update(enabled=on)
 
     async with running("hello") as here:
-        manager = here.gateway.roster.manager
+        manager = here.gateway.channels.manager
         plush = manager.get("plush")
 
         here.change(switch(False))
@@ -39,7 +43,7 @@ async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: Ope
 
 async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGateway):
     async with running("hello") as here:
-        members = here.gateway.members.known
+        members = here.gateway.supervisor.tasks
         (here.home / "config.json").unlink()
         await soon(lambda: "is gone" in (members["config"].problem() or ""))
         here.toy.write("hi", message_id="1")
@@ -50,11 +54,11 @@ async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGatewa
 
 async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(running: OpenGateway, tmp_path):
     async with running() as here:
-        bus, manager = here.gateway.runtime.bus, here.gateway.roster.manager
+        bus, manager = here.gateway.runtime.bus, here.gateway.channels.manager
         old = manager.get("toy")
         assert old is not None
         (here.toy.folder / "cut").touch()
-        await soon(lambda: old.evidence.state is ChannelState.DOWN)
+        await soon(lambda: old.status.state is ChannelState.DOWN)
         from nanobot.bus.events import OutboundMessage
 
         receipt = await bus.publish_outbound(OutboundMessage("toy", "7", "patience"))
@@ -65,8 +69,6 @@ async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(
 
 
 async def test_what_is_shown_of_the_work_changes_at_once(running: OpenGateway):
-    from nanobot.testing import calls
-
     step = calls(("list_dir", {"path": "."}), text="Let me look.")
     async with running(step, "done", step, "done") as here:
         here.toy.write("hi", message_id="1")
@@ -79,17 +81,139 @@ async def test_what_is_shown_of_the_work_changes_at_once(running: OpenGateway):
     assert here.toy.got().count("Let me look.") == 1
 
 
+def models_of(server: FakeModels, key: str, **defaults: Any) -> dict[str, Any]:
+    return {
+        "agents": {"defaults": {"model": "first", "provider": "custom", **defaults}},
+        "providers": {"custom": {"apiKey": key, "apiBase": server.v1}},
+    }
+
+
+async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGateway):
+    with FakeModels() as server:
+        server.script(Say("one"), Say("two"))
+        async with running(uses_config=True, **models_of(server, "key-before")) as here:
+            here.toy.write("hi", message_id="1")
+            await soon(here.toy.got)
+            changed = {**models_of(server, "key-after", model="second", maxTokens=77), "limits": {"turnTokens": 1}}
+            here.change(lambda config: config.update(changed))
+            await soon(lambda: here.gateway.runtime.config.limits.turn_tokens == 1)
+            here.toy.write("and now", message_id="2")
+            await soon(lambda: len(here.toy.got()) == 2)
+            here.change(lambda config: config.update(limits={}))
+            await soon(lambda: here.gateway.runtime.config.limits.turn_tokens is None)
+            here.toy.write("again", message_id="3")
+            await soon(lambda: "two" in here.toy.got())
+
+    said, (first, second) = here.toy.got(), server.chats
+    assert said[0] == "one"
+    assert "limits.turnTokens" in said[1]
+    assert (first.json["model"], first.headers["authorization"]) == ("first", "Bearer key-before")
+    assert (second.json["model"], second.headers["authorization"]) == ("second", "Bearer key-after")
+    assert second.json["max_tokens"] == 77
+
+
+async def test_tools_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(running: OpenGateway):
+    pause, listing = Pause(), calls(("list_dir", {"path": "."}))
+    write = calls(("write_file", {"path": "note.txt", "content": "written"}), ("exec", {"command": "echo said"}))
+    async with running(pause, write, "done", listing, "over") as here:
+        here.toy.write("begin", message_id="1")
+        await pause.reached.wait()
+        here.change(lambda config: config.update(tools={"exec": {"enable": False}, "web": {"enable": False}}))
+        await soon(lambda: not here.gateway.runtime.tools.has("exec"))
+        pause.resume.set()
+        await soon(lambda: "done" in here.toy.got())
+        results = [str(row["content"]) for row in here.model.requests[1] if row["role"] == "tool"]
+        here.toy.write("go on", message_id="2")
+        await soon(lambda: "over" in here.toy.got())
+
+    carried = [{tool["function"]["name"] for tool in tools} for tools in here.model.tools]
+    assert not any("There is no tool" in result for result in results)
+    assert all({"exec", "web_fetch"} <= names for names in carried[:2])
+    assert not {"exec", "web_fetch", "web_search"} & carried[-1]
+    assert {"message", "cron", "spawn", "read_file"} <= carried[-1]
+
+
+async def test_approval_changes_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(
+    running: OpenGateway, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    outside = tmp_path / "outside.txt"
+    pause, write = Pause(), calls(("write_file", {"path": str(outside), "content": "written"}))
+    tools = {"approval": "off"}
+    async with running(pause, write, "done", write, "over", tools=tools) as here:
+        here.toy.write("begin", message_id="1")
+        await pause.reached.wait()
+        here.change(lambda config: config.update(tools={"approval": "deny"}))
+        await soon(lambda: "the config was changed: tools.approval" in caplog.text)
+        pause.resume.set()
+        await soon(lambda: "done" in here.toy.got())
+        was_written = outside.exists()
+        outside.unlink()
+        here.toy.write("go on", message_id="2")
+        await soon(lambda: "over" in here.toy.got())
+
+    assert was_written
+    assert not outside.exists()
+
+
+async def test_mcp_servers_come_and_go(running: OpenGateway):
+    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+
+    def has(names: set[str]) -> bool:
+        return {one for one in ("lamp", "late") if here.gateway.runtime.tools.has(f"mcp_{one}_echo")} == names
+
+    async with running(*["done"] * 40, tools={"mcpServers": {"lamp": server}}) as here:
+        runtime = here.gateway.runtime
+        here.change(lambda config: config["tools"]["mcpServers"].update(late=server))
+        await soon(lambda: len(runtime.servers.servers if runtime.servers else ()) == 2)
+        for one in runtime.servers.servers if runtime.servers else ():
+            await one.connect()
+        here.toy.write("hi", message_id="1")
+        await soon(lambda: has({"lamp", "late"}))
+        kept = runtime.servers.named("late") if runtime.servers else None
+        here.change(lambda config: config["tools"]["mcpServers"].pop("lamp"))
+        await soon(lambda: len(runtime.servers.servers if runtime.servers else ()) == 1)
+        here.toy.write("hi again", message_id="2")
+        await soon(lambda: has({"late"}))
+
+        assert runtime.servers is not None
+        assert runtime.servers.named("late") is kept
+
+
+async def test_the_first_mcp_server_needs_no_restart(running: OpenGateway):
+    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    async with running("done") as here:
+        here.change(lambda config: config.update(tools={"mcpServers": {"lamp": server}}))
+        await soon(lambda: here.gateway.runtime.servers is not None)
+        here.toy.write("/mcp", message_id="1")
+        await soon(here.toy.got)
+
+    assert here.toy.got()[0].startswith("lamp: ")
+
+
+async def test_the_heartbeat_is_switched_off_and_on(running: OpenGateway):
+    async with running("done") as here:
+        members = here.gateway.supervisor.tasks
+        await soon(lambda: members["heartbeat"].alive)
+        here.change(lambda config: config["gateway"].update(heartbeat={"enabled": False}))
+        await soon(lambda: "heartbeat" not in members)
+        here.change(lambda config: config["gateway"].update(heartbeat={"enabled": True, "intervalS": 5}))
+        await soon(lambda: "heartbeat" in members and members["heartbeat"].alive)
+
+        assert here.gateway.runtime.config.gateway.heartbeat.interval_s == 5
+
+
 async def test_the_log_names_what_needs_a_restart_and_a_file_that_does_not_parse_changes_nothing(
     running: OpenGateway, caplog
 ):
     async with running("hello") as here:
-        here.change(lambda config: config.update(agents={"defaults": {"model": "other"}}))
-        await soon(lambda: "agents.defaults.model" in caplog.text)
+        here.change(lambda config: config.update(agents={"defaults": {"timezone": "Europe/Berlin"}}))
+        await soon(lambda: "agents.defaults.timezone" in caplog.text)
         (here.home / "config.json").write_text("{")
-        await soon(lambda: "what was before still holds" in caplog.text)
-        report = await here.gateway.watch.report()
+        await soon(lambda: "the previous settings stay in use" in caplog.text)
+        report = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")
         await soon(here.toy.got)
 
-    assert "for agents.defaults.model restart with `nanobot gateway restart`" in caplog.text
+    assert "for agents.defaults.timezone restart with `nanobot gateway restart`" in caplog.text
     assert [problem.split(":")[0] for problem in report["problems"]] == ["config"]

@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from nanobot.channels.evidence import ChannelState, Evidence
-from nanobot.gateway.members import Member, Members
-from nanobot.gateway.pulse import REFUSED_S, Pulse
+from nanobot.channels.status import ChannelState, ChannelStatus
+from nanobot.gateway.loop_monitor import REFUSED_S, LoopMonitor
+from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.gateway.toy import soon
+from tests.support.toy_gateway import soon
 
 
 @asynccontextmanager
-async def living(*members: Member) -> AsyncIterator[None]:
+async def living(*members: SupervisedTask) -> AsyncIterator[None]:
     """Members that are begun anew at once, and whose silence counts at once."""
-    together = Members(SystemClock(), first_wait_s=0.01, starting_s=0.0)
+    together = TaskSupervisor(SystemClock(), first_wait_s=0.01, starting_s=0.0)
     for member in members:
         together.add(member)
     running = asyncio.create_task(together.run())
@@ -32,21 +32,21 @@ async def for_ever() -> None:
 
 
 async def test_one_that_is_silent_for_too_long_is_cut_off_and_begun_anew(caplog):
-    silent = Member("clock", for_ever, silent_s=lambda: 99.0, stale_s=0.03)
-    other = Member("other", for_ever)
+    silent = SupervisedTask("clock", for_ever, silent_s=lambda: 99.0, stale_s=0.03)
+    other = SupervisedTask("other", for_ever)
 
     async with living(silent, other):
         await soon(lambda: silent.restarts >= 2)
 
         assert (other.alive, other.restarts) == (True, 0)
-    assert "no sign of life for 99 s" in silent.last_error
+    assert "no activity for 99 s" in silent.last_error
 
 
 async def test_one_that_comes_to_its_end_in_good_order_is_left_alone():
     async def short() -> None:
         return
 
-    done = Member("short", short)
+    done = SupervisedTask("short", short)
     async with living(done):
         await soon(lambda: done.ended)
 
@@ -60,42 +60,42 @@ async def test_one_that_breaks_again_and_again_waits_longer_each_time():
         begun.append(asyncio.get_running_loop().time())
         raise OSError("no")
 
-    async with living(Member("broken", broken)):
+    async with living(SupervisedTask("broken", broken)):
         await soon(lambda: len(begun) == 4)
 
     waits = [later - before for before, later in pairwise(begun)]
     assert all(wait >= least for wait, least in zip(waits, (0.01, 0.02, 0.04), strict=True))
 
 
-def watched() -> tuple[FrozenClock, Evidence, Pulse]:
+def watched() -> tuple[FrozenClock, ChannelStatus, LoopMonitor]:
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
-    evidence = Evidence(clock)
-    return clock, evidence, Pulse(clock, lambda: {"toy": evidence}, told=lambda state: None)
+    status = ChannelStatus(clock)
+    return clock, status, LoopMonitor(clock, lambda: {"toy": status}, notify=lambda state: None)
 
 
 def test_how_long_a_channel_is_gone_counts_from_when_it_was_last_up_however_often_it_is_tried():
-    clock, evidence, pulse = watched()
-    evidence.turn(ChannelState.UP)
+    clock, status, pulse = watched()
+    status.set_state(ChannelState.UP)
     pulse.beat()
 
     for state in (ChannelState.DOWN, ChannelState.CONNECTING) * 20:
         clock.advance(1)
-        evidence.turn(state)
+        status.set_state(state)
         pulse.beat()
 
     assert pulse.gone_s("toy") == 40
 
 
 def test_a_message_that_no_platform_took_is_remembered_until_one_is_taken_or_for_a_while():
-    clock, evidence, pulse = watched()
+    clock, status, pulse = watched()
     pulse.beat()
-    evidence.refused("there is no such chat")
+    status.record_failed("there is no such chat")
     pulse.beat()
     refused = pulse.refused("toy")
-    evidence.went()
+    status.record_sent()
     pulse.beat()
     taken = pulse.refused("toy")
-    evidence.refused("no again")
+    status.record_failed("no again")
     pulse.beat()
     clock.advance(REFUSED_S + 1)
 
@@ -104,7 +104,7 @@ def test_a_message_that_no_platform_took_is_remembered_until_one_is_taken_or_for
 
 async def test_the_pulse_tells_the_service_manager_and_how_late_the_loop_is():
     told: list[str] = []
-    pulse = Pulse(SystemClock(), dict, told=told.append)
+    pulse = LoopMonitor(SystemClock(), dict, notify=told.append)
     running = asyncio.create_task(pulse.run())
 
     await soon(lambda: told == ["WATCHDOG=1"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Hang, Say
-from tests.gateway.toy import GatewayHome, until, written
-from tests.stories.processes import POSIX, ended
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Hang, Say
+from tests.support.home import POSIX, ended
+from tests.support.toy_gateway import GatewayHome, free_port, until, written
 
 pytestmark = POSIX
 
@@ -33,6 +33,12 @@ def fates(home: GatewayHome) -> list[str]:
     """What became of each due instant."""
     told = json.loads(home.run("cron", "history", "--json").out)
     return [row["outcome"] for row in told]
+
+
+def only_job(home: GatewayHome) -> str:
+    """The id of the one job there is."""
+    (job,) = json.loads(home.run("cron", "list", "--json").out)
+    return str(job["id"])
 
 
 def added(home: GatewayHome, message: str, *words: str) -> None:
@@ -61,7 +67,21 @@ def test_a_word_by_hand_shows_where_a_job_posts(home: GatewayHome):
     with home.gateway():
         until(lambda: home.run("cron", "test", made["id"], "--send").code == 0)
 
-    assert home.toy.got("7") == ["This is a test of the job 'tea': its answer will come here."]
+    assert home.toy.got("7") == ["This is a test of the job 'tea': its answers will be posted here."]
+
+
+def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(home: GatewayHome):
+    websocket = {"enabled": True, "port": free_port(), "clients": {"anna": {"token": "a" * 32}}, "allowFrom": ["anna"]}
+    home.change(channels={**home.config["channels"], "websocket": websocket})
+    words = ("-e", "9000", "--json", "--deliver", "--channel", "websocket", "--to", "anna")
+    job = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", *words).out)["id"]
+
+    with home.gateway():
+        until(lambda: home.run("cron", "list").complaint == "")
+        ends = [home.run("cron", "run", job, "-f") for _ in range(2)]
+
+    assert [end.code for end in ends] == [0, 0], ends
+    assert fates(home) == ["ran", "ran"]
 
 
 def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: GatewayHome, server: FakeModels):
@@ -81,7 +101,7 @@ def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: Gatewa
 
 def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, server: FakeModels):
     server.script(
-        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 1})),
+        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 3600})),
         Say("I will."),
         Say("Tea!"),
     )
@@ -89,6 +109,8 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
+        until(lambda: home.toy.got("7"))
+        home.run("cron", "run", only_job(home))
         until(lambda: len(home.toy.got("7")) >= 2)
 
     assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
@@ -104,15 +126,18 @@ def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner
     people = {"owners": {"toy": ["1"]}, "approved": {"toy": ["1", "7"]}}
     written(home.data / "pairing.json", people)
     server.script(
-        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 1})),
+        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 3600})),
         Say("I will."),
         Say("Tea!"),
     )
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
+        until(lambda: home.toy.got("7"))
+        home.run("cron", "run", only_job(home))
         until(lambda: "Tea!" in home.toy.got("7"))
         home.run("pairing", "revoke", "toy", "7")
+        home.run("cron", "run", only_job(home))
         until(lambda: home.toy.got("1"))
         heard = len(home.toy.got("7"))
         added(home, "make tea", "--deliver", "--channel", "toy", "--to", "9")
@@ -120,7 +145,7 @@ def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner
 
     assert len(home.toy.got("7")) == heard
     (word,) = home.toy.got("1")
-    assert "'7', who asked for it, may not speak on toy any more" in word
+    assert "'7', who asked for it, is no longer allowed on toy" in word
     assert fates(home)[-2:] == ["skipped", "ran"], "the owner's own job is untouched"
 
 
@@ -156,11 +181,26 @@ def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home:
     home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}})
     home.workspace.mkdir(parents=True)
     (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
-    server.script(Calls(("heartbeat", {"action": "run", "tasks": "look after the kettle"})))
+    decision = {"action": "run", "tasks": "look after the kettle", "again_in_minutes": 60}
+    server.script(Calls(("heartbeat", decision)))
 
     with home.gateway():
         until(home.toy.got)
-        time.sleep(1.5)  # the next look finds nothing new
+        time.sleep(1.5)  # the next look comes before the time that was named
 
     assert home.toy.got("7") == ["The kettle is on."]
     assert len(server.chats) == 2
+
+
+def test_a_heartbeat_that_the_model_refuses_pauses_and_tells_its_chat_why(home: GatewayHome, server: FakeModels):
+    home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}})
+    home.workspace.mkdir(parents=True)
+    (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
+    server.script(Fail(401, "bad key"))
+
+    with home.gateway():
+        until(home.toy.got)
+
+    [said] = home.toy.got("7")
+    assert said.startswith("The heartbeat is paused since ")
+    assert "bad key" in said

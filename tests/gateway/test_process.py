@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_models import FakeModels, Hang, Say
-from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import POSIX, ended
+from nanobot.testing.model_server import FakeModels, Hang, Say
+from tests.support.home import POSIX, ended
+from tests.support.toy_gateway import GatewayHome, until
 
 pytestmark = POSIX
 
@@ -76,7 +76,7 @@ def test_a_second_gateway_names_the_first_and_restart_begins_the_same_process_an
 
         assert process.poll() is None
     assert (second.code, f"pid {process.pid}" in second.complaint) == (75, True)
-    assert home.toy.got() == ["Restarting. What is being worked on goes on after that.", "hello"]
+    assert home.toy.got() == ["Restarting. Running work continues afterwards.", "hello"]
 
 
 def test_a_hang_up_that_nohup_means_to_survive_is_survived(home: GatewayHome):
@@ -99,8 +99,8 @@ def test_without_a_channel_it_says_what_to_do_and_leaves_with_78(home: GatewayHo
 def test_commands_talk_through_it_without_the_engine_and_by_themselves_when_its_socket_is_stale(
     home: GatewayHome, server: FakeModels
 ):
-    heavy = ("pydantic", "nanobot.runtime", "nanobot.config.schema", "httpx", "sqlite3", "rich", "loguru")
-    script = "import sys; from nanobot.cli.commands import app\ntry: app(sys.argv[1:])\nexcept SystemExit: pass\n"
+    heavy = ("pydantic", "nanobot.runtime.build", "nanobot.config.schema", "httpx", "sqlite3", "rich", "loguru")
+    script = "import sys; from nanobot.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit: pass\n"
     script += f"print([name for name in {heavy!r} if name in sys.modules])"
     one_shot = [sys.executable, "-c", script, "agent", "-m", "hi"]
     with home.gateway() as process:

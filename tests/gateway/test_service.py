@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from nanobot.bus.events import OutboundMessage
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.errors import ConfigError, InstanceLockedError
-from nanobot.gateway.heart import Heart
-from nanobot.gateway.lock import holder_of
-from nanobot.gateway.members import Member
+from nanobot.gateway.heartbeat import HeartbeatRunner
+from nanobot.gateway.lock import find_lock_holder
 from nanobot.gateway.service import Options
-from nanobot.gateway.wishes import Leave
+from nanobot.gateway.shutdown import ExitReason
+from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
-from nanobot.runtime import Runtime
+from nanobot.runtime.build import Runtime
 from tests.gateway.conftest import OpenGateway, Running
-from tests.gateway.toy import soon
+from tests.support.toy_gateway import soon
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
 
@@ -34,14 +34,16 @@ async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(
         here.toy.write("hi", message_id="1")
         await soon(here.toy.got)
 
-        report = await here.gateway.watch.report()
+        report = await here.gateway.reporter.report()
 
     assert {name: told["state"] for name, told in report["channels"].items()} == {
         "toy": "up",
         "broken": "failed",
         "slak": "failed",
     }
-    assert "channels.broken cannot be made: RuntimeError: this toy falls apart. That is for its pack" in caplog.text
+    assert (
+        "channels.broken cannot be created: RuntimeError: this toy falls apart. Its package has to fix" in caplog.text
+    )
     assert "install the package" in report["channels"]["slak"]["lastError"]
     assert report["status"] == "failing"
 
@@ -53,8 +55,8 @@ async def test_where_nobody_could_reach_it_it_does_not_start_unless_it_may(runni
             pass
 
     async with running(channels=channels, options=Options(allow_empty=True)) as here:
-        assert here.gateway.members.known["agent"].alive or await soon(
-            lambda: here.gateway.members.known["agent"].alive
+        assert here.gateway.supervisor.tasks["agent"].alive or await soon(
+            lambda: here.gateway.supervisor.tasks["agent"].alive
         )
 
 
@@ -66,12 +68,12 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
 
 async def test_there_is_one_gateway_a_data_folder(running: OpenGateway):
     async with running() as here:
-        holder = holder_of(here.gateway.watch.places)
+        holder = find_lock_holder(here.gateway.reporter.places)
         with pytest.raises(InstanceLockedError, match=f"pid {holder.pid if holder else None}"):
             async with running():
                 pass
 
-    assert holder_of(here.gateway.watch.places) is None
+    assert find_lock_holder(here.gateway.reporter.places) is None
 
 
 async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: OpenGateway, tmp_path):
@@ -81,7 +83,7 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
 
     async with running() as here:
-        assert holder_of(here.gateway.watch.places) is not None
+        assert find_lock_holder(here.gateway.reporter.places) is not None
 
 
 async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
@@ -98,14 +100,14 @@ async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_noth
         here.toy.write("and now", message_id="2")
         await soon(lambda: len(here.toy.got()) > 1)
 
-    assert left is Leave.RESTART
+    assert left is ExitReason.RESTART
     assert here.toy.got() == ["hello", "again"]
 
 
 async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):
     tries = 0
 
-    def clockwork(runtime: Runtime, roster: object) -> Member:
+    def clockwork(runtime: Runtime, channels: object) -> SupervisedTask:
         async def tick() -> None:
             nonlocal tries
             tries += 1
@@ -113,18 +115,18 @@ async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(runn
                 raise RuntimeError("a spring broke")
             await asyncio.Event().wait()
 
-        return Member("clockwork", tick)
+        return SupervisedTask("clockwork", tick)
 
     async with running("hello", services=(clockwork,)) as here:
-        clock = here.gateway.members.known["clockwork"]
+        clock = here.gateway.supervisor.tasks["clockwork"]
         await soon(lambda: clock.last_error)
-        red = await here.gateway.watch.report()
+        red = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")
         await soon(here.toy.got)
         await soon(lambda: clock.restarts and clock.alive)
-        green = await here.gateway.watch.report()
+        green = await here.gateway.reporter.report()
 
-    assert red["problems"] == ["clockwork: broke and is begun anew soon: RuntimeError: a spring broke"]
+    assert red["problems"] == ["clockwork: failed and restarts soon: RuntimeError: a spring broke"]
     assert green["status"] == "ok"
 
 
@@ -171,26 +173,26 @@ async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners
     async with running(agents={"defaults": {"unifiedSession": True}}) as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
 
-        await Heart(here.gateway.runtime, here.gateway.roster).notify("The kettle is on.")
+        await HeartbeatRunner(here.gateway.runtime, here.gateway.channels).notify("The kettle is on.")
 
-        assert here.toys["plush"].got("own8") == ["The kettle is on."]
+        await soon(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
 
 
 async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
     async with running() as here:
-        here.gateway.wishes.restart()
-        assert await here.gateway.wait() is Leave.RESTART
+        here.gateway.shutdown.restart()
+        assert await here.gateway.wait() is ExitReason.RESTART
 
 
 async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(running: OpenGateway):
     async with running() as here:
-        channel = here.gateway.roster.manager.get("toy")
+        channel = here.gateway.channels.manager.get("toy")
         assert channel is not None
         await soon(lambda: channel.is_running)
         (here.toy.folder / "cut").touch()
-        await soon(lambda: channel.evidence.state is ChannelState.DOWN)
+        await soon(lambda: channel.status.state is ChannelState.DOWN)
 
-        report = await here.gateway.watch.report()
+        report = await here.gateway.reporter.report()
 
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
 

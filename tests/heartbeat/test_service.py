@@ -1,11 +1,12 @@
-"""No task, no call; nothing changed, no call; nothing to say, nothing sent."""
+"""No task, no call; an open task is looked at every interval; nothing to say, nothing sent."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanobot.errors import BudgetExceededError
 from nanobot.heartbeat.service import HeartbeatService
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.providers.base import LLMResponse, ToolCallRequest, call_context
@@ -33,7 +34,6 @@ class Desk:
         self.result = result
         self.done: list[str] = []
         self.said: list[str] = []
-        self.heard: datetime | None = None
         self.service = self.opened()
 
     def opened(self) -> HeartbeatService:
@@ -45,7 +45,6 @@ class Desk:
             self.notify,
             clock=self.clock,
             state_file=self.home / "heartbeat.json",
-            last_user=lambda: self.heard,
         )
 
     async def execute(self, tasks: str) -> str:
@@ -74,18 +73,31 @@ async def test_the_shipped_template_costs_nothing_in_a_day(tmp_path: Path):
     assert desk.provider.requests == []
 
 
-async def test_a_task_is_decided_on_done_and_told_once_a_day(desk: Desk):
-    desk.provider.script(decides(action="run", tasks="water the roses"))
+async def test_a_standing_watch_goes_on_for_days_while_nobody_writes(tmp_path: Path):
+    desk = Desk(tmp_path, "- [ ] check the door every half hour", result="The door is shut.")
+    desk.provider.script(*[decides(action="run", tasks="check the door")] * 3 * 48)
 
-    await desk.looks(20)
+    await desk.looks(3 * 48)
 
+    assert len(desk.provider.requests) == len(desk.done) == len(desk.said) == 3 * 48
+    assert desk.service.paused == ""
+
+
+async def test_the_question_says_what_was_done_lately_also_after_a_restart(desk: Desk):
+    desk.provider.script(decides(action="run", tasks="water the roses"), *[decides(action="skip")] * 2)
+
+    await desk.looks(2)
+    desk.service = desk.opened()
+    await desk.looks(1)
+
+    first, *later = [str(request[1]["content"]) for request in desk.provider.requests]
+    assert "water the roses" not in first
+    assert ["- 2026-11-22 12:30: water the roses" in text for text in later] == [True, True]
     assert desk.done == ["water the roses"]
-    assert desk.said == ["Watered."]
-    assert len(desk.provider.requests) == 1
 
 
-async def test_what_changed_is_looked_at_again(desk: Desk):
-    desk.provider.script(*[decides(action="skip")] * 4)
+async def test_a_change_is_looked_at_before_the_time_that_was_named(desk: Desk):
+    desk.provider.script(*[decides(action="skip", again_in_minutes=7 * 24 * 60)] * 4)
     watched = desk.home / "beds.csv"
     desk.file.write_text("- [ ] water what beds.csv says", encoding="utf-8")
 
@@ -100,19 +112,18 @@ async def test_what_changed_is_looked_at_again(desk: Desk):
     assert desk.done == []
 
 
-async def test_a_model_may_ask_to_be_asked_again(desk: Desk):
-    desk.provider.script(decides(action="skip", again_in_minutes=60), decides(action="run", tasks="now"))
+async def test_a_decision_may_name_a_later_time_for_the_next_look(desk: Desk):
+    desk.provider.script(decides(action="skip", again_in_minutes=90), decides(action="run", tasks="now"))
 
-    await desk.looks(1)
-    await desk.looks(1)
+    await desk.looks(3)
     assert len(desk.provider.requests) == 1
     await desk.looks(1)
 
     assert desk.done == ["now"]
 
 
-async def test_what_was_decided_outlives_a_restart(desk: Desk):
-    desk.provider.script(decides(action="skip"))
+async def test_a_later_time_that_was_named_outlives_a_restart(desk: Desk):
+    desk.provider.script(decides(action="skip", again_in_minutes=120))
     await desk.looks(1)
 
     desk.service = desk.opened()
@@ -172,30 +183,27 @@ async def test_the_ledger_hears_what_the_question_was_for(tmp_path: Path):
     assert causes == ["heartbeat"]
 
 
-async def test_it_pauses_when_nobody_has_written_for_a_day(desk: Desk):
-    desk.heard = NOON - timedelta(hours=25)
+@pytest.mark.parametrize("error", [AuthenticationError("no such key"), BudgetExceededError("limits.dailyUsd is spent")])
+async def test_a_pause_tells_the_owner_once_when_and_why_and_ends_with_the_day(desk: Desk, error: Exception):
+    desk.provider.script(ModelOverloadedError("busy"), error)
 
-    await desk.looks(3)
-    paused = desk.service.paused
-    desk.heard = desk.clock.now()
-    desk.provider.script(decides(action="skip"))
-    await desk.looks(1)
-
-    assert "nobody has written" in paused
-    assert desk.service.paused == ""
-    assert len(desk.provider.requests) == 1
-
-
-async def test_a_key_that_is_refused_is_not_tried_at_every_look_but_a_busy_model_is(desk: Desk):
-    desk.provider.script(ModelOverloadedError("busy"), AuthenticationError("no such key"))
-
-    for _ in range(2):
-        with pytest.raises((ModelOverloadedError, AuthenticationError)):
+    for expected in (ModelOverloadedError, type(error)):
+        with pytest.raises(expected):
             await desk.looks(1)
     await desk.looks(5)
 
     assert len(desk.provider.requests) == 2
-    assert "no such key" in desk.service.paused
+    assert str(error) in desk.service.paused
+    [said] = desk.said
+    assert said.startswith(f"The heartbeat is paused since 2026-11-22 13:00: {error}")
+
+    desk.provider.script(error, decides(action="skip"))
+    with pytest.raises(type(error)):
+        await desk.looks(1, every_s=86400)
+    await desk.looks(1, every_s=86400)
+
+    assert desk.said == [said]
+    assert desk.service.paused == ""
 
 
 async def test_it_can_be_asked_to_look_now(desk: Desk):

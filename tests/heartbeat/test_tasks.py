@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.heartbeat.tasks import tasks_in
+from nanobot.heartbeat.tasks import parse_tasks
 from nanobot.utils.resources import templates_dir
 
 NO_TASKS = {
@@ -22,11 +22,11 @@ NO_TASKS = {
 
 @pytest.mark.parametrize("text", NO_TASKS.values(), ids=NO_TASKS.keys())
 def test_a_file_that_asks_for_nothing_has_no_tasks(text):
-    assert tasks_in(text) == []
+    assert parse_tasks(text) == []
 
 
 def test_the_template_we_ship_asks_for_nothing():
-    assert tasks_in((templates_dir() / "HEARTBEAT.md").read_text(encoding="utf-8")) == []
+    assert parse_tasks((templates_dir() / "HEARTBEAT.md").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_the_template_we_ship_asks_for_nothing():
     ],
 )
 def test_items_and_paragraphs_are_tasks(text, tasks):
-    assert tasks_in(text) == tasks
+    assert parse_tasks(text) == tasks
 
 
 @given(st.text(alphabet="-*[]x #<!>\n1.ab ", max_size=200))
 def test_any_text_is_read_and_ticking_all_off_leaves_nothing_but_paragraphs(text):
-    for task in tasks_in(text):
+    for task in parse_tasks(text):
         assert task.strip()
         assert "<!--" not in task

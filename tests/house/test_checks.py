@@ -18,7 +18,6 @@ CHECKS = {
     "contracts": ["lint-imports", "--no-cache"],
     "dependencies": ["deptry", "nanobot"],
     "spelling": ["codespell"],
-    "dead-code": ["vulture"],
 }
 
 

@@ -1,6 +1,6 @@
 """Every way out of the house is known: who opens connections of their own, or brings a library that does, stands here.
 
-What the agent causes goes through `security/fetching` (or `checked_mcp`), what we ask of models through `utils/http`. A
+What the agent causes goes through `net/fetch` (or `checked_mcp`), what we ask of models through `net/http`. A
 new line in these tables is a decision: can words of a stranger choose where that connection goes?
 """
 
@@ -15,10 +15,10 @@ from tests.house.repo import ROOT, text_of, tracked_files
 
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
-    "httpx": {"utils/clients", "utils/proxied_connection", "security/checked", "security/fetching",
-              "providers/oauth/authority", "providers/transcription", "providers/litellm_transport",
+    "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
+              "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/api"},
-    "httpx2": {"security/checked_mcp", "agent/tools/mcp/server"},
+    "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},
     "discord": {"channels/discord"},
@@ -28,18 +28,18 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
-    "socket": {"utils/names", "gateway/pulse", "gateway/control",
+    "socket": {"net/dns", "gateway/loop_monitor", "gateway/control",
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
-    "urllib.request": {"utils/http"},  # reads what the environment says of proxies
+    "urllib.request": {"net/http"},  # reads what the environment says of proxies
     **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "imaplib", "poplib", "telnetlib",
                      "xmlrpc.client", "primp", "ddgs", "curl_cffi", "pycurl", "trio", "httpcore"], NOBODY),
 }  # fmt: skip
 """Who imports what can connect: a file, or a folder with all that is in it."""
 
 CALLS: dict[str, AbstractSet[str]] = {
-    "open_connection": {"channels/email/imap", "gateway/client", "providers/local_servers"},
-    "open_unix_connection": {"gateway/client"},
-    "create_connection": {"utils/direct_connection"},
+    "open_connection": {"channels/email/imap", "gateway/control/client", "providers/local_servers"},
+    "open_unix_connection": {"gateway/control/client"},
+    "create_connection": {"net/direct_connection"},
     **dict.fromkeys(["create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY),
 }
 """Who connects with what asyncio has."""

@@ -15,12 +15,12 @@ import typer.main
 from pydantic.alias_generators import to_snake
 from typer.testing import CliRunner
 
-from nanobot.cli.commands import USUAL, WRONG_USAGE, app
+from nanobot.cli.main import DEFAULT_COMMANDS, TYPER_USAGE_ERROR, app
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loader import load_config, load_warnings
 from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
 from nanobot.config.spelling import camel
-from nanobot.providers.oauth.accounts import Account, AccountStore
+from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing import calls, open_bot
 from tests.house.repo import ROOT, documents, text_of, tracked_files
 
@@ -90,7 +90,7 @@ def test_a_key_in_the_tables_exists_and_its_default_is_as_told(key, told):
     default = getattr(section, to_snake(last))
 
     words: dict[str, tuple[object, ...]] = {
-        "none": (None, []),
+        "none": (None, [], {}),
         "by the model": (None,),
         "true": (True,),
         "false": (False,),
@@ -117,17 +117,17 @@ async def test_every_file_under_state_is_listed(tmp_path):
     section = text_of(ROOT / "docs" / "formats.md").partition("\n## State\n")[2].partition("\n## ")[0]
     named = [code for row in re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE) for code in _CODE.findall(row)]
     known = [re.compile(re.sub(r"<\w+>|Y+-M+", "[^/]+", re.escape(name).replace(r"\-", "-"))) for name in named]
-    config = Config.model_validate({"limits": {"dailyUsd": 0.000001}})
+    config = Config.model_validate({"limits": {"dailyUsd": 0.000001, "unknownPrice": "allow"}})
     async with open_bot(tmp_path, config=config) as bot:
         bot.provider.script(calls(("list_dir", {"path": "."})), "done")
         await bot.say("look")
-        during = list(state_files(bot.runtime.data_dir))
+        during = list(state_files(bot.home))
     account = Account("openai_codex", "https://auth.example.com", "a grant")
-    store = AccountStore.in_state(bot.runtime.data_dir / "state")
+    store = AccountStore.in_state(bot.home / "state")
     async with store.held(account.provider):
         store.save(account)
 
-    found = {*during, *state_files(bot.runtime.data_dir)}
+    found = {*during, *state_files(bot.home)}
 
     assert [name for name in sorted(found) if not any(one.fullmatch(name) for one in known)] == []
     assert any(name.startswith("usage/") for name in found)
@@ -151,10 +151,10 @@ def test_every_command_in_the_pages_exists():
     unknown = []
     for page in pages:
         for first, named in commands_named_in(page):
-            second = named or USUAL.get(first, "")
+            second = named or DEFAULT_COMMANDS.get(first, "")
             group = getattr(known, "commands", {}).get(first)
             members = getattr(group, "commands", None)
-            if group is None or (members is not None and (second or USUAL.get(first)) not in members):
+            if group is None or (members is not None and (second or DEFAULT_COMMANDS.get(first)) not in members):
                 unknown.append(f"{page_name(page)}: nanobot {first} {second}")
 
     assert unknown == []
@@ -214,11 +214,11 @@ def test_every_line_for_a_shell_has_the_words_its_command_wants():
         for words in lines_for_us(page):
             try:
                 parsed(words)
-            except WRONG_USAGE as error:
+            except TYPER_USAGE_ERROR as error:
                 refused.append(f"{page_name(page)}: nanobot {shlex.join(words)}: {error}")
 
     assert refused == []
-    with pytest.raises(WRONG_USAGE):
+    with pytest.raises(TYPER_USAGE_ERROR):
         parsed(["send", "--channel", "telegram"])
 
 
@@ -227,7 +227,7 @@ def parsed(words: list[str]) -> None:
     command: Any = typer.main.get_command(app)
     rest = [*words]
     while commands := getattr(command, "commands", None):
-        command = commands[rest.pop(0) if rest and rest[0] in commands else USUAL[command.name]]
+        command = commands[rest.pop(0) if rest and rest[0] in commands else DEFAULT_COMMANDS[command.name]]
     command.make_context(command.name, rest)
 
 
@@ -278,7 +278,7 @@ def test_the_first_block_of_the_readme_installs_and_answers_and_the_second_runs_
     first, second = blocks(ROOT / "README.md", "bash")[:2]
 
     assert first.rstrip().endswith('.venv/bin/nanobot agent -m "What is in my workspace?"')
-    assert second.rstrip().endswith(".venv/bin/python -m pytest -q")
+    assert second.rstrip().endswith(".venv/bin/python -m pytest -q -n auto")
 
 
 @pytest.mark.skipif(os.name == "nt" or shutil.which("bash") is None, reason="the CI script is for bash")

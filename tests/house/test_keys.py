@@ -20,9 +20,14 @@ LATER = ("dingtalk", "feishu", "matrix", "mochat", "qq", "whatsapp")
 them on yet.
 """
 NOT_READ = {"slack.mode": "its one value is checked where the config is read, so that an old `webhook` is told of"}
-NAMING = ("nanobot/channels/access.py", "nanobot/channels/base.py", "nanobot/channels/posting.py")
+NAMING = ("nanobot/channels/access.py", "nanobot/channels/base.py", "nanobot/channels/chat_channel.py")
 """These take a section as it comes, also that of a plugin, and so name its keys."""
-EVERYWHERE = ("nanobot/channels/", "nanobot/gateway/", "nanobot/providers/", "nanobot/runtime.py", "nanobot/wiring/")
+EVERYWHERE = (
+    "nanobot/channels/",
+    "nanobot/gateway/",
+    "nanobot/providers/",
+    "nanobot/runtime/",
+)
 
 
 @cache

@@ -1,6 +1,7 @@
 """What is installed is what was looked at: hashes, no addresses, no code that runs by itself at start-up."""
 
 import re
+import runpy
 import site
 import sys
 import tomllib
@@ -60,6 +61,31 @@ def test_the_lock_holds_every_dependency_and_the_dev_lock_every_tool():
 
     assert core - pins("requirements.lock").keys() == set()
     assert (core | dev) - pins("requirements-dev.lock").keys() == set()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_that_is_made_anew_without_a_change_stays_as_it_is(lock):
+    text, relock = (ROOT / lock).read_text(encoding="utf-8"), runpy.run_path(str(ROOT / ".ci" / "relock"))
+
+    entries = relock["entries"](text)
+
+    assert "".join(f"{pin} \\\n{hashes}\n" for pin, hashes in entries.items()) == text
+    assert relock["problems"](lock, entries) == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "httpx==1.0",
+        "httpx @ https://host.example/httpx.whl \\\n    --hash=sha256:" + "0" * 64,
+        "httpx==1.0 \\\n    --find-links=/wheels",
+        "--index-url https://host.example",
+    ],
+)
+def test_a_lock_with_an_address_or_without_a_hash_is_not_written(entry):
+    relock = runpy.run_path(str(ROOT / ".ci" / "relock"))
+
+    assert relock["problems"]("a.lock", relock["entries"](f"{entry}\n")) != []
 
 
 def test_both_locks_agree():

@@ -10,7 +10,23 @@ from tests.house.repo import ROOT
 TOOLS = ROOT / "nanobot" / "agent" / "tools"
 _OPENING = frozenset(
     {"open", "fdopen", "read_text", "read_bytes", "write_text", "write_bytes", "write_atomic", "write_in_place"}
-    | {"append_durable", "open_private", "open_lines", "scandir", "listdir", "iterdir", "glob", "rglob", "walk"}
+    | {
+        "append_own",
+        "read_own",
+        "open_own",
+        "replace_own",
+        "rename_own",
+        "unlink_own",
+        "move_in",
+        "open_private",
+        "open_lines",
+        "scandir",
+        "listdir",
+        "iterdir",
+        "glob",
+        "rglob",
+        "walk",
+    }
     | {"unlink", "remove", "rename", "mkdir", "makedirs", "rmdir", "rmtree", "symlink_to", "hardlink_to", "touch"}
     | {"copy", "copy2", "copyfile", "copytree", "move"}
 )
@@ -19,7 +35,7 @@ ALLOWED = {
     "cron.py": {"remove"},  # a job
     "disk.py": {"read_text"},  # the umask, as /proc tells it
     "grep_child.py": {"open", "scandir"},  # what it finds is looked up anew before it is told (search.py)
-    "needs.py": {"iterdir"},  # names in the /tmp of commands, a folder of our own
+    "permissions.py": {"iterdir"},  # names in the /tmp of commands, a folder of our own
     "spill.py": {"open"},  # files with names of our own, made anew and never through a link
 }
 """Who may, and with which word."""

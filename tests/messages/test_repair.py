@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, LegalHistory, legalise
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage
-from tests.strict import anthropic_problems, openai_problems
+from nanobot.messages.types import ChatMessage, least_trusted
+from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 Row = dict[str, Any]
 
 
-def user(text: str = "hello", **extra: Any) -> Row:
+HALF = "\ud800"
+"""Half a surrogate pair, which no UTF-8 can hold."""
+
+
+def user(text: Any = "hello", **extra: Any) -> Row:
     return {"role": "user", "content": text, **extra}
 
 
@@ -91,6 +95,49 @@ def test_two_calls_under_one_id_get_a_result_each():
 
     assert_legal(legal)
     assert [(row["name"], row["content"]) for row in legal[2:]] == [("glob", "of glob"), ("grep", "of grep")]
+
+
+def test_call_that_is_in_a_row_twice_is_one_call():
+    twice = says(None, "a", "a")
+
+    legal = legalise([user(), twice, result("a", "the only result")])
+
+    assert [call["id"] for call in legal[1]["tool_calls"]] == ["a"]
+    assert [row["content"] for row in legal[2:]] == ["the only result"]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("marks", [("web", "owner"), ("owner", "web"), ("mail", "person"), ("person", "mail")])
+def test_joined_rows_are_trusted_as_the_least_trusted_of_them(role: str, marks: tuple[str, str]):
+    rows = [{"role": role, "content": mark, "provenance": mark} for mark in marks]
+
+    joined = legalise([*([user()] if role == "assistant" else []), *rows])[-1]
+
+    assert joined["provenance"] == str(least_trusted(marks))
+    assert least_trusted(marks) in ("web", "mail")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        user([{"type": "text", "text": "hello", "id": HALF}]),
+        user([{"type": "text", "text": "hello", "more": {"deep": [HALF]}, HALF: 1}]),
+        user([{"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": HALF}}]),
+        user([{"type": "text", "text": "hello"}, {"type": "file", "file": {"file_id": HALF}}]),
+        {"role": "assistant", "content": "x", "tool_calls": [{**call("a"), "extra": HALF}]},
+        {
+            "role": "assistant",
+            "content": "x",
+            "tool_calls": [{"id": "a", "type": "function", "function": {**call("a")["function"], "extra": HALF}}],
+        },
+        says("x", thinking_blocks=[{"type": "thinking", "thinking": HALF}]),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_foreign_field_is_not_sent(row: Row):
+    legal = legalise([user("first"), row, user("last")])
+
+    assert_legal(legal)
+    json.dumps(legal, ensure_ascii=False).encode()
 
 
 def test_ids_that_a_server_uses_again_stay_unique_over_the_history():
@@ -171,6 +218,28 @@ def test_half_a_surrogate_pair_does_not_poison_the_history():
     legal = legalise([user("\ud83d oops"), says("ok \udc00", "a"), result("a", "\ud800")])
 
     assert_legal(legal)
+
+
+def test_half_a_surrogate_in_a_field_we_do_not_know_is_replaced_too():
+    block = {"type": "text", "text": "hello", "id": "\ud800", "more": [{"\udc00": "\ud800"}]}
+    asks = says(None)
+    asks["tool_calls"] = [{**call("a"), "extra": {"mark": "\ud800"}}]
+
+    legal = legalise([user([block]), asks, result("a")])
+
+    json.dumps(legal, ensure_ascii=False).encode()
+    assert_legal(legal)
+    assert legal[0]["content"] == [{"type": "text", "text": "hello", "id": "?", "more": [{"?": "?"}]}]
+
+
+def test_a_block_nested_deeper_than_anything_can_be_sent_is_left_out():
+    nested: object = "x"
+    for _ in range(5_000):
+        nested = [nested]
+
+    legal = legalise([user([{"type": "text", "text": "a", "id": nested}, {"type": "text", "text": "b"}])])
+
+    assert legal[0]["content"] == [{"type": "text", "text": "b"}]
 
 
 def test_appending_moves_only_the_tail():
@@ -326,6 +395,7 @@ def test_any_junk_comes_out_legal(history: list[Any]):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @given(damaged() | st.lists(junk | anything, max_size=8))
 @settings(max_examples=10_000, deadline=None)
 def test_ten_thousand_histories_come_out_legal(history: list[Any]):

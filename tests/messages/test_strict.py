@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.strict import anthropic_problem, anthropic_problems, openai_problem, openai_problems
+from nanobot.testing.protocol_rules import anthropic_problem, anthropic_problems, openai_problem, openai_problems
 
 USER = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "hi"}

@@ -2,19 +2,19 @@
 
 from datetime import UTC, datetime
 
-from nanobot.pairing.knocks import LONGEST_WAIT_S, REMEMBERED, Knocks
+from nanobot.pairing.rate_limit import LONGEST_WAIT_S, MAX_SENDERS, PairingRateLimiter
 from nanobot.utils.clock import FrozenClock
 
 
 def test_each_further_code_is_twice_as_long_in_coming():
     clock = FrozenClock(datetime(2026, 2, 26, tzinfo=UTC))
-    knocks = Knocks(clock)
+    knocks = PairingRateLimiter(clock)
     waits = []
 
     for _ in range(9):
-        knocks.got_code("anna")
+        knocks.record_code("anna")
         waited = 0
-        while not knocks.may_ask("anna"):
+        while not knocks.may_request("anna"):
             clock.advance(600)
             waited += 600
         waits.append(waited)
@@ -24,11 +24,11 @@ def test_each_further_code_is_twice_as_long_in_coming():
 
 
 def test_others_do_not_wait_with_them_and_a_crowd_takes_no_memory():
-    knocks = Knocks(FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)))
+    knocks = PairingRateLimiter(FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)))
 
-    for number in range(REMEMBERED + 1):
-        knocks.got_code(str(number))
+    for number in range(MAX_SENDERS + 1):
+        knocks.record_code(str(number))
 
-    assert knocks.may_ask("anna")
-    assert knocks.may_ask("0")
-    assert not knocks.may_ask("1")
+    assert knocks.may_request("anna")
+    assert knocks.may_request("0")
+    assert not knocks.may_request("1")

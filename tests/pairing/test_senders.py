@@ -66,12 +66,12 @@ OTHERS = [
 
 @pytest.mark.parametrize(("sender", "entry"), SAME)
 def test_an_entry_is_this_sender_however_it_is_spelled(sender: str, entry: str):
-    assert SenderList([entry]).names(Sender.of(sender))
+    assert SenderList([entry]).matches(Sender.of(sender))
 
 
 @pytest.mark.parametrize(("sender", "entry"), OTHERS)
 def test_an_entry_is_nobody_else(sender: str, entry: str):
-    assert not SenderList([entry]).names(Sender.of(sender))
+    assert not SenderList([entry]).matches(Sender.of(sender))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_nobody_becomes_another_by_calling_themselves_so(listed: str, own_id: in
     pretender = Sender.of(f"{own_id}|{name}|{listed}")
 
     named_by_word = not listed.isdigit()  # where ids are numbers, a word in the list can only be meant as a name
-    assert SenderList([listed]).names(pretender) <= (str(own_id) == listed or named_by_word)
+    assert SenderList([listed]).matches(pretender) <= (str(own_id) == listed or named_by_word)
 
 
 @given(st.lists(st.integers(-(10**13), 10**13), min_size=2, max_size=2, unique=True))
 def test_two_numbers_are_two_senders(numbers: list[int]):
     one, other = map(str, numbers)
 
-    assert not SenderList([one]).names(Sender.of(other))
+    assert not SenderList([one]).matches(Sender.of(other))
 
 
 def test_the_star_lets_everybody_in_and_names_nobody():
@@ -116,5 +116,5 @@ def test_the_star_lets_everybody_in_and_names_nobody():
 
     assert everybody.admits(Sender.of("12345"))
     assert everybody.admits(Sender.of(""))
-    assert not everybody.names(Sender.of("*"))
+    assert not everybody.matches(Sender.of("*"))
     assert not SenderList([]).admits(Sender.of("12345"))

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.errors import StorageError
-from nanobot.pairing.book import Role
 from nanobot.pairing.codes import ALPHABET, LENGTH, VALID_S
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.store import MOST_PENDING, NotPairedError, PairingStore, UnknownCodeError
+from nanobot.pairing.state import Role
+from nanobot.pairing.store import MAX_PENDING, REPLACEABLE_AFTER_S, NotPairedError, PairingStore, UnknownCodeError
 from nanobot.utils.clock import FrozenClock
 
 ANNA, BEN = Sender.of("111|anna"), Sender.of("222")
@@ -32,7 +32,7 @@ def clock() -> FrozenClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: FrozenClock) -> PairingStore:
-    return PairingStore(Places(tmp_path), clock)
+    return PairingStore(DataPaths(tmp_path), clock)
 
 
 def told(store: PairingStore) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def test_who_has_a_code_gets_no_second_one(store: PairingStore):
     code_for(store, "telegram", ANNA)
 
     assert store.ask("telegram", Sender.of("111|renamed")) is None
-    assert [one.sender_id for one in store.waiting("telegram")] == ["111"]
-    assert store.waiting("slack") == []
+    assert [one.sender_id for one in store.pending("telegram")] == ["111"]
+    assert store.pending("slack") == []
 
 
 def test_who_has_no_id_gets_no_code(store: PairingStore):
@@ -154,11 +154,24 @@ def test_a_crowd_of_strangers_pushes_nobody_out_and_leaves_the_file_small(store:
 
     given = [store.ask("telegram", Sender.of(str(number))) for number in range(1_000, 1_200)]
 
-    assert len([one for one in given if one]) == MOST_PENDING - 1
-    assert len(told(store)["pending"]) == MOST_PENDING
+    assert len([one for one in given if one]) == MAX_PENDING - 1
+    assert len(told(store)["pending"]) == MAX_PENDING
     store.approve(code)
     assert role(store, "telegram", ANNA) is Role.PERSON
     assert store.ask("slack", BEN) is not None
+
+
+def test_newcomer_gets_the_place_of_a_code_that_nobody_used(store: PairingStore, clock: FrozenClock):
+    crowd = [code_for(store, "telegram", Sender.of(str(number))) for number in range(1_000, 1_000 + MAX_PENDING)]
+    clock.advance(REPLACEABLE_AFTER_S)
+
+    code = code_for(store, "telegram", ANNA)
+
+    with pytest.raises(UnknownCodeError):
+        store.approve(crowd[0])
+    store.approve(crowd[1])
+    store.approve(code)
+    assert role(store, "telegram", ANNA) is Role.PERSON
 
 
 def test_a_channel_knows_nothing_of_another(store: PairingStore):
@@ -292,7 +305,7 @@ def test_a_pipe_in_its_place_is_refused_and_not_waited_for(store: PairingStore):
     os.mkfifo(store.path)
 
     assert role(store, "telegram", ANNA) is None
-    assert "no file" in store.problem
+    assert "not a regular file" in store.problem
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -312,7 +325,7 @@ def test_any_id_that_a_channel_says_is_kept_as_itself(store: PairingStore, ids: 
     for sender in senders.values():
         store.approve(code_for(store, "irc", sender))
 
-    again = PairingStore(Places(store.path.parent)).people("irc")
+    again = PairingStore(DataPaths(store.path.parent)).people("irc")
     assert all(again.role_of(sender) is Role.PERSON for sender in senders.values())
     assert len(again.approved) == len(senders)
 
@@ -336,10 +349,10 @@ def test_a_disk_that_refuses_is_an_error_and_changes_nothing(store: PairingStore
 PAIR = """
 import sys
 from pathlib import Path
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
-store = PairingStore(Places(Path(sys.argv[1])))
+store = PairingStore(DataPaths(Path(sys.argv[1])))
 for number in range(int(sys.argv[3])):
     asked = store.ask(sys.argv[2], Sender.of(f"{sys.argv[2]}{number}"))
     store.approve(asked.code)
@@ -358,7 +371,7 @@ def test_two_processes_at_once_lose_nobody(tmp_path: Path):
         writer.communicate()
 
     assert [writer.returncode for writer in writers] == [0, 0]
-    store = PairingStore(Places(tmp_path))
+    store = PairingStore(DataPaths(tmp_path))
     for name in ("a", "b"):
         assert store.book().approved[name] == tuple(f"{name}{number}" for number in range(20))
 
@@ -380,6 +393,6 @@ def test_a_process_that_is_killed_leaves_everybody_it_let_in(tmp_path: Path):
         writer.kill()
         writer.communicate()
 
-        approved = PairingStore(Places(tmp_path)).book().approved[f"c{round_}"]
+        approved = PairingStore(DataPaths(tmp_path)).book().approved[f"c{round_}"]
         assert len(approved) >= len(done)
         assert approved == tuple(f"c{round_}{number}" for number in range(len(approved)))

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
+from nanobot.pairing.commands import PairingCommands
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.store import PairingStore
-from nanobot.pairing.words import PairingWords
+from nanobot.pairing.store import MAX_PENDING, PairingStore
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> PairingStore:
-    return PairingStore(Places(tmp_path))
+    return PairingStore(DataPaths(tmp_path))
 
 
 @pytest.fixture
-def words(store: PairingStore) -> PairingWords:
-    return PairingWords(store)
+def words(store: PairingStore) -> PairingCommands:
+    return PairingCommands(store)
 
 
 def code_for(store: PairingStore, channel: str, sender_id: str) -> str:
@@ -27,7 +27,7 @@ def code_for(store: PairingStore, channel: str, sender_id: str) -> str:
     return asked.code
 
 
-async def test_a_stranger_is_let_in_listed_and_forgotten(store: PairingStore, words: PairingWords):
+async def test_a_stranger_is_let_in_listed_and_forgotten(store: PairingStore, words: PairingCommands):
     code = code_for(store, "discord", "42")
 
     said = [await words.answer(one) for one in ("", f"approve {code}", "LIST", "revoke Discord 42", "list")]
@@ -36,24 +36,24 @@ async def test_a_stranger_is_let_in_listed_and_forgotten(store: PairingStore, wo
         f"discord: 42 waits with {code}",
         "42 on discord may speak now.",
         "discord: 42",
-        "42 on discord is no longer known here (was: person).",
-        "Nobody has paired, and nobody waits with a code.",
+        "42 on discord is no longer paired (was: person).",
+        "Nobody has paired, and no code is pending.",
     ]
 
 
-async def test_a_stranger_is_denied(store: PairingStore, words: PairingWords):
+async def test_a_stranger_is_denied(store: PairingStore, words: PairingCommands):
     code = code_for(store, "discord", "42")
 
-    assert "not let in" in await words.answer(f"deny {code.lower()}")
-    assert "Nobody waits" in await words.answer(f"approve {code}")
+    assert "was denied" in await words.answer(f"deny {code.lower()}")
+    assert "is not pending" in await words.answer(f"approve {code}")
 
 
 @pytest.mark.parametrize("argument", ["approve", "approves X", "revoke telegram", "list all", "approve  "])
-async def test_half_a_command_is_answered_with_the_whole_ones(words: PairingWords, argument: str):
+async def test_half_a_command_is_answered_with_the_whole_ones(words: PairingCommands, argument: str):
     assert "/pairing approve CODE" in await words.answer(argument)
 
 
-async def test_no_word_in_a_chat_makes_an_owner(store: PairingStore, words: PairingWords):
+async def test_no_word_in_a_chat_makes_an_owner(store: PairingStore, words: PairingCommands):
     code = code_for(store, "discord", "42")
 
     await words.answer(f"approve {code} --owner")
@@ -61,7 +61,7 @@ async def test_no_word_in_a_chat_makes_an_owner(store: PairingStore, words: Pair
     assert not store.people("discord").owners
 
 
-async def test_a_damaged_file_is_told_and_not_raised(store: PairingStore, words: PairingWords):
+async def test_a_damaged_file_is_told_and_not_raised(store: PairingStore, words: PairingCommands):
     store.path.write_text("{", encoding="utf-8")
 
     assert "cannot be used" in await words.answer("list")
@@ -69,7 +69,7 @@ async def test_a_damaged_file_is_told_and_not_raised(store: PairingStore, words:
 
 
 async def test_the_first_owner_of_a_channel_is_made_with_a_code_in_the_terminal(
-    store: PairingStore, words: PairingWords
+    store: PairingStore, words: PairingCommands
 ):
     invited = await words.refuse("telegram", "1|anna")
     again = await words.refuse("telegram", "1|anna")
@@ -78,14 +78,14 @@ async def test_the_first_owner_of_a_channel_is_made_with_a_code_in_the_terminal(
     store.approve(code[1], owner=True)
     other = await words.refuse("telegram", "2")
 
-    assert "still good" in again
+    assert "still valid" in again
     assert "Only an owner" in other
     assert "--owner" not in other
     assert store.book().pending == ()
 
 
-async def test_when_too_many_codes_are_out_nobody_is_invited(store: PairingStore, words: PairingWords):
-    for number in range(3):
+async def test_when_too_many_codes_are_out_nobody_is_invited(store: PairingStore, words: PairingCommands):
+    for number in range(MAX_PENDING):
         code_for(store, "telegram", str(number))
 
-    assert "Too many codes" in await words.refuse("telegram", "9")
+    assert "Too many codes" in await words.refuse("telegram", "newcomer")

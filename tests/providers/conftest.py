@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fake_models import FakeModels
+from nanobot.testing.model_server import FakeModels
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.answer import Answer, ThinkSplitter, normal_usage
 from nanobot.providers.base import LLMResponse, ReasoningDelta, TextDelta
+from nanobot.providers.wire.chat_response import ChatAnswer, ThinkSplitter, normal_usage
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
@@ -38,7 +38,7 @@ def test_any_cut_gives_the_same_thinking(written):
 
 
 def whole(*chunks: dict[str, object]) -> LLMResponse:
-    answer = Answer()
+    answer = ChatAnswer()
     for chunk in chunks:
         answer.feed(chunk)
     return answer.end()[1]

@@ -6,28 +6,28 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.breaker import FAILURES, OUT_S, Breaker, BreakerCall
 from nanobot.providers.errors import ModelOverloadedError
-from tests.waits import Waits
+from nanobot.providers.resilience.breaker import MAX_FAILURES, OPEN_S, Breaker, BreakerCall
+from tests.support.fake_sleep import Waits
 
 BUSY = ModelOverloadedError("busy")
 
 
 def opened(waits: Waits) -> Breaker:
     breaker = Breaker(waits.monotonic)
-    for _ in range(FAILURES):
+    for _ in range(MAX_FAILURES):
         fail(breaker)
     return breaker
 
 
 def entered(breaker: Breaker) -> BreakerCall:
-    call = breaker.enter()
+    call = breaker.start_call()
     assert call is not None
     return call
 
 
 def lets_in(breaker: Breaker) -> bool:
-    return breaker.admits
+    return breaker.allows_call
 
 
 def fail(breaker: Breaker) -> None:
@@ -43,8 +43,8 @@ def test_the_third_failure_in_a_row_opens_it_for_a_minute():
     assert lets_in(breaker)
     fail(breaker)
 
-    assert not lets_in(breaker) and breaker.enter() is None
-    assert OUT_S - 1 < breaker.out_for_s <= OUT_S
+    assert not lets_in(breaker) and breaker.start_call() is None
+    assert OPEN_S - 1 < breaker.remaining_s <= OPEN_S
     assert breaker.last_error is BUSY
 
 
@@ -64,10 +64,10 @@ def test_after_a_minute_one_call_tries_it_and_no_other_goes_out_meanwhile():
     waits = Waits()
     breaker = opened(waits)
 
-    waits.advance(OUT_S)
+    waits.advance(OPEN_S)
     probe = entered(breaker)
 
-    assert breaker.enter() is None
+    assert breaker.start_call() is None
     probe.succeeded()
     assert lets_in(breaker) and not breaker.is_open
 
@@ -75,32 +75,32 @@ def test_after_a_minute_one_call_tries_it_and_no_other_goes_out_meanwhile():
 def test_a_first_sign_lets_others_in_and_one_failure_more_closes_the_door_again():
     waits = Waits()
     breaker = opened(waits)
-    waits.advance(OUT_S)
+    waits.advance(OPEN_S)
     probe = entered(breaker)
 
     probe.began()
     assert lets_in(breaker)
     probe.failed(BUSY)
 
-    assert not lets_in(breaker) and breaker.out_for_s > OUT_S - 1
+    assert not lets_in(breaker) and breaker.remaining_s > OPEN_S - 1
 
 
 def test_a_probe_that_fails_costs_another_minute():
     waits = Waits()
     breaker = opened(waits)
-    waits.advance(OUT_S)
+    waits.advance(OPEN_S)
 
     entered(breaker).failed(BUSY)
 
-    assert not lets_in(breaker) and breaker.out_for_s > OUT_S - 1
+    assert not lets_in(breaker) and breaker.remaining_s > OPEN_S - 1
 
 
 def test_a_probe_that_was_cancelled_leaves_its_place_to_the_next():
     waits = Waits()
     breaker = opened(waits)
-    waits.advance(OUT_S)
+    waits.advance(OPEN_S)
 
-    entered(breaker).left()
+    entered(breaker).cancelled()
 
     assert lets_in(breaker)
 
@@ -109,14 +109,14 @@ def test_a_late_failure_of_an_older_call_takes_no_place_and_adds_no_time():
     waits = Waits()
     breaker = Breaker(waits.monotonic)
     late = entered(breaker)
-    for _ in range(FAILURES):
+    for _ in range(MAX_FAILURES):
         fail(breaker)
-    waits.advance(OUT_S)
+    waits.advance(OPEN_S)
     probe = entered(breaker)
 
     late.failed(BUSY)
 
-    assert breaker.enter() is None, "the probe still runs"
+    assert breaker.start_call() is None, "the probe still runs"
     probe.succeeded()
     assert lets_in(breaker)
 
@@ -131,15 +131,20 @@ def test_whatever_happens_nobody_is_locked_out_for_longer_than_a_minute(steps: l
         if step == "wait":
             waits.advance(which * 15)
         elif step == "enter":
-            call = breaker.enter()
+            call = breaker.start_call()
             running += [call] if call else []
         elif running:
             call = running[which % len(running)]
             ends: dict[str, Callable[[], object]]
-            ends = {"began": call.began, "ok": call.succeeded, "left": call.left, "fail": partial(call.failed, BUSY)}
+            ends = {
+                "began": call.began,
+                "ok": call.succeeded,
+                "left": call.cancelled,
+                "fail": partial(call.failed, BUSY),
+            }
             ends[step]()
     for call in running:
-        call.left()
-    waits.advance(OUT_S)
+        call.cancelled()
+    waits.advance(OPEN_S)
 
     assert lets_in(breaker)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.providers.capabilities import CapabilityStore, Learned
+from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
 
 
 def test_what_was_learned_is_known_to_the_next_process(tmp_path):
@@ -12,8 +12,10 @@ def test_what_was_learned_is_known_to_the_next_process(tmp_path):
 
     known = CapabilityStore(path)
 
-    assert known.get("http://x/v1", "m") == Learned(frozenset({"temperature"}), {"max_tokens": "max_completion_tokens"})
-    assert known.get("http://x/v1", "other") == Learned()
+    assert known.get("http://x/v1", "m") == EndpointCapabilities(
+        frozenset({"temperature"}), {"max_tokens": "max_completion_tokens"}
+    )
+    assert known.get("http://x/v1", "other") == EndpointCapabilities()
 
 
 def test_learning_the_same_twice_is_nothing_new():
@@ -42,7 +44,7 @@ def test_a_damaged_file_counts_as_nothing_learned(tmp_path, damage):
 
     store = CapabilityStore(path)
 
-    assert store.get("b", "m") == Learned()
+    assert store.get("b", "m") == EndpointCapabilities()
     assert store.learn("b", "m", drop="x")
 
 

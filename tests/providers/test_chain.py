@@ -10,12 +10,12 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers import errors
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
-from nanobot.providers.chain import Chains, with_preset
-from nanobot.providers.fallback_provider import FallbackProvider
-from nanobot.providers.retry_provider import RetryProvider
-from tests.fake_models import Fail, FakeModels, Say
-from tests.providers.samples import HELLO
-from tests.waits import Waits
+from nanobot.providers.resilience.chain import ProviderChains, with_preset
+from nanobot.providers.resilience.fallback import FallbackProvider
+from nanobot.providers.resilience.retry import RetryProvider
+from nanobot.testing.model_server import Fail, FakeModels, Say
+from tests.support.fake_sleep import Waits
+from tests.support.sample_requests import HELLO
 
 OWN = {"apiKey": "k", "apiBase": "https://models.example.com/v1"}
 
@@ -33,14 +33,14 @@ def config(*fallbacks: Any, presets: dict[str, Any] | None = None, **defaults: A
 
 
 async def test_a_model_alone_is_held_too():
-    chosen = await Chains({}).choose(config())
+    chosen = await ProviderChains({}).choose(config())
 
     assert isinstance(chosen.provider, FallbackProvider)
     assert (chosen.name, chosen.model, chosen.provider.get_default_model()) == ("custom", "m", "m")
 
 
 async def test_a_persistent_bot_asks_again_around_everybody():
-    chosen = await Chains({}).choose(config(providerRetryMode="persistent"))
+    chosen = await ProviderChains({}).choose(config(providerRetryMode="persistent"))
 
     assert isinstance(chosen.provider, RetryProvider)
 
@@ -64,7 +64,7 @@ async def test_every_request_is_counted_under_the_name_of_its_provider():
             },
             providers={"openai": {"apiKey": "k", "apiBase": a.v1}, "deepseek": {"apiKey": "k", "apiBase": b.v1}},
         )
-        chosen = await Chains({}, metered=metered).choose(both)
+        chosen = await ProviderChains({}, metered=metered).choose(both)
         assert counted == ["openai"], "a fallback is made when it is needed"
         await chosen.provider.chat(HELLO)
         await chosen.provider.close()
@@ -74,7 +74,7 @@ async def test_every_request_is_counted_under_the_name_of_its_provider():
 
 async def test_a_first_model_without_a_key_is_an_error_and_nobody_is_switched():
     with pytest.raises(ConfigError, match="GROQ_API_KEY"):
-        await Chains({}).choose(
+        await ProviderChains({}).choose(
             config({"model": "m2", "provider": "custom"}, provider="groq", model="llama-3.3-70b-versatile")
         )
 
@@ -93,7 +93,7 @@ async def test_a_fallback_without_a_key_is_told_by_the_failure_of_the_first():
             },
             providers={"custom": {"apiKey": "k", "apiBase": server.v1}},
         )
-        chosen = await Chains({}, sleep=waits.sleep, monotonic=waits.monotonic).choose(settings)
+        chosen = await ProviderChains({}, sleep=waits.sleep, monotonic=waits.monotonic).choose(settings)
 
         with pytest.raises(errors.ModelOverloadedError, match=r"llama-3\.3 cannot be used: There is no key for Groq"):
             await chosen.provider.chat(HELLO)
@@ -106,7 +106,7 @@ async def test_a_preset_as_a_fallback_goes_out_with_its_own_settings_and_once():
         server.script(Fail(429, "slow", retry_after=1000), Say("small here"))
         settings = config("spare", {"model": "small", "provider": "custom"}, "spare", presets=presets)
         settings.providers.custom.api_base = server.v1
-        chosen = await Chains({}).choose(settings)
+        chosen = await ProviderChains({}).choose(settings)
         response = await chosen.provider.chat(HELLO)
         await chosen.provider.close()
 
@@ -124,11 +124,11 @@ async def test_a_model_is_no_fallback_of_its_own():
             return LLMResponse("hi")
 
     settings = config("spare", presets={"spare": {"model": "small", "provider": "custom"}})
-    chains = Chains({}, metered=lambda provider, name: Watched())
+    chains = ProviderChains({}, metered=lambda provider, name: Watched())
     await (await chains.choose(settings)).provider.chat(HELLO)
     await (await chains.choose(with_preset(settings, "spare"))).provider.chat(HELLO)
 
-    assert [context.others_left for context in contexts] == [True, False]
+    assert [context.has_fallback for context in contexts] == [True, False]
 
 
 async def test_all_chains_of_a_bot_share_their_breakers():
@@ -136,13 +136,13 @@ async def test_all_chains_of_a_bot_share_their_breakers():
         server.script(*[Fail(429, "slow", retry_after=1000)] * 3)
         settings = config()
         settings.providers.custom.api_base = server.v1
-        chains = Chains({})
+        chains = ProviderChains({})
         first, second, other = [(await chains.choose(settings, model)).provider for model in (None, None, "another")]
         for _ in range(3):
             with pytest.raises(errors.RateLimitedError):
                 await first.chat(HELLO)
 
-        with pytest.raises(errors.ModelsOutError):
+        with pytest.raises(errors.ModelUnavailableError):
             await second.chat(HELLO)
         assert (await other.chat(HELLO)).content == "ok"
         for provider in (first, second, other):
@@ -152,7 +152,7 @@ async def test_all_chains_of_a_bot_share_their_breakers():
 
 
 async def test_with_nothing_set_up_the_stand_in_answers_still():
-    chosen = await Chains({}, local_servers=[]).choose(Config())
+    chosen = await ProviderChains({}, local_servers=[]).choose(Config())
 
     assert chosen.name == "offline"
     assert (await chosen.provider.chat(HELLO)).content
@@ -162,10 +162,10 @@ def test_a_chain_loads_no_client_and_no_sdk_before_somebody_is_asked():
     script = (
         "import asyncio, sys\n"
         "from nanobot.config.schema import Config\n"
-        "from nanobot.providers.chain import Chains\n"
+        "from nanobot.providers.resilience.chain import ProviderChains\n"
         "defaults = {'model': 'gpt-4.1', 'fallbackModels': [{'model': 'claude-opus-4-5'}]}\n"
         "config = Config(agents={'defaults': defaults}, providers={'openai': {'apiKey': 'k'}})\n"
-        "asyncio.run(Chains({}).choose(config))\n"
+        "asyncio.run(ProviderChains({}).choose(config))\n"
         "print(sorted({'httpx', 'litellm', 'openai', 'json_repair'} & set(sys.modules)))\n"
     )
 

@@ -17,8 +17,21 @@ from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.limits import Timeouts
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Lingering, Plain, Raw, Reset, Say, Slow
-from tests.providers.samples import HELLO, LIST_DIR, TOOLS
+from nanobot.testing.model_server import (
+    Calls,
+    CutStream,
+    Fail,
+    FakeModels,
+    Garbage,
+    Hang,
+    Lingering,
+    Plain,
+    Raw,
+    Reset,
+    Say,
+    Slow,
+)
+from tests.support.sample_requests import HELLO, LIST_DIR, TOOLS
 
 KEY = "sk-secret-0123456789"
 

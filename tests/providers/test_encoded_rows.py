@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.encoded_rows import RowsEncoder
-from nanobot.providers.wire import Dialect, encode, has_images, wire_messages
+from nanobot.providers.wire.chat_request import RequestDialect, encode, has_images, wire_messages
+from nanobot.providers.wire.encoded_rows import RowsEncoder
 
 TEXTS = st.text(st.characters(codec=None), max_size=40)  # halves of surrogate pairs, too
 CALLS = st.fixed_dictionaries(
@@ -32,7 +32,7 @@ ROWS = st.one_of(
     ),
     st.fixed_dictionaries({"role": st.just("tool"), "content": TEXTS}, optional={"tool_call_id": TEXTS}),
 )
-DIALECTS = st.builds(Dialect, reasoning=st.booleans(), extra_content=st.booleans(), images=st.booleans())
+DIALECTS = st.builds(RequestDialect, reasoning=st.booleans(), extra_content=st.booleans(), images=st.booleans())
 
 
 def rows_of(found: list[dict[str, Any]]) -> list[ChatMessage]:
@@ -41,9 +41,9 @@ def rows_of(found: list[dict[str, Any]]) -> list[ChatMessage]:
 
 @given(st.lists(ROWS, max_size=8), st.lists(st.tuples(st.lists(st.integers(0, 7), max_size=8), DIALECTS), max_size=6))
 def test_remembered_rows_make_the_very_body_of_a_plain_encoding(
-    found: list[dict[str, Any]], requests: list[tuple[list[int], Dialect]]
+    found: list[dict[str, Any]], requests: list[tuple[list[int], RequestDialect]]
 ):
-    encoder = RowsEncoder(most_bytes=2_000)  # forgets, too
+    encoder = RowsEncoder(max_bytes=2_000)  # forgets, too
 
     for places, dialect in requests:
         rows = rows_of([found[place] for place in places if place < len(found)])
@@ -58,31 +58,31 @@ def test_remembered_rows_make_the_very_body_of_a_plain_encoding(
 def test_a_row_whose_words_were_edited_is_encoded_again():
     encoder = RowsEncoder()
     rows = rows_of([{"role": "user", "content": "before"}])
-    encoder.encode(rows, Dialect())
+    encoder.encode(rows, RequestDialect())
 
     rows[0]["content"] = "after"
 
-    assert encoder.encode(rows, Dialect()) == b'[{"role":"user","content":"after"}]'
+    assert encoder.encode(rows, RequestDialect()) == b'[{"role":"user","content":"after"}]'
 
 
 @pytest.mark.parametrize(
     ("row", "dialect"),
     [
-        ({"role": "user", "content": "see", "media": ["/a.png"]}, Dialect()),
-        ({"role": "user", "content": "hi"}, Dialect(merge_users=True)),
+        ({"role": "user", "content": "see", "media": ["/a.png"]}, RequestDialect()),
+        ({"role": "user", "content": "hi"}, RequestDialect(merge_users=True)),
     ],
 )
-def test_what_takes_more_than_its_rows_one_by_one_is_left_to_others(row: dict[str, Any], dialect: Dialect):
+def test_what_takes_more_than_its_rows_one_by_one_is_left_to_others(row: dict[str, Any], dialect: RequestDialect):
     assert RowsEncoder().encode(rows_of([row]), dialect) is None
 
 
 def test_what_is_remembered_stays_small():
     import tracemalloc
 
-    encoder = RowsEncoder(most_bytes=100_000)
+    encoder = RowsEncoder(max_bytes=100_000)
     tracemalloc.start()
     for number in range(2_000):
-        encoder.encode(rows_of([{"role": "user", "content": f"{number} " * 100}]), Dialect())
+        encoder.encode(rows_of([{"role": "user", "content": f"{number} " * 100}]), RequestDialect())
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

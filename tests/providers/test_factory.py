@@ -10,21 +10,23 @@ import pytest
 
 from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError, PluginError
-from nanobot.providers.copilot_provider import CopilotProvider
+from nanobot.providers.accounts.codex_provider import OpenAICodexProvider
+from nanobot.providers.accounts.copilot_provider import CopilotProvider
+from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError
-from nanobot.providers.factory import Chosen, choose_provider, limits_of
+from nanobot.providers.factory import ChosenProvider, choose_provider, limits_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
-from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.offline_provider import OfflineProvider
-from nanobot.providers.openai_codex_provider import OpenAICodexProvider
-from tests.fake_models import FakeModels, Hang
-from tests.providers.samples import HELLO
+from nanobot.testing.model_server import FakeModels, Hang
+from tests.support.sample_requests import HELLO
 
 
-async def choose(environ: dict[str, str] | None = None, *, local: FakeModels | None = None, **config: Any) -> Chosen:
+async def choose(
+    environ: dict[str, str] | None = None, *, local: FakeModels | None = None, **config: Any
+) -> ChosenProvider:
     servers = [LocalServer("ollama", "Ollama", local.v1)] if local else []
     return await choose_provider(Config(**config), environ=environ or {}, local_servers=servers)
 
@@ -142,15 +144,17 @@ async def test_a_provider_of_an_installed_package_is_found_by_its_name(tmp_path:
 
     assert (chosen.name, chosen.model) == ("myModels", "m")
     assert (await chosen.provider.chat(HELLO, model="m")).content == "m with k"
-    with pytest.raises(PluginError, match="is of the package their-models"):
+    with pytest.raises(PluginError, match="belongs to the package their-models"):
         await choose(**using("myModels", "m", apiKey="k"), plugins={"disabled": ["Their_Models"]})
 
 
 def test_a_limit_of_the_config_replaces_one_of_the_preset_and_a_first_token_set_by_hand_is_never_shortened():
     section = ProviderConfig(connectTimeoutS=1, firstTokenTimeoutS=90)  # type: ignore[call-arg]
 
-    assert limits_of(section, Timeouts.usual()) == Timeouts(connect_s=1, first_token_s=90, hurried_s=math.inf)
-    assert limits_of(ProviderConfig(), Timeouts.usual()) == Timeouts.usual()
+    assert limits_of(section, Timeouts.standard()) == Timeouts(
+        connect_s=1, first_token_s=90, fallback_first_token_s=math.inf
+    )
+    assert limits_of(ProviderConfig(), Timeouts.standard()) == Timeouts.standard()
 
 
 async def test_limits_of_the_config_go_before_those_of_the_model():
@@ -175,7 +179,7 @@ def test_choosing_a_provider_loads_no_client_and_no_sdk():
 
 @pytest.fixture
 def logged_in(tmp_path):
-    """A state folder in which somebody is logged in to both accounts."""
+    """A state folder in which you are logged in to both accounts."""
     store = AccountStore.in_state(tmp_path)
     for name in ("openai_codex", "github_copilot"):
         store.save(Account(name, "https://login.example", grant="g"))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.providers import errors
+from nanobot.providers.error_patterns import RequestFixup, error_of, fixup_for, parse_error_response, retry_after_s
 from nanobot.providers.errors import CallTarget
-from nanobot.providers.failures import Mend, error_of, mend_for, read_refusal, retry_after_s
 
 TARGET = CallTarget("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey")
 
@@ -108,17 +108,19 @@ TOO_LONG = [
 
 @pytest.mark.parametrize(("status", "said", "window"), TOO_LONG)
 def test_too_long_is_understood_in_every_wording_and_no_fault_of_a_field(status, said, window):
-    refusal = read_refusal(status, json.dumps(openai(said, "rate_limit_exceeded" if status in (413, 429) else None)))
+    refusal = parse_error_response(
+        status, json.dumps(openai(said, "rate_limit_exceeded" if status in (413, 429) else None))
+    )
 
     error = error_of(refusal, TARGET)
 
     assert isinstance(error, errors.ContextOverflowError)
     assert error.window_tokens == window
-    assert mend_for(refusal, [*SENT, "tools"]) is None
+    assert fixup_for(refusal, [*SENT, "tools"]) is None
 
 
 def test_too_many_tokens_a_minute_is_no_overflow():
-    refusal = read_refusal(429, json.dumps(openai("Too many tokens, please wait before trying again.")))
+    refusal = parse_error_response(429, json.dumps(openai("Too many tokens, please wait before trying again.")))
 
     assert type(error_of(refusal, TARGET)) is errors.RateLimitedError
 
@@ -127,13 +129,13 @@ def test_too_many_tokens_a_minute_is_no_overflow():
 def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
 
-    error = error_of(read_refusal(status, text), TARGET)
+    error = error_of(parse_error_response(status, text), TARGET)
 
     assert type(error) is kind
 
 
 def test_an_error_names_provider_base_url_model_and_config_key():
-    said = str(error_of(read_refusal(401, json.dumps(openai("Incorrect API key provided"))), TARGET))
+    said = str(error_of(parse_error_response(401, json.dumps(openai("Incorrect API key provided"))), TARGET))
 
     assert all(word in said for word in ("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey", "401"))
     assert "\n" not in said
@@ -151,7 +153,7 @@ def test_retry_after_is_read_as_seconds_milliseconds_or_a_date():
 
 @given(st.integers(100, 599), st.binary(max_size=200))
 def test_no_body_makes_it_raise(status, body):
-    error_of(read_refusal(status, body), TARGET)
+    error_of(parse_error_response(status, body), TARGET)
 
 
 @given(
@@ -169,7 +171,7 @@ def test_no_body_makes_it_raise(status, body):
     )
 )
 def test_no_json_makes_it_raise(value):
-    error_of(read_refusal(400, json.dumps(value)), TARGET)
+    error_of(parse_error_response(400, json.dumps(value)), TARGET)
 
 
 SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effort", "reasoning_content", "images"]
@@ -178,26 +180,26 @@ SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effo
 @pytest.mark.parametrize(
     ("status", "body", "mend"),
     [
-        (400, openai("Unrecognized request argument supplied: stream_options"), Mend(drop="stream_options")),
+        (400, openai("Unrecognized request argument supplied: stream_options"), RequestFixup(drop="stream_options")),
         (
             400,
             openai("Unsupported value: 'temperature' does not support 0.1 with this model."),
-            Mend(drop="temperature"),
+            RequestFixup(drop="temperature"),
         ),
         (
             400,
             openai("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
-            Mend(rename=("max_tokens", "max_completion_tokens")),
+            RequestFixup(rename=("max_tokens", "max_completion_tokens")),
         ),
         (
             400,
             openai("max_tokens is too large: 8192. This model supports at most 4096 completion tokens."),
-            Mend(drop="max_tokens"),
+            RequestFixup(drop="max_tokens"),
         ),
         (
             400,
             openai("Invalid max_tokens value, the valid range of max_tokens is [1, 4096]"),
-            Mend(drop="max_tokens"),
+            RequestFixup(drop="max_tokens"),
         ),
         (
             422,
@@ -206,18 +208,18 @@ SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effo
                     {"loc": ["body", "messages", 3, "reasoning_content"], "msg": "Extra inputs are not permitted"}
                 ]
             },
-            Mend(drop="reasoning_content"),
+            RequestFixup(drop="reasoning_content"),
         ),
         (
             400,
             openai("thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
-            Mend(need="reasoning_content"),
+            RequestFixup(need="reasoning_content"),
         ),
-        (400, openai("Conversation roles must alternate user/assistant/user"), Mend(need="merged_users")),
-        (400, openai("this model does not support image input"), Mend(drop="images")),
+        (400, openai("Conversation roles must alternate user/assistant/user"), RequestFixup(need="merged_users")),
+        (400, openai("this model does not support image input"), RequestFixup(drop="images")),
         (400, openai("messages: at least one message is required"), None),
         (401, openai("Unrecognized request argument supplied: stream_options"), None),
     ],
 )
 def test_a_refusal_that_names_a_field_says_what_to_change(status, body, mend):
-    assert mend_for(read_refusal(status, json.dumps(body)), SENT) == mend
+    assert fixup_for(parse_error_response(status, json.dumps(body)), SENT) == mend

@@ -10,13 +10,13 @@ from nanobot.errors import BudgetExceededError, ConfigError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers import errors
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
-from nanobot.providers.breaker import FAILURES, OUT_S, Breaker
 from nanobot.providers.errors import CallTarget
-from nanobot.providers.fallback_provider import Answerer, Candidate, FallbackProvider
+from nanobot.providers.resilience.breaker import MAX_FAILURES, OPEN_S, Breaker
+from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
 from nanobot.testing import Pause, ScriptedProvider
-from tests.providers.samples import HELLO
-from tests.providers.streams import Line, Streams, heard, text_of
-from tests.waits import Waits
+from tests.support.fake_sleep import Waits
+from tests.support.sample_requests import HELLO
+from tests.support.scripted_stream import Line, Streams, heard, text_of
 
 
 def says(text: str) -> list[Line]:
@@ -36,7 +36,7 @@ class House:
         self.made: list[str] = []
         names = providers.split()
         self.answerers = [
-            Answerer(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
+            FallbackModel(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
             for index, model in enumerate(models)
         ]
         first, *others = self.answerers
@@ -44,8 +44,8 @@ class House:
             [Candidate.ready(first), *(Candidate(o.model, self._maker(o), **settings.get(o.model, {})) for o in others)]
         )
 
-    def _maker(self, answerer: Answerer) -> Any:
-        async def make() -> Answerer:
+    def _maker(self, answerer: FallbackModel) -> Any:
+        async def make() -> FallbackModel:
             self.made.append(answerer.model)
             return answerer
 
@@ -105,7 +105,7 @@ async def test_what_would_fail_elsewhere_too_is_raised_at_once(error: Exception)
     b = Streams(says("from b"))
     house = House(Streams(error), b)
 
-    for _ in range(FAILURES + 1):
+    for _ in range(MAX_FAILURES + 1):
         with pytest.raises(type(error)):
             await house.say()
 
@@ -120,12 +120,12 @@ async def test_a_refused_key_leads_to_another_provider_and_the_owner_reads_which
     b, c = Streams(says("from b")), Streams(says("from c"))
     house = House(Streams(errors.AuthenticationError(target=target, status=401)), b, c, providers="one one two")
 
-    with caplog.at_level(logging.WARNING, "nanobot.providers.fallback_provider"):
+    with caplog.at_level(logging.WARNING, "nanobot.providers.resilience.fallback"):
         assert await house.say() == "from c"
 
     assert b.asked == []
     assert "providers.one.apiKey" in house.told[0]
-    assert "b (one) was not asked: it is with the same provider." in house.told[0]
+    assert "b (one) was not tried: it uses the same provider." in house.told[0]
     assert "providers.one.apiKey" in caplog.text and "c (two) answers instead of a (one)" in caplog.text
 
 
@@ -136,7 +136,7 @@ async def test_all_are_tried_in_their_order_and_the_last_failure_names_the_other
         await house.say()
 
     assert "[two, model b]" in str(caught.value)
-    assert str(caught.value).endswith("Asked before it: a (one): the provider is busy or broken (HTTP 500).")
+    assert str(caught.value).endswith("Tried before: a (one): the provider is overloaded or failing (HTTP 500).")
 
 
 async def test_nobody_is_switched_after_text_was_shown():
@@ -155,7 +155,7 @@ async def test_a_switch_is_told_once_a_session_and_so_is_the_way_back():
     assert [await house.say() for _ in range(5)] == ["from b"] * 5
     assert await house.say("another") == "from b"
     assert len(house.told) == 2, "once a session"
-    house.waits.advance(OUT_S)
+    house.waits.advance(OPEN_S)
     assert [await house.say(), await house.say(), await house.say("another")] == ["from a"] * 3
 
     assert house.told[2:] == ["a (one) answers again."] * 2
@@ -169,10 +169,10 @@ async def test_after_three_failures_the_first_is_left_alone_for_a_minute_and_the
         await house.say()
     assert len(a.asked) == 3
     assert house.provider.notes() == [
-        "a (one) is out of order for 60 s: the provider is busy or broken (HTTP 500).",
-        "b is asked instead." if not house.made else "b (two) is asked instead.",
+        "a (one) is paused for 60 s: the provider is overloaded or failing (HTTP 500).",
+        "b is used instead." if not house.made else "b (two) is used instead.",
     ]
-    house.waits.advance(OUT_S)
+    house.waits.advance(OPEN_S)
 
     assert await house.say() == "from a"
     assert house.provider.notes() == []
@@ -184,7 +184,7 @@ async def test_while_one_call_tries_the_first_the_others_ask_the_next():
     house = House(a, b)
     for _ in range(3):
         await house.say()
-    house.waits.advance(OUT_S)
+    house.waits.advance(OPEN_S)
 
     probe = asyncio.create_task(house.say())
     await pause.reached.wait()
@@ -201,7 +201,7 @@ async def test_a_first_word_of_the_call_that_tries_it_lets_the_others_in():
     house = House(a, b)
     for _ in range(3):
         await house.say()
-    house.waits.advance(OUT_S)
+    house.waits.advance(OPEN_S)
 
     probe = asyncio.create_task(house.say())
     await pause.reached.wait()
@@ -217,7 +217,7 @@ async def test_a_call_that_tries_it_and_is_cancelled_leaves_the_try_to_the_next(
     house = House(a, b)
     for _ in range(3):
         await house.say()
-    house.waits.advance(OUT_S)
+    house.waits.advance(OPEN_S)
     probe = asyncio.create_task(house.say())
     await pause.reached.wait()
 
@@ -235,15 +235,15 @@ async def test_a_model_alone_that_is_out_is_not_asked_and_that_is_said_with_its_
         with pytest.raises(errors.ModelOverloadedError):
             await house.say()
 
-    with pytest.raises(errors.ModelsOutError) as caught:
+    with pytest.raises(errors.ModelUnavailableError) as caught:
         await house.say()
 
     assert len(a.asked) == 3
     said = str(caught.value)
     assert said.startswith(
-        "Nobody was asked: the model is out of order for the moment [one, model a]: its last failure"
+        "The model is paused after repeated failures; no request was sent [one, model a]: its last failure"
     )
-    assert "the provider is busy or broken (HTTP 500)" in said and said.endswith("Send the message again in 60 s.")
+    assert "the provider is overloaded or failing (HTTP 500)" in said and said.endswith("Try again in 60 s.")
     assert caught.value.retry_after_s is not None and 59 < caught.value.retry_after_s <= 60
 
 
@@ -271,7 +271,7 @@ async def test_a_window_that_is_too_small_is_passed_over_and_that_is_said():
 
     assert response.content == "from c"
     assert b.asked == []
-    assert c.asked[0]["max_tokens"] < 10_000, "what is left of its window"
+    assert c.asked[0]["max_tokens"] < 10_000, "what is left of its context window"
 
 
 async def test_a_fallback_is_asked_with_the_settings_of_its_preset_else_with_those_of_the_call():
@@ -288,10 +288,10 @@ async def test_a_fallback_is_asked_with_the_settings_of_its_preset_else_with_tho
 
 
 async def test_a_fallback_that_cannot_be_made_is_a_reason_and_no_crash():
-    async def cannot() -> Answerer:
+    async def cannot() -> FallbackModel:
         raise ConfigError("There is no key for Groq.")
 
-    first = Answerer(Streams(busy()), "one", "a", Breaker())
+    first = FallbackModel(Streams(busy()), "one", "a", Breaker())
     provider = FallbackProvider([Candidate.ready(first), Candidate("spare", cannot)])
 
     with pytest.raises(errors.ModelOverloadedError, match=r"spare cannot be used: There is no key for Groq\."):
@@ -307,14 +307,17 @@ async def test_only_who_has_another_behind_it_is_told_that_others_are_left():
     with pytest.raises(errors.ModelOverloadedError):
         await house.say()
 
-    assert [context.others_left for context in (*a.contexts, *b.contexts)] == [True, False]
+    assert [context.has_fallback for context in (*a.contexts, *b.contexts)] == [True, False]
     assert {context.session_key for context in (*a.contexts, *b.contexts)} == {"s"}
 
 
 async def test_one_model_behind_two_names_is_asked_once():
     breaker = Breaker()
     a = Streams(busy())
-    house = [Candidate.ready(Answerer(a, "one", "a", breaker)), Candidate.ready(Answerer(a, "one", "a", breaker))]
+    house = [
+        Candidate.ready(FallbackModel(a, "one", "a", breaker)),
+        Candidate.ready(FallbackModel(a, "one", "a", breaker)),
+    ]
 
     with pytest.raises(errors.ModelOverloadedError):
         await heard(FallbackProvider(house))
@@ -337,13 +340,13 @@ async def test_getting_ready_and_closing_reach_those_that_were_made():
 async def test_two_calls_that_need_a_fallback_at_once_share_it():
     made: list[Streams] = []
 
-    async def make() -> Answerer:
+    async def make() -> FallbackModel:
         await asyncio.sleep(0)
         made.append(Streams(says("from b")))
-        return Answerer(made[-1], "two", "b", Breaker())
+        return FallbackModel(made[-1], "two", "b", Breaker())
 
     provider = FallbackProvider(
-        [Candidate.ready(Answerer(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)]
+        [Candidate.ready(FallbackModel(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)]
     )
 
     await asyncio.gather(heard(provider), heard(provider))

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from nanobot.messages.types import ChatMessage
+from nanobot.providers.accounts.copilot_provider import CopilotProvider
+from nanobot.providers.accounts.errors import LoginNeededError
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.copilot_provider import CopilotProvider
 from nanobot.providers.errors import InvalidRequestError, ModelOverloadedError, QuotaExceededError, RateLimitedError
-from nanobot.providers.oauth.errors import LoginNeededError
-from tests.fake_authority import FakeAuthority, encrypted
-from tests.fake_models import Calls, Fail, Say
-from tests.providers.samples import HELLO, TOOLS
+from nanobot.testing.model_server import Calls, Fail, Say
+from tests.fakes.oauth_server import FakeAuthority, encrypted
+from tests.support.sample_requests import HELLO, TOOLS
 
 
 class Copilot:
@@ -99,7 +99,7 @@ async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(copilot, sta
 async def test_what_the_account_may_not_use_is_said_as_that(copilot):
     refusal = Fail(403, "This endpoint is not part of your plan")
 
-    with pytest.raises(LoginNeededError, match=r"not part of your plan\. See what this account may use"):
+    with pytest.raises(LoginNeededError, match=r"not part of your plan\. Check what this account may use"):
         await copilot.ask(None, refusal, refusal)
 
 

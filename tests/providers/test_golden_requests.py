@@ -15,7 +15,7 @@ from nanobot.config.provider_table import PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.factory import choose_provider
-from tests.fake_models import FakeModels
+from nanobot.testing.model_server import FakeModels
 
 GOLDEN = Path(__file__).parent / "golden"
 DIRECT = [spec for spec in PROVIDERS if spec.speaks_chat_completions and not spec.is_oauth]

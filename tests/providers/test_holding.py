@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from nanobot.providers import errors
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta
-from nanobot.providers.breaker import OUT_S, Breaker
-from nanobot.providers.fallback_provider import Answerer, Candidate, FallbackProvider
-from nanobot.providers.retry_provider import RetryPolicy, RetryProvider
-from tests.providers.streams import Line, Streams, heard
-from tests.waits import Waits
+from nanobot.providers.resilience.breaker import OPEN_S, Breaker
+from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
+from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
+from tests.support.fake_sleep import Waits
+from tests.support.scripted_stream import Line, Streams, heard
 
 BEFORE: dict[str, list[Line]] = {
     "busy": [errors.ModelOverloadedError(status=500)],
@@ -46,7 +46,7 @@ def house(scripts: Sequence[Sequence[str]], waits: Waits, *, persistent: bool) -
 
     candidates = [
         Candidate.ready(
-            Answerer(
+            FallbackModel(
                 model if persistent else retried(model, RetryPolicy()),
                 f"provider {index}",
                 "abc"[index],
@@ -73,7 +73,7 @@ scripts_of_models = st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=15), m
 
 
 @settings(max_examples=50, deadline=None)
-@given(scripts_of_models, st.booleans(), st.lists(st.sampled_from([0, 5, 30, OUT_S]), min_size=1, max_size=12))
+@given(scripts_of_models, st.booleans(), st.lists(st.sampled_from([0, 5, 30, OPEN_S]), min_size=1, max_size=12))
 def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used_again(
     scripts: list[list[str]], persistent: bool, pauses: list[float]
 ):
@@ -88,12 +88,12 @@ def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used
             except errors.ModelCallError as error:
                 assert str(error)
         while len(models[0].asked) <= len(scripts[0]):
-            waits.advance(OUT_S)
+            waits.advance(OPEN_S)
             try:
                 check(await heard(provider))
             except errors.ModelCallError as error:
-                assert not isinstance(error, errors.ModelsOutError), "after a minute it may be asked again"
-        waits.advance(OUT_S)
+                assert not isinstance(error, errors.ModelUnavailableError), "after a minute it may be asked again"
+        waits.advance(OPEN_S)
         deltas = await heard(provider)
         check(deltas)
         assert isinstance(deltas[-1], Finished) and deltas[-1].response.content == "a"
@@ -118,9 +118,9 @@ def test_calls_side_by_side_and_cancelled_ones_lock_nobody_out(scripts: list[lis
             else:
                 check(ended)
         for _ in range(20):
-            waits.advance(OUT_S)
+            waits.advance(OPEN_S)
             await asyncio.gather(heard(provider), return_exceptions=True)
-        waits.advance(OUT_S)
+        waits.advance(OPEN_S)
         check(await heard(provider))
 
     asyncio.run(live())

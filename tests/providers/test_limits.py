@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nanobot.providers.base import CallContext, calling_for
+from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.providers.errors import CallTarget, ProviderTimeoutError
 from nanobot.providers.limits import CallLimits, Timeouts, timeouts_for
 
@@ -16,24 +16,24 @@ TARGET = CallTarget("openai", "gpt-x")
 @pytest.mark.parametrize(
     ("model", "effort", "preset"),
     [
-        ("gpt-4.1", None, Timeouts.usual()),
-        ("gpt-4o-mini", None, Timeouts.usual()),
-        ("claude-opus-4-5", None, Timeouts.usual()),
+        ("gpt-4.1", None, Timeouts.standard()),
+        ("gpt-4o-mini", None, Timeouts.standard()),
+        ("claude-opus-4-5", None, Timeouts.standard()),
         ("anthropic/claude-opus-4-5", "high", Timeouts.reasoning()),
-        ("gpt-4.1", "none", Timeouts.usual()),
+        ("gpt-4.1", "none", Timeouts.standard()),
         ("o3", None, Timeouts.reasoning()),
         ("openai/o4-mini", None, Timeouts.reasoning()),
         ("gpt-5-mini", None, Timeouts.reasoning()),
-        ("gpt-5", "minimal", Timeouts.usual()),
-        ("gpt-5-chat-latest", None, Timeouts.usual()),
-        ("deepseek-chat", None, Timeouts.usual()),
+        ("gpt-5", "minimal", Timeouts.standard()),
+        ("gpt-5-chat-latest", None, Timeouts.standard()),
+        ("deepseek-chat", None, Timeouts.standard()),
         ("deepseek-reasoner", None, Timeouts.reasoning()),
         ("deepseek-ai/DeepSeek-R1", None, Timeouts.reasoning()),
         ("kimi-k2-thinking", None, Timeouts.reasoning()),
         ("gemini-2.5-pro", None, Timeouts.reasoning()),
-        ("gemini-2.5-flash", None, Timeouts.usual()),
+        ("gemini-2.5-flash", None, Timeouts.standard()),
         ("qwq-32b", None, Timeouts.reasoning()),
-        ("phi-4", None, Timeouts.usual()),
+        ("phi-4", None, Timeouts.standard()),
     ],
 )
 def test_a_model_that_thinks_long_is_given_longer(model: str, effort: str | None, preset: Timeouts):
@@ -42,13 +42,13 @@ def test_a_model_that_thinks_long_is_given_longer(model: str, effort: str | None
 
 
 def test_only_a_usual_model_is_hurried_while_another_is_left():
-    assert Timeouts.usual().first_token_s == 60
-    assert Timeouts.usual().hurried_s == 20
-    assert Timeouts.reasoning().hurried_s == Timeouts.local().hurried_s == math.inf
+    assert Timeouts.standard().first_token_s == 60
+    assert Timeouts.standard().fallback_first_token_s == 20
+    assert Timeouts.reasoning().fallback_first_token_s == Timeouts.local().fallback_first_token_s == math.inf
 
 
 async def wait_for(limits: CallLimits, *, began: bool = False, seconds: float = 1) -> None:
-    with limits.next_sign(began=began):
+    with limits.wait(began=began):
         await asyncio.sleep(seconds)
 
 
@@ -75,7 +75,7 @@ async def test_bytes_that_say_nothing_do_not_lengthen_the_wait_for_the_first_tok
 
 
 async def test_a_goal_lifts_the_total_limit_and_not_the_idle_one():
-    with calling_for(CallContext(goal=True)):
+    with call_context_scope(CallContext(goal=True)):
         limits = CallLimits(Timeouts(idle_s=0.05, total_s=0.01), TARGET)
 
     await wait_for(limits, began=True, seconds=0.02)
@@ -84,27 +84,27 @@ async def test_a_goal_lifts_the_total_limit_and_not_the_idle_one():
 
 
 async def test_while_another_is_left_the_first_token_is_waited_for_shortly():
-    timeouts = Timeouts(first_token_s=5, hurried_s=0.02)
+    timeouts = Timeouts(first_token_s=5, fallback_first_token_s=0.02)
 
-    with calling_for(CallContext(others_left=True)), pytest.raises(ProviderTimeoutError, match=r"0\.02 s"):
+    with call_context_scope(CallContext(has_fallback=True)), pytest.raises(ProviderTimeoutError, match=r"0\.02 s"):
         await wait_for(CallLimits(timeouts, TARGET))
 
 
 async def test_a_long_wait_is_told_once():
     told: list[str] = []
-    with calling_for(CallContext(notify=told.append)):
-        limits = CallLimits(Timeouts(told_s=0.01), TARGET)
+    with call_context_scope(CallContext(notify=told.append)):
+        limits = CallLimits(Timeouts(notice_s=0.01), TARGET)
 
     for _ in range(3):
         await wait_for(limits, seconds=0.03)
 
-    assert told == ["Waiting for gpt-x (openai) since 0.01 s; it is given up after 60 s."]
+    assert told == ["Waiting for gpt-x (openai) for 0.01 s; timeout after 60 s."]
 
 
 async def test_a_short_wait_is_not_told():
     told: list[str] = []
-    with calling_for(CallContext(notify=told.append)):
-        limits = CallLimits(Timeouts(told_s=0.05), TARGET)
+    with call_context_scope(CallContext(notify=told.append)):
+        limits = CallLimits(Timeouts(notice_s=0.05), TARGET)
 
     await wait_for(limits, seconds=0)
     limits.close()

@@ -14,8 +14,8 @@ from nanobot.providers import errors
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say
-from tests.providers.samples import HELLO, TOOLS
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say
+from tests.support.sample_requests import HELLO, TOOLS
 
 pytestmark = pytest.mark.xdist_group("litellm")
 

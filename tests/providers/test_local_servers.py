@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from nanobot.providers.local_servers import LocalServer, find_local_server, models_of, usual_servers
-from tests.fake_models import FakeModels
+from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
+from nanobot.testing.model_server import FakeModels
 
 
 def at(server: FakeModels, provider: str = "ollama") -> LocalServer:
@@ -41,7 +41,7 @@ async def test_a_silent_server_costs_no_more_than_the_limit():
     base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     began = time.monotonic()
 
-    assert await models_of(base, timeout_s=0.1) == ()
+    assert await list_models(base, timeout_s=0.1) == ()
 
     assert time.monotonic() - began < 1
     server.close()
@@ -69,7 +69,7 @@ async def test_what_is_no_list_of_models_is_no_model_server(answer):
 
     server = await asyncio.start_server(reply, "127.0.0.1", 0)
 
-    assert await models_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") == ()
+    assert await list_models(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") == ()
 
     server.close()
     await asyncio.sleep(0.01)  # its transports close at the next turn of the loop
@@ -86,4 +86,4 @@ async def test_what_is_no_list_of_models_is_no_model_server(answer):
     ],
 )
 def test_ollama_is_looked_for_where_its_own_variable_says(host, base):
-    assert usual_servers({"OLLAMA_HOST": host})[0].api_base == base
+    assert default_servers({"OLLAMA_HOST": host})[0].api_base == base

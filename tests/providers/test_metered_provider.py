@@ -20,20 +20,21 @@ from nanobot.providers.base import (
     LLMProvider,
     LLMResponse,
     TextDelta,
-    calling_for,
+    call_context_scope,
 )
 from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.errors import StreamCutError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
-from nanobot.providers.metered_provider import MeteredProvider
+from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
 from nanobot.testing import Pause, ScriptedProvider
-from nanobot.usage.budget import Budget, Limits
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
+from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.prices import PriceTable
+from nanobot.usage.prices import Price, PriceTable, price_per_million
 from nanobot.usage.types import LedgerRow
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
-from tests.providers.samples import HELLO, LIST_DIR
+from tests.support.sample_requests import HELLO, LIST_DIR
 
 TABLE = {
     "m": {
@@ -50,7 +51,8 @@ class Desk:
     """What a meter counts with, in a folder of its own."""
 
     folder: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: SpendingLimits = field(default_factory=SpendingLimits)
+    own_prices: dict[str, Price] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         table = self.folder / "table.json"
@@ -61,7 +63,8 @@ class Desk:
         self.budget = Budget(self.limits, self.ledger, self.clock)
 
     def meter(self, inner: LLMProvider, name: str = "custom") -> MeteredProvider:
-        return MeteredProvider(inner, name, self.ledger, self.budget, self.prices, self.clock)
+        prices = ProviderPrices(name, self.prices, self.own_prices)
+        return MeteredProvider(inner, name, self.ledger, self.budget, prices, self.clock)
 
     def direct(self, server: FakeModels, **settings: Any) -> MeteredProvider:
         return self.meter(CustomProvider("k", server.v1, "m", **settings))
@@ -88,7 +91,7 @@ async def test_a_row_says_who_asked_whom_for_what_and_what_it_cost(desk: Desk, s
     server.script(Say("hi", usage=usage(1000, 100, cached=600)))
     meter = desk.direct(server)
 
-    with calling_for(CallContext("cron", "cron:1", "turn-7")):
+    with call_context_scope(CallContext("cron", "cron:1", "turn-7")):
         response = await meter.chat(HELLO)
     await meter.close()
 
@@ -314,12 +317,15 @@ async def test_a_provider_of_one_s_own_may_know_the_cost_itself(desk: Desk):
 
 
 async def test_a_tool_loop_stops_within_one_call_of_the_limit(tmp_path: Path, server: FakeModels):
-    desk = Desk(tmp_path, Limits(daily_usd=0.1))  # three calls of 12 tokens in, 4 of them cached, and 5 out
+    desk = Desk(tmp_path, SpendingLimits(daily_usd=0.1))  # three calls of 12 tokens in, 4 of them cached, and 5 out
     server.default = Calls(("list_dir", {"path": "."}))
     meter = desk.direct(server)
     told: list[str] = []
 
-    with calling_for(CallContext(notify=told.append)), pytest.raises(BudgetExceededError, match=r"limits\.dailyUsd"):
+    with (
+        call_context_scope(CallContext(notify=told.append)),
+        pytest.raises(BudgetExceededError, match=r"limits\.dailyUsd"),
+    ):
         for _ in range(100):
             await meter.chat(HELLO, [LIST_DIR])
     await meter.close()
@@ -331,7 +337,7 @@ async def test_a_tool_loop_stops_within_one_call_of_the_limit(tmp_path: Path, se
 
 
 async def test_fifty_turns_at_once_stop_within_one_call_of_the_limit(tmp_path: Path, server: FakeModels):
-    desk = Desk(tmp_path, Limits(daily_usd=0.1))
+    desk = Desk(tmp_path, SpendingLimits(daily_usd=0.1))
     server.default = Slow(Say("x", usage=usage(10, 5)), 0.01)
     meter = desk.direct(server)
 
@@ -343,7 +349,7 @@ async def test_fifty_turns_at_once_stop_within_one_call_of_the_limit(tmp_path: P
 
 
 async def test_failures_and_stops_give_back_what_was_set_aside(tmp_path: Path):
-    desk = Desk(tmp_path, Limits(daily_usd=1.0))
+    desk = Desk(tmp_path, SpendingLimits(daily_usd=1.0))
     pause = Pause()
     meter = desk.meter(ScriptedProvider(pause, model="m"))
     stopped = asyncio.create_task(meter.chat(HELLO))
@@ -355,24 +361,82 @@ async def test_failures_and_stops_give_back_what_was_set_aside(tmp_path: Path):
     assert (await asyncio.wait_for(waiting, 10)).content == "hi"
 
 
+@pytest.mark.parametrize(
+    "limits", [SpendingLimits(daily_usd=1.0), SpendingLimits(monthly_usd=1.0)], ids=["daily", "monthly"]
+)
+async def test_model_without_a_price_is_refused_under_a_limit_in_dollars(tmp_path: Path, limits: SpendingLimits):
+    desk = Desk(tmp_path, limits)
+    inner = ScriptedProvider("hi", model="nobody-knows")
+
+    with pytest.raises(BudgetExceededError) as refused:
+        await desk.meter(inner).chat(HELLO)
+
+    assert inner.requests == [] and desk.rows() == []
+    assert "nobody-knows of custom" in str(refused.value)
+    assert "providers.custom.prices" in str(refused.value) and "limits.unknownPrice" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "limits", [SpendingLimits(), SpendingLimits(turn_tokens=10_000), SpendingLimits(daily_usd=1.0, unknown_price=True)]
+)
+async def test_model_without_a_price_is_asked_where_no_dollars_are_counted(tmp_path: Path, limits: SpendingLimits):
+    meter = Desk(tmp_path, limits).meter(ScriptedProvider("hi", model="nobody-knows"))
+
+    assert (await meter.chat(HELLO)).content == "hi"
+
+
+@pytest.mark.parametrize("model", ["house-large", "acme/house-large"])
+async def test_price_from_the_config_counts_against_the_limit_and_goes_before_the_table(tmp_path: Path, model: str):
+    prices = {"house-*": price_per_million(1_000, 2_000, 100), "m": price_per_million(0, 0)}
+    desk = Desk(tmp_path, SpendingLimits(daily_usd=1.0), prices)
+    used = {"prompt_tokens": 1000, "cached_tokens": 500, "completion_tokens": 250}
+    meter = desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), "free", "no more"))
+
+    response = await meter.chat(HELLO, model=model)
+    free = await meter.chat(HELLO, model="m")
+    with pytest.raises(BudgetExceededError, match=r"limits\.dailyUsd"):
+        await meter.chat(HELLO, model=model)
+
+    assert response.cost_usd == pytest.approx(0.5 + 0.05 + 0.5)
+    assert free.cost_usd == 0.0
+
+
 async def test_that_a_model_does_not_count_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    desk = Desk(tmp_path, Limits(daily_usd=1.0))
+    desk = Desk(tmp_path, SpendingLimits(daily_usd=1.0, unknown_price=True))
     meter = desk.meter(ScriptedProvider("a", "b", model="nobody-knows"))
 
     await meter.chat(HELLO)
     await meter.chat(HELLO)
 
     assert [record.message for record in caplog.records if "nobody-knows" in record.message] == [
-        "Limits in dollars do not count nobody-knows of custom: no price of it is known"
+        "Limits in dollars do not count nobody-knows of custom: its price is unknown"
     ]
+
+
+async def test_provider_that_cancels_its_own_call_has_failed(desk: Desk):
+    class Gone(LLMProvider):
+        def get_default_model(self) -> str:
+            return "m"
+
+        async def chat_stream(self, *_: Any, **__: Any) -> AsyncIterator[Delta]:
+            yield TextDelta("and")
+            raise asyncio.CancelledError
+
+    with pytest.raises(StreamCutError, match="cancelled its own call"):
+        await desk.meter(Gone()).chat(HELLO)
 
 
 async def test_nothing_is_touched_before_the_first_call(tmp_path: Path):
     folder = tmp_path / "state"
     ledger = Ledger(folder / "usage")
-    prices = PriceTable(folder / "prices.json")
+    prices = ProviderPrices("x", PriceTable(folder / "prices.json"))
     meter = MeteredProvider(
-        ScriptedProvider(), "x", ledger, Budget(Limits(daily_usd=1.0), ledger, SystemClock()), prices, SystemClock()
+        ScriptedProvider(),
+        "x",
+        ledger,
+        Budget(SpendingLimits(daily_usd=1.0), ledger, SystemClock()),
+        prices,
+        SystemClock(),
     )
     meter.prepare()
 
@@ -397,7 +461,14 @@ async def test_what_the_inner_provider_offers_is_offered():
 
     inner = Inner("key", "base")
     ledger = Ledger(Path("nowhere"))
-    meter = MeteredProvider(inner, "x", ledger, Budget(Limits(), ledger, SystemClock()), PriceTable(), SystemClock())
+    meter = MeteredProvider(
+        inner,
+        "x",
+        ledger,
+        Budget(SpendingLimits(), ledger, SystemClock()),
+        ProviderPrices("x", PriceTable()),
+        SystemClock(),
+    )
 
     await meter.close()
 

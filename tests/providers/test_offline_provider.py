@@ -3,9 +3,9 @@
 import pytest
 
 from nanobot.messages.types import ChatMessage, ToolFailure
-from nanobot.providers.base import CallContext, LLMResponse, calling_for
+from nanobot.providers.base import CallContext, LLMResponse, call_context_scope
 from nanobot.providers.offline_provider import NOTICE, OfflineProvider
-from tests.providers.samples import tool
+from tests.support.sample_requests import tool
 
 NAMES = ["list_dir", "read_file", "write_file", "edit_file", "exec", "grep", "glob", "web_search", "web_fetch", "cron"]
 
@@ -71,7 +71,7 @@ async def test_a_reminder_is_set_for_a_moment_with_its_offset():
 async def test_a_listing_is_told_by_its_names():
     response = await after("What is in my workspace?", "AGENTS.md  (1.2 kB)\nmemory/\n(More than 2 entries)")
 
-    assert response.content == f"Your workspace holds: AGENTS.md, memory/.\n\n{NOTICE}"
+    assert response.content == f"Your workspace contains: AGENTS.md, memory/.\n\n{NOTICE}"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ async def test_our_own_words_to_the_model_are_not_taken_for_a_question():
 
 
 async def test_a_reminder_that_is_due_is_told_and_not_taken_for_a_request():
-    with calling_for(CallContext("cron")):
+    with call_context_scope(CallContext("cron")):
         response = await answer(said("list files"))
 
     assert (response.content or "").startswith("Reminder: list files")

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from nanobot.messages.repair import legalise
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import CallContext, LLMResponse, ReasoningDelta, TextDelta, calling_for
+from nanobot.providers.accounts.codex_provider import OpenAICodexProvider
+from nanobot.providers.accounts.errors import LoginNeededError
+from nanobot.providers.base import CallContext, LLMResponse, ReasoningDelta, TextDelta, call_context_scope
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import (
     ContentFilteredError,
@@ -29,13 +31,11 @@ from nanobot.providers.errors import (
     RateLimitedError,
     StreamCutError,
 )
-from nanobot.providers.input_items import input_of
 from nanobot.providers.limits import Timeouts
-from nanobot.providers.oauth.errors import LoginNeededError
-from nanobot.providers.openai_codex_provider import OpenAICodexProvider
-from tests.fake_authority import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
-from tests.fake_models import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
-from tests.providers.samples import HELLO, LIST_DIR, TOOLS
+from nanobot.providers.wire.responses_request import build_input
+from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
+from tests.fakes.oauth_server import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
+from tests.support.sample_requests import HELLO, LIST_DIR, TOOLS
 
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
 
@@ -240,7 +240,7 @@ async def test_a_picture_that_is_gone_leaves_a_word(codex):
 
 
 async def test_a_session_has_a_cache_key_of_its_own_which_does_not_tell_whose(codex):
-    with calling_for(CallContext(session_key="telegram:4711")):
+    with call_context_scope(CallContext(session_key="telegram:4711")):
         await codex.ask()
 
     assert "4711" not in codex.server.chats[0].body.decode() + str(codex.server.chats[0].headers)
@@ -293,7 +293,7 @@ async def test_every_request_that_was_sent_in_vain_is_told():
     with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
         codex = Codex(server)
         told: list[tuple[str, str]] = []
-        codex.provider.watch_mends(lambda error, model, seconds: told.append((type(error).__name__, model)))
+        codex.provider.on_fixup(lambda error, model, seconds: told.append((type(error).__name__, model)))
         server.end_tokens()
 
         await codex.ask()
@@ -339,7 +339,7 @@ async def test_a_logout_is_noticed_by_the_next_call(codex):
     await codex.ask()
     codex.server.accounts.delete("openai_codex")
 
-    with pytest.raises(LoginNeededError, match="nobody is logged in"):
+    with pytest.raises(LoginNeededError, match="not logged in"):
         await codex.ask()
 
 
@@ -638,7 +638,7 @@ _ROWS = st.lists(
 def test_any_history_that_was_repaired_is_legal_here(rows):
     history = legalise([*copy.deepcopy(rows), {"role": "user", "content": "go on"}])
 
-    asked = input_of(history)
+    asked = build_input(history)
 
     body = {"instructions": asked.instructions, "input": asked.items, "store": False, "stream": True, "model": "m"}
     assert list(responses_problems(body, [])) == []

@@ -13,14 +13,14 @@ from nanobot.providers.base import (
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
-    calling_for,
+    call_context_scope,
 )
 from nanobot.providers.errors import CallTarget
-from nanobot.providers.retry_provider import RetryPolicy, RetryProvider
+from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
 from nanobot.testing import ScriptedProvider
-from tests.providers.samples import HELLO
-from tests.providers.streams import Line, Streams, heard, text_of
-from tests.waits import Waits
+from tests.support.fake_sleep import Waits
+from tests.support.sample_requests import HELLO
+from tests.support.scripted_stream import Line, Streams, heard, text_of
 
 HI: list[Line] = [TextDelta("hi"), Finished(LLMResponse("hi"))]
 TARGET = CallTarget("openai", "gpt-x", "https://api.example", "providers.openai.apiKey")
@@ -44,9 +44,9 @@ async def test_it_waits_1_2_4_seconds_and_says_so_each_time():
 
     assert waits.taken == [1, 2, 4]
     assert told == [
-        "gpt-x (openai): the provider is busy or broken (HTTP 500). Retry 1 of 3 in 1 s.",
-        "gpt-x (openai): the provider is busy or broken (HTTP 500). Retry 2 of 3 in 2 s.",
-        "gpt-x (openai): the provider is busy or broken (HTTP 500). Retry 3 of 3 in 4 s.",
+        "gpt-x (openai): the provider is overloaded or failing (HTTP 500). Retry 1 of 3 in 1 s.",
+        "gpt-x (openai): the provider is overloaded or failing (HTTP 500). Retry 2 of 3 in 2 s.",
+        "gpt-x (openai): the provider is overloaded or failing (HTTP 500). Retry 3 of 3 in 4 s.",
     ]
 
 
@@ -73,7 +73,7 @@ async def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for_and_t
     )
     told: list[str] = []
 
-    with pytest.raises(errors.RateLimitedError, match="Send the message again in 5 min"):
+    with pytest.raises(errors.RateLimitedError, match="Try again in 5 min"):
         await heard(provider, told)
 
     assert (waits.taken, told, len(inner.asked)) == ([], [], 1)
@@ -178,7 +178,7 @@ async def test_a_stream_without_an_end_is_tried_again():
 async def test_while_another_model_is_left_it_waits_only_shortly(seconds: float, taken: list[float]):
     provider, inner, waits = retrying(errors.RateLimitedError(retry_after_s=seconds))
 
-    with pytest.raises(errors.RateLimitedError), calling_for(CallContext(others_left=True)):
+    with pytest.raises(errors.RateLimitedError), call_context_scope(CallContext(has_fallback=True)):
         await provider.chat(HELLO)
 
     assert (waits.taken, len(inner.asked)) == (taken, len(taken) + 1)

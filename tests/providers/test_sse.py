@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.sse import EventTooLongError, SseParser
+from nanobot.providers.wire.sse import EventTooLongError, SseParser
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\n\r\n"
@@ -43,7 +43,7 @@ def test_an_event_that_the_server_did_not_end_is_read_at_the_end():
 
 
 def test_an_event_without_an_end_is_refused():
-    parser = SseParser(longest=1000)
+    parser = SseParser(max_bytes=1000)
 
     with pytest.raises(EventTooLongError):
         for _ in range(100):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.textual_calls import TextualCalls
-from tests.providers.samples import TOOLS
+from nanobot.providers.wire.tool_text import TextToolCalls
+from tests.support.sample_requests import TOOLS
 
 WRITTEN = {
     "bare": '{"name": "list_dir", "arguments": {"path": "."}}',
@@ -72,7 +72,7 @@ ORDINARY = [
 
 
 def read(pieces: list[str]) -> tuple[str, list[tuple[str, dict[str, object]]]]:
-    reader = TextualCalls(TOOLS)
+    reader = TextToolCalls(TOOLS)
     text = "".join([reader.feed(piece) for piece in pieces])
     rest, calls = reader.end()
     return text + rest, [(call.name, call.arguments) for call in calls]
@@ -113,7 +113,7 @@ def test_calls_in_one_fence_at_the_end_are_all_read():
 
 
 def test_an_explained_call_is_shown_soon_after_it_is_clear_that_it_is_one():
-    reader = TextualCalls(TOOLS)
+    reader = TextToolCalls(TOOLS)
 
     shown = reader.feed(WRITTEN["fenced"]) + reader.feed("\nThis is what I would send to list the folder.")
 
@@ -148,7 +148,7 @@ def test_no_text_makes_it_raise_or_differ_by_its_cut(text, places):
 
 @given(st.sampled_from([*WRITTEN.values()]), st.lists(st.integers(0, 10_000), max_size=30))
 def test_no_piece_of_a_call_is_ever_shown(written, places):
-    reader = TextualCalls(TOOLS)
+    reader = TextToolCalls(TOOLS)
 
     shown = "".join(reader.feed(piece) for piece in cut(f"Looking.\n{written}", places))
 
@@ -176,12 +176,12 @@ def test_text_in_tags_keeps_its_lines():
 
 
 def test_ordinary_json_is_shown_as_soon_as_it_cannot_be_a_call():
-    reader = TextualCalls(TOOLS)
+    reader = TextToolCalls(TOOLS)
 
     assert reader.feed('{"name": "alice", ') == '{"name": "alice", '
 
 
 def test_a_html_page_is_shown_at_once():
-    reader = TextualCalls(TOOLS)
+    reader = TextToolCalls(TOOLS)
 
     assert reader.feed("<html><body>1 < 2") == "<html><body>1 < 2"

@@ -24,11 +24,11 @@ from nanobot.providers.transcription import (
     TranscriptionEndpoint,
     TranscriptionRefusedError,
     UnusableRecordingError,
+    append_transcriptions,
     choose_transcriber,
-    with_transcriptions,
 )
 from nanobot.testing import open_bot
-from tests.providers.fake_transcription import Answer, FakeTranscription
+from tests.fakes.transcription import Answer, FakeTranscription
 
 KEY = "gsk_key-0123456789"
 
@@ -169,7 +169,7 @@ async def test_nobody_waits_for_a_pipe_or_a_device(hearing, tmp_path, make):
     path = tmp_path / "voice.ogg"
     make(path)
 
-    with pytest.raises(UnusableRecordingError, match=r"voice\.ogg is no file"):
+    with pytest.raises(UnusableRecordingError, match=r"voice\.ogg is not a regular file"):
         await transcribe(hearing, path)
 
 
@@ -337,7 +337,7 @@ def test_without_any_key_there_is_none_and_a_reason():
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("grok", "no provider"), ("anthropic", "transcribes nothing"), ("custom", "apiBase is empty")],
+    [("grok", "not a provider"), ("anthropic", "offers no transcription"), ("custom", "apiBase is empty")],
 )
 def test_a_provider_that_cannot_transcribe_is_said_to_be_none(name, reason):
     found = chosen({"channels": {"transcriptionProvider": name}}, ANTHROPIC_API_KEY="k")
@@ -383,20 +383,20 @@ class Said:
 async def test_each_recording_gets_a_tag_and_other_files_none():
     heard = ChosenTranscriber(Said("water the\nplants [now]"), "")
 
-    text = await with_transcriptions("listen", ["/a/x.ogg", "/a/y.png", "/a/z.MP3"], heard)
+    text = await append_transcriptions("listen", ["/a/x.ogg", "/a/y.png", "/a/z.MP3"], heard)
 
     assert text == "listen\n[transcription: water the plants (now)]\n[transcription: water the plants (now)]"
 
 
 async def test_a_recording_alone_is_a_message():
-    assert await with_transcriptions("", ["v.ogg"], ChosenTranscriber(Said("hi"), "")) == "[transcription: hi]"
+    assert await append_transcriptions("", ["v.ogg"], ChosenTranscriber(Said("hi"), "")) == "[transcription: hi]"
 
 
 async def test_why_it_failed_or_that_nothing_is_set_up_is_in_the_tag():
     failing = ChosenTranscriber(Said(errors.RateLimitedError("slow", target=errors.CallTarget("groq"))), "")
 
-    failed = await with_transcriptions("", ["v.ogg"], failing)
-    missing = await with_transcriptions("", ["v.ogg"], choose_transcriber(Config(), {}))
+    failed = await append_transcriptions("", ["v.ogg"], failing)
+    missing = await append_transcriptions("", ["v.ogg"], choose_transcriber(Config(), {}))
 
     assert failed.startswith("[transcription: failed, Too many requests for this key (groq): slow.")
     assert missing.startswith("[transcription: failed, There is no key for Groq")
@@ -404,12 +404,14 @@ async def test_why_it_failed_or_that_nothing_is_set_up_is_in_the_tag():
 
 
 async def test_an_attached_recording_reaches_the_model_as_text_beside_its_path(hearing, recording, tmp_path, capsys):
-    from nanobot.cli.bot import OwnBot
-    from nanobot.cli.oneshot import ask
+    from nanobot.cli.chat.backends import LocalBackend
+    from nanobot.cli.chat.oneshot import ask
 
     config = Config.model_validate({"providers": {"groq": {"apiKey": KEY, "apiBase": hearing.v1}}})
     async with open_bot(tmp_path / "home", "ok", config=config) as bot:
-        await ask(OwnBot(bot.runtime), "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False)
+        await ask(
+            LocalBackend(bot.runtime), "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False
+        )
 
         content = str(bot.provider.requests[0][-1]["content"])
 

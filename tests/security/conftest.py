@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.home import Home, make_home
+from tests.support.sandbox_home import Home, make_home
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What programs need of our environment, and nothing else of it."""
 
-from nanobot.agent.tools.mcp.program import server_environment
+from nanobot.agent.tools.mcp.process import server_environment
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.shell import ExecPolicy, environment
 

@@ -9,18 +9,18 @@ import zlib
 import httpx
 import pytest
 
-from nanobot.security.fetching import Answer, Asked, Fetcher, FetchError, FetchLimits
-from nanobot.security.network import Gate, NetworkPolicy
-from tests.security.web import Serve, answer, at_home, names, saying, serving
+from nanobot.net.egress import EgressGate, NetworkPolicy
+from nanobot.net.fetch import Fetcher, FetchError, FetchLimits, FetchRequest, FetchResult
+from tests.fakes.web import Serve, answer, at_home, names, saying, serving
 from tests.utils.test_connection import certificate
 
 SMALL = FetchLimits(bytes=100_000, total_s=5)
 QUICK = FetchLimits(total_s=0.3)
 
 
-async def fetched(serve: Serve, limits: FetchLimits = SMALL) -> Answer:
+async def fetched(serve: Serve, limits: FetchLimits = SMALL) -> FetchResult:
     async with serving(serve) as server:
-        return await Fetcher(at_home(), limits=limits).fetch(Asked(f"http://127.0.0.1:{server.port}/"))
+        return await Fetcher(at_home(), limits=limits).fetch(FetchRequest(f"http://127.0.0.1:{server.port}/"))
 
 
 async def endless(head: str, writer: asyncio.StreamWriter) -> None:
@@ -103,12 +103,12 @@ async def test_a_slow_server_is_left_at_the_deadline(serve):
 
 
 BAD = {
-    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "gave no answer"),
-    "an endless head": (b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 40_000, "gave no answer"),
-    "packed in a way nobody asked for": (answer(b"x", "Content-Encoding: br"), "br, which was not asked for"),
-    "packed in two ways": (answer(b"x", "Content-Encoding: gzip, gzip"), "not asked for"),
-    "not packed": (answer(b"plain", "Content-Encoding: gzip"), "not packed as gzip"),
-    "cut off": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "gave no answer"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "request to .* failed"),
+    "an endless head": (b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 40_000, "request to .* failed"),
+    "packed in a way nobody asked for": (answer(b"x", "Content-Encoding: br"), "br, which was not requested"),
+    "packed in two ways": (answer(b"x", "Content-Encoding: gzip, gzip"), "not requested"),
+    "not packed": (answer(b"plain", "Content-Encoding: gzip"), "not valid gzip"),
+    "cut off": (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "request to .* failed"),
 }
 
 
@@ -141,8 +141,8 @@ async def test_a_body_is_read_however_it_is_packed(packed, encoding):
 
 
 async def test_a_server_that_is_not_there_is_told_in_a_word():
-    with pytest.raises(FetchError, match="gave no answer"):
-        await Fetcher(at_home()).fetch(Asked("http://127.0.0.1:1/"))
+    with pytest.raises(FetchError, match=r"request to .* failed"):
+        await Fetcher(at_home()).fetch(FetchRequest("http://127.0.0.1:1/"))
 
 
 async def test_a_secure_host_is_known_by_the_name_in_the_url(tmp_path):
@@ -150,15 +150,15 @@ async def test_a_secure_host_is_known_by_the_name_in_the_url(tmp_path):
     asked_for = []
     context.sni_callback = lambda sock, name, context: asked_for.append(name)
     trusting = ssl.create_default_context(cafile=path)
-    gate = Gate(
+    gate = EgressGate(
         NetworkPolicy(whitelist=("127.0.0.0/8",)),
-        look_up=names({"localhost": ["127.0.0.1"], "other.test": ["127.0.0.1"]}),
+        resolve=names({"localhost": ["127.0.0.1"], "other.test": ["127.0.0.1"]}),
     )
     fetcher = Fetcher(gate, make_transport=lambda context, proxy: httpx.AsyncHTTPTransport(verify=trusting))
     async with serving(saying(b"safe"), context) as server:
-        came = await fetcher.fetch(Asked(f"https://localhost:{server.port}/"))
+        came = await fetcher.fetch(FetchRequest(f"https://localhost:{server.port}/"))
         with pytest.raises(FetchError, match="certificate"):
-            await fetcher.fetch(Asked(f"https://other.test:{server.port}/"))
+            await fetcher.fetch(FetchRequest(f"https://other.test:{server.port}/"))
 
     assert came.body == b"safe"
     assert asked_for == ["localhost", "other.test"]
@@ -169,7 +169,7 @@ async def test_a_request_that_holds_a_secret_is_not_sent():
         fetcher = Fetcher(at_home(), find_secret=lambda text: "providers.openai.apiKey" if "sesame" in text else None)
         base = f"http://127.0.0.1:{server.port}"
 
-        for asked in (Asked(f"{base}/?q=sesame"), Asked(base, body=b'{"q": "sesame"}')):
+        for asked in (FetchRequest(f"{base}/?q=sesame"), FetchRequest(base, body=b'{"q": "sesame"}')):
             with pytest.raises(FetchError, match=r"providers\.openai\.apiKey"):
                 await fetcher.fetch(asked)
 
@@ -178,9 +178,9 @@ async def test_a_request_that_holds_a_secret_is_not_sent():
 
 @pytest.mark.parametrize("host", ["xn--i-7iq.ws", "xn--a", "xn---a.example", "a_b.example"])
 async def test_a_name_that_only_servers_of_names_understand_is_asked_as_it_is(host: str):
-    gate = Gate(NetworkPolicy(whitelist=("127.0.0.0/8",)), look_up=names({host: ["127.0.0.1"]}))
+    gate = EgressGate(NetworkPolicy(whitelist=("127.0.0.0/8",)), resolve=names({host: ["127.0.0.1"]}))
     async with serving(saying(b"hi")) as server:
-        came = await Fetcher(gate).fetch(Asked(f"http://{host}:{server.port}/"))
+        came = await Fetcher(gate).fetch(FetchRequest(f"http://{host}:{server.port}/"))
 
     assert came.body == b"hi"
     assert f"\r\nhost: {host}:{server.port}\r\n" in server.heads[0].lower()

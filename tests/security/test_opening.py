@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.opening import Opener
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 
@@ -111,7 +111,7 @@ def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path):
     os.link(workspace / "folder/file", workspace / "twice")
     opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
 
-    with pytest.raises(PathDeniedError, match="another name of a file that holds secrets"):
+    with pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"):
         opener.read("innocent")
     with opener.read("twice") as file:
         assert file.read() == b"mine"
@@ -123,12 +123,12 @@ def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(w
     os.mkfifo(workspace / "pipe")
     opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
 
-    assert opener.to_send("folder/file") == workspace.resolve() / "folder/file"
+    assert opener.resolve_sendable("folder/file") == workspace.resolve() / "folder/file"
     for path in ("innocent", "pipe", "../outside/file", secret):
         with pytest.raises(PathDeniedError):
-            opener.to_send(path)
+            opener.resolve_sendable(path)
     with pytest.raises(IsADirectoryError):
-        opener.to_send("folder")
+        opener.resolve_sendable("folder")
 
 
 def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file(workspace: Path):
@@ -166,12 +166,12 @@ def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
 class _Behind(PathPolicy):
     """Judges a path that is another one by the time it is opened, each time."""
 
-    def readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
+    def resolve_readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
         return self.workspace / "link" / "file"
 
 
 def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
     (workspace / "link").symlink_to("folder")
 
-    with pytest.raises(PathDeniedError, match="changes while it is opened"):
+    with pytest.raises(PathDeniedError, match="changing while it is opened"):
         Opener(_Behind(workspace)).read("link/file")

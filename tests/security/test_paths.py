@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and paths of POSIX")
 
@@ -26,23 +26,25 @@ def policy(home: Path) -> PathPolicy:
 
 
 def test_relative_paths_are_taken_from_the_workspace(policy: PathPolicy, home: Path):
-    assert policy.readable("a/../b.txt") == home / "workspace/b.txt"
-    assert policy.writable("new/ü.txt") == home / "workspace/new/ü.txt"
-    assert policy.readable(home / "outside/x") == home / "outside/x"
+    assert policy.resolve_readable("a/../b.txt") == home / "workspace/b.txt"
+    assert policy.resolve_writable("new/ü.txt") == home / "workspace/new/ü.txt"
+    assert policy.resolve_readable(home / "outside/x") == home / "outside/x"
 
 
 def test_the_tilde_is_the_home_of_the_user(policy: PathPolicy, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    assert policy.readable("~/x") == tmp_path / "x"
+    assert policy.resolve_readable("~/x") == tmp_path / "x"
 
 
+STATE = ["cron/.locks", "cron/history.jsonl", "cron/history.old.jsonl", "cron/jobs.json", "cron/jobs.json.last-good"]
+STATE += ["memory/.book", "memory/HISTORY.md", "memory/chats", "sessions"]
 OURS = [
+    *STATE,
+    *(f"{place}/deeper/file" for place in STATE),
+    *(f"../{place}" for place in STATE),
     "sessions/cli_direct.jsonl",
-    "sessions",
     "./sessions/../sessions/new.jsonl",
-    "cron/jobs.json",
-    "memory/HISTORY.md",
     "memory/../memory/HISTORY.md",
     "../config.json",
     "../pairing.json",
@@ -60,23 +62,31 @@ def test_state_of_ours_may_be_read_and_is_never_written(policy: PathPolicy, home
     (home / "workspace/to_sessions").symlink_to("sessions")
     (home / "workspace/to_history").symlink_to("memory/HISTORY.md")
 
-    policy.readable(path)
+    policy.resolve_readable(path)
     with pytest.raises(PathDeniedError, match="nanobot's own state"):
-        policy.writable(path)
+        policy.resolve_writable(path)
+
+
+def test_every_place_that_is_never_written_is_tested(policy: PathPolicy, home: Path):
+    in_data = ["config.json", "pairing.json", "state", *STATE]
+
+    places = {home / "workspace" / name for name in STATE} | {home / name for name in in_data}
+
+    assert set(policy.never_written) == places
 
 
 @pytest.mark.parametrize("path", ["memory/MEMORY.md", "HEARTBEAT.md", "sessions.md", "cron/notes.txt", "statement"])
 def test_what_only_looks_like_state_may_be_written(policy: PathPolicy, path: str):
-    policy.writable(path)
+    policy.resolve_writable(path)
 
 
 def test_a_link_as_workspace_protects_the_same_places(home: Path):
     (home / "ws").symlink_to("workspace")
 
     with pytest.raises(PathDeniedError):
-        PathPolicy(home / "ws").writable("sessions/x")
+        PathPolicy(home / "ws").resolve_writable("sessions/x")
     with pytest.raises(PathDeniedError):
-        PathPolicy(home / "ws").writable(home / "workspace/sessions/x")
+        PathPolicy(home / "ws").resolve_writable(home / "workspace/sessions/x")
 
 
 @pytest.mark.parametrize("path", ["../outside/x", "/etc/passwd", "out/x", "~/x", "a/../../outside/x"])
@@ -84,7 +94,7 @@ def test_a_restricted_policy_stays_in_the_workspace(home: Path, path: str):
     (home / "workspace/out").symlink_to(home / "outside")
     policy = PathPolicy(home / "workspace", restrict=True)
 
-    for judge in (policy.readable, policy.writable):
+    for judge in (policy.resolve_readable, policy.resolve_writable):
         with pytest.raises(PathDeniedError, match="outside the workspace"):
             judge(path)
 
@@ -92,31 +102,31 @@ def test_a_restricted_policy_stays_in_the_workspace(home: Path, path: str):
 def test_allowed_places_are_open_and_their_neighbours_are_not(home: Path):
     policy = PathPolicy(home / "workspace", restrict=True, allowed=(home / "outside",))
 
-    assert policy.writable(home / "outside/x") == home / "outside/x"
+    assert policy.resolve_writable(home / "outside/x") == home / "outside/x"
     with pytest.raises(PathDeniedError):
-        policy.readable(home / "outside2/x")
+        policy.resolve_readable(home / "outside2/x")
 
 
 def test_protected_and_unreadable_places_hold_for_all_that_is_in_them(home: Path):
     policy = PathPolicy(home / "workspace", protected=(home / "outside",), unreadable=(home / "state",))
 
-    assert policy.readable(home / "outside/deep/x") == home / "outside/deep/x"
+    assert policy.resolve_readable(home / "outside/deep/x") == home / "outside/deep/x"
     with pytest.raises(PathDeniedError):
-        policy.writable(home / "outside/deep/x")
+        policy.resolve_writable(home / "outside/deep/x")
     with pytest.raises(PathDeniedError):
-        policy.readable(home / "state/x")
+        policy.resolve_readable(home / "state/x")
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", "~no-such-user-at-all/x"])
 def test_what_is_no_path_is_refused(policy: PathPolicy, path: str):
     with pytest.raises(PathDeniedError):
-        policy.readable(path)
+        policy.resolve_readable(path)
 
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/thread-self/environ", "/proc/1/mem"])
 def test_the_keys_a_process_was_started_with_are_not_shown(policy: PathPolicy, path: str):
     with pytest.raises(PathDeniedError, match="secrets"):
-        policy.readable(path)
+        policy.resolve_readable(path)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "sessions", "out", "in", "memory", "HISTORY.md", "", "/"]), max_size=7))
@@ -128,7 +138,7 @@ def test_no_spelling_leaves_a_restricted_workspace_or_writes_our_state(home: Pat
             (workspace / name).symlink_to(target)
 
     try:
-        real = PathPolicy(workspace, restrict=True).writable("/".join(parts))
+        real = PathPolicy(workspace, restrict=True).resolve_writable("/".join(parts))
     except PathDeniedError:
         return
 
@@ -141,9 +151,9 @@ def test_what_comes_with_nanobot_is_read_also_when_restricted_and_never_written(
     library = tmp_path / "library"
     policy = PathPolicy(tmp_path / "workspace", restrict=True, library=(library,))
 
-    assert policy.readable(library / "weather" / "SKILL.md").name == "SKILL.md"
+    assert policy.resolve_readable(library / "weather" / "SKILL.md").name == "SKILL.md"
     with pytest.raises(PathDeniedError):
-        policy.writable(library / "weather" / "SKILL.md")
+        policy.resolve_writable(library / "weather" / "SKILL.md")
 
 
 @pytest.fixture
@@ -181,7 +191,7 @@ def bot_of(house: Path, workspace: str = ".nanobot/workspace") -> PathPolicy:
 def test_of_a_secret_of_ours_nobody_is_told_to_ask_for_a_yes_to_write_it(house: Path):
     for path in ("~/.nanobot/config.json", "~/.nanobot/state/journal.db"):
         with pytest.raises(PathDeniedError, match="is never written"):
-            bot_of(house).writable(path)
+            bot_of(house).resolve_writable(path)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +199,7 @@ def test_of_a_secret_of_ours_nobody_is_told_to_ask_for_a_yes_to_write_it(house: 
     ["report.pdf", ".nanobot/spill/turn-1.txt", "photo", "~/.nanobot/media/telegram/photo.jpg", "~/shared/plan.txt"],
 )
 def test_what_may_be_sent_to_a_chat(house: Path, path: str):
-    bot_of(house).sendable(path)
+    bot_of(house).resolve_sendable(path)
 
 
 @pytest.mark.parametrize(
@@ -211,17 +221,17 @@ def test_what_may_be_sent_to_a_chat(house: Path, path: str):
 )
 def test_what_is_never_sent_to_a_chat(house: Path, path: str):
     with pytest.raises(PathDeniedError):
-        bot_of(house).sendable(path)
+        bot_of(house).resolve_sendable(path)
 
 
 def test_a_home_as_workspace_sends_its_letters_and_no_hidden_file(house: Path):
     policy = bot_of(house, ".")
 
-    policy.sendable("docs/letter.txt")
-    policy.sendable(".nanobot/media/telegram/photo.jpg")
+    policy.resolve_sendable("docs/letter.txt")
+    policy.resolve_sendable(".nanobot/media/telegram/photo.jpg")
     for path in (".bashrc", ".ssh/id_rsa", ".nanobot/logs/gateway.log"):
         with pytest.raises(PathDeniedError):
-            policy.sendable(path)
+            policy.resolve_sendable(path)
 
 
 def test_never_written_is_told_to_who_builds_other_walls(house: Path):
@@ -234,14 +244,14 @@ def test_never_written_is_told_to_who_builds_other_walls(house: Path):
 
 def test_a_place_that_becomes_a_link_is_known_where_it_leads(house: Path):
     policy = bot_of(house)
-    policy.readable(house / "docs/letter.txt")
+    policy.resolve_readable(house / "docs/letter.txt")
 
     (house / ".ssh").rename(house / "docs/keys")
     (house / ".ssh").symlink_to(house / "docs/keys")
 
     time.sleep(0.06)  # longer than what was seen is believed unseen
     with pytest.raises(PathDeniedError):
-        policy.readable(house / "docs/keys/id_rsa")
+        policy.resolve_readable(house / "docs/keys/id_rsa")
 
 
 @pytest.mark.parametrize("name", ["Sessions/x", "SESSIONS/x", "memory/history.md"])
@@ -249,7 +259,7 @@ def test_a_spelling_that_may_mean_our_state_on_this_disk_is_not_written(house: P
     policy = PathPolicy(house / "ws", data_folder=house / "other")
 
     with pytest.raises(PathDeniedError, match="nanobot's own state"):
-        policy.writable(name)
+        policy.resolve_writable(name)
 
 
 def test_a_disk_that_tells_upper_from_lower_case_is_believed(house: Path):
@@ -258,7 +268,7 @@ def test_a_disk_that_tells_upper_from_lower_case_is_believed(house: Path):
     if (workspace / "Sessions").samefile(workspace / "sessions"):
         pytest.skip("here they are the same")
 
-    assert bot_of(house).writable("Sessions/x") == workspace / "Sessions/x"
+    assert bot_of(house).resolve_writable("Sessions/x") == workspace / "Sessions/x"
 
 
 def test_two_spellings_of_the_same_letters_are_one_place(house: Path):
@@ -266,7 +276,7 @@ def test_two_spellings_of_the_same_letters_are_one_place(house: Path):
     policy = PathPolicy(house / "ws", protected=(protected,))
 
     with pytest.raises(PathDeniedError, match=r"tools\.protectedPaths"):
-        policy.writable(unicodedata.normalize("NFD", "gehört-mir") + "/x")
+        policy.resolve_writable(unicodedata.normalize("NFD", "gehört-mir") + "/x")
 
 
 def test_a_key_that_is_new_is_known_by_its_other_name_a_moment_later(house: Path, monkeypatch: pytest.MonkeyPatch):

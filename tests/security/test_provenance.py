@@ -1,21 +1,23 @@
 """The book of files that hold somebody else's words."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
-from nanobot.security.provenance import IN_PART, FileBook
+from nanobot.security.provenance import IN_PART, ProvenanceStore
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> FileBook:
-    return FileBook(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
+def book(tmp_path: Path) -> ProvenanceStore:
+    return ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
 
 
-def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(book: FileBook, tmp_path: Path):
+def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(book: ProvenanceStore, tmp_path: Path):
     file = tmp_path / "notes.md"
 
     before = book.of(file)
@@ -26,29 +28,29 @@ def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(bo
     assert (before, marked, book.of(file)) == (None, Provenance.WEB, None)
 
 
-def test_trust_never_rises_by_another_mark(book: FileBook, tmp_path: Path):
+def test_trust_never_rises_by_another_mark(book: ProvenanceStore, tmp_path: Path):
     book.mark(tmp_path / "a", Provenance.WEB)
     book.mark(tmp_path / "a", Provenance.MCP)
 
     assert book.of(tmp_path / "a") == Provenance.WEB
 
 
-def test_a_link_and_another_process_see_the_same_file(book: FileBook, tmp_path: Path):
+def test_a_link_and_another_process_see_the_same_file(book: ProvenanceStore, tmp_path: Path):
     (tmp_path / "a").write_text("words", encoding="utf-8")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     book.mark(tmp_path / "b", Provenance.MAIL)
 
-    again = FileBook(book.path, tmp_path / "media")
+    again = ProvenanceStore(book.path, tmp_path / "media")
     assert again.of(tmp_path / "x" / ".." / "a") == Provenance.MAIL
 
 
-def test_attachments_are_other_peoples_without_a_line(book: FileBook, tmp_path: Path):
+def test_attachments_are_other_peoples_without_a_line(book: ProvenanceStore, tmp_path: Path):
     assert book.of(tmp_path / "media" / "email" / "bill.pdf") == Provenance.MAIL
     assert book.of(tmp_path / "media" / "telegram" / "cat.jpg") == Provenance.PERSON
 
 
 @pytest.mark.parametrize("command", ["cat page.md", "head -3 notes/page.md", "cat notes/*.md", "sed -n 1p p?ge.md"])
-def test_a_command_that_names_a_marked_file_is_known(book: FileBook, tmp_path: Path, command: str):
+def test_a_command_that_names_a_marked_file_is_known(book: ProvenanceStore, tmp_path: Path, command: str):
     book.mark(tmp_path / "notes" / "page.md", Provenance.WEB)
 
     assert book.named_in(command) == Provenance.WEB
@@ -57,7 +59,7 @@ def test_a_command_that_names_a_marked_file_is_known(book: FileBook, tmp_path: P
 
 @pytest.mark.parametrize("command", ["curl -s -o page.md https://example.org/", "grep -h x notes.md > page.md"])
 def test_what_a_command_reads_to_write_a_file_is_not_marked_with_that_file(
-    book: FileBook, tmp_path: Path, command: str
+    book: ProvenanceStore, tmp_path: Path, command: str
 ):
     book.reading(command, tmp_path, Provenance.WEB).close()
 
@@ -65,7 +67,7 @@ def test_what_a_command_reads_to_write_a_file_is_not_marked_with_that_file(
     assert book.named_in("curl -sI https://example.org/; cat notes.md", tmp_path) is None
 
 
-def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: FileBook, tmp_path: Path):
+def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: ProvenanceStore, tmp_path: Path):
     book.path.parent.mkdir()
     book.path.write_text("{", encoding="utf-8")
 
@@ -75,7 +77,7 @@ def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(bo
     assert book.path.read_text(encoding="utf-8") == "{"
 
 
-def test_a_stored_conversation_is_as_trusted_as_the_least_trusted_words_in_it(book: FileBook, tmp_path: Path):
+def test_a_stored_conversation_is_as_trusted_as_the_least_trusted_words_in_it(book: ProvenanceStore, tmp_path: Path):
     (sessions := tmp_path / "workspace" / "sessions").mkdir(parents=True)
     (sessions / "mine.jsonl").write_text('{"role": "user", "provenance": "owner"}\n', encoding="utf-8")
     (sessions / "theirs.jsonl").write_text('{"role": "tool", "provenance": "web"}\n', encoding="utf-8")
@@ -86,7 +88,7 @@ def test_a_stored_conversation_is_as_trusted_as_the_least_trusted_words_in_it(bo
     assert book.named_in("cd sessions && tail the*", tmp_path / "workspace") is Provenance.WEB
 
 
-def test_an_attachment_that_a_command_names_is_known(book: FileBook, tmp_path: Path):
+def test_an_attachment_that_a_command_names_is_known(book: ProvenanceStore, tmp_path: Path):
     (folder := tmp_path / "media" / "telegram").mkdir(parents=True)
     (tmp_path / "workspace").mkdir()
     (folder / "a.txt").write_text("words", encoding="utf-8")
@@ -95,7 +97,7 @@ def test_an_attachment_that_a_command_names_is_known(book: FileBook, tmp_path: P
 
 
 def test_a_folder_that_was_marked_holds_for_what_is_in_it_but_for_what_the_owner_writes_anew(
-    book: FileBook, tmp_path: Path
+    book: ProvenanceStore, tmp_path: Path
 ):
     book.mark(tmp_path / "clone", Provenance.WEB)
     book.clear(tmp_path / "clone" / "mine.md")
@@ -106,7 +108,7 @@ def test_a_folder_that_was_marked_holds_for_what_is_in_it_but_for_what_the_owner
     )
 
 
-def test_the_log_of_old_conversations_is_as_trusted_as_its_entries_say(book: FileBook, tmp_path: Path):
+def test_the_log_of_old_conversations_is_as_trusted_as_its_entries_say(book: ProvenanceStore, tmp_path: Path):
     (memory := tmp_path / "workspace" / "memory").mkdir(parents=True)
     log = memory / "HISTORY.md"
     log.write_text("[2026-01-01 10:00] The owner asked for soup.\n\n", encoding="utf-8")
@@ -117,7 +119,9 @@ def test_the_log_of_old_conversations_is_as_trusted_as_its_entries_say(book: Fil
     assert (before, book.of(log)) == (None, Provenance.PERSON)
 
 
-def test_what_was_changed_since_a_moment_is_marked_and_git_and_packages_are_left_alone(book: FileBook, tmp_path: Path):
+def test_what_was_changed_since_a_moment_is_marked_and_git_and_packages_are_left_alone(
+    book: ProvenanceStore, tmp_path: Path
+):
     workspace = tmp_path / "workspace"
     for name in ("a.md", ".git/index", ".git/hooks/post-merge", ".venv/lib/x.py", "sessions/mine.jsonl"):
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,3 +131,198 @@ def test_what_was_changed_since_a_moment_is_marked_and_git_and_packages_are_left
     marked = {Path(one).relative_to(workspace).as_posix() for one in json.loads(book.path.read_text())["files"]}
 
     assert marked == {"a.md", ".git/hooks/post-merge"}
+
+
+REPOSITORY = (
+    "README.md",
+    ".git/HEAD",
+    ".git/config",
+    ".cache/notes.md",
+    ".venv/README.md",
+    "venv/README.md",
+    "node_modules/x/README.md",
+    "src/node_modules/x/README.md",
+    "__pycache__/notes.md",
+)
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("words", encoding="utf-8")
+
+
+@pytest.mark.parametrize("brings_trees", [True, False])
+def test_folders_of_packages_that_come_with_a_new_folder_are_somebody_elses(
+    book: ProvenanceStore, tmp_path: Path, *, brings_trees: bool
+):
+    make(tmp_path / "workspace" / "clone", *REPOSITORY)
+
+    book.mark_changed([tmp_path / "workspace"], 0, Provenance.WEB, brings_trees)
+
+    unmarked = [name for name in REPOSITORY if book.of(tmp_path / "workspace" / "clone" / name) is None]
+    assert unmarked == ([] if brings_trees else [".git/HEAD", ".git/config"])
+
+
+def test_what_is_unpacked_into_a_folder_of_packages_is_somebody_elses_and_what_was_there_is_not(
+    book: ProvenanceStore, tmp_path: Path
+):
+    workspace = tmp_path / "workspace"
+    make(workspace, ".cache/mine.md", "mine.md")
+    before = time.time_ns() + 1_000_000_000
+    make(workspace, ".cache/notes.md", "node_modules/x/README.md")
+    for name in (".cache/notes.md", "node_modules/x/README.md"):
+        os.utime(workspace / name, ns=(before + 1_000_000_000, before + 1_000_000_000))
+
+    book.mark_changed([workspace], before, Provenance.WEB, brings_trees=True)
+
+    words = [book.of(workspace / name) for name in (".cache/notes.md", "node_modules/x/README.md", ".cache/mine.md")]
+    assert words == [Provenance.WEB, Provenance.WEB, None]
+
+
+def test_packages_that_were_there_before_stay_the_owners(book: ProvenanceStore, tmp_path: Path):
+    project = tmp_path / "workspace" / "project"
+    make(project, "node_modules/x/index.js", "main.js")
+    before = time.time_ns() + 1_000_000_000
+    os.utime(project / "main.js", ns=(before + 1_000_000_000, before + 1_000_000_000))
+
+    book.mark_changed([tmp_path / "workspace"], before, Provenance.WEB)
+
+    assert book.of(project / "main.js") == Provenance.WEB
+    assert book.of(project / "node_modules" / "x" / "index.js") is None
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("git log", Provenance.WEB),
+        ("git show --stat", Provenance.WEB),
+        ("git -C . blame x", Provenance.WEB),
+        ("git -c color.ui=never shortlog -s", Provenance.WEB),
+        ("git cat-file -p HEAD", Provenance.WEB),
+        ("cat .git/HEAD", Provenance.WEB),
+        ("git status", None),
+        ("git add -A && git commit -m 'log'", None),
+    ],
+)
+def test_history_of_a_clone_is_somebody_elses(
+    book: ProvenanceStore, tmp_path: Path, command: str, words: Provenance | None
+):
+    clone = tmp_path / "workspace" / "clone"
+    make(clone, *REPOSITORY)
+    (clone / ".git" / "objects").mkdir()
+    book.mark_changed([tmp_path / "workspace"], 0, Provenance.WEB, brings_trees=True)
+    book.clear(clone / "README.md")
+
+    assert book.named_in(command, clone) == words
+    if "-C" not in command and "cat " not in command:
+        assert book.named_in(f"cd clone && {command}", tmp_path / "workspace") == words
+        assert book.named_in(command.replace("git ", "git -C clone "), tmp_path / "workspace") == words
+        assert book.named_in(command, clone / "src") == words
+
+
+def test_history_of_the_owners_repository_is_the_owners(book: ProvenanceStore, tmp_path: Path):
+    workspace = tmp_path / "workspace"
+    make(workspace, ".git/HEAD", ".git/config")
+    before = time.time_ns() + 1_000_000_000
+    os.utime(workspace / ".git" / "HEAD", ns=(before + 1_000_000_000, before + 1_000_000_000))
+
+    book.mark_changed([workspace], before, Provenance.WEB, brings_trees=True)
+
+    assert book.named_in("git log", workspace) is None
+
+
+def test_marks_that_are_too_many_are_folded_into_their_folder(book: ProvenanceStore, tmp_path: Path):
+    marks = {
+        str(tmp_path / "workspace" / "many" / f"{number // 100}" / f"{number}.md"): "web" for number in range(20_000)
+    }
+    marks[str(tmp_path / "workspace" / "many" / "mine.md")] = "owner"
+    old = tmp_path / "workspace" / "old" / "hostile.md"
+    book.path.parent.mkdir()
+    book.path.write_text(json.dumps({"version": 1, "files": {str(old): "mail", **marks}}), encoding="utf-8")
+
+    book.mark(tmp_path / "workspace" / "new.md", Provenance.PERSON)
+
+    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) < 20_000
+    assert book.of(old) == Provenance.MAIL
+    assert book.of(tmp_path / "workspace" / "new.md") == Provenance.PERSON
+    assert all(book.of(Path(name)) == Provenance.WEB for name, mark in [*marks.items()][::500] if mark == "web")
+    assert book.of(tmp_path / "workspace" / "many" / "mine.md") is None
+    assert book.of(tmp_path / "workspace" / "mine.md") is None
+
+
+def test_marks_that_lie_apart_are_folded_all_the_same(book: ProvenanceStore, tmp_path: Path):
+    marks = {str(tmp_path / "workspace" / f"{number}" / "a.md"): "web" for number in range(20_100)}
+    book.path.parent.mkdir()
+    book.path.write_text(json.dumps({"version": 1, "files": marks}), encoding="utf-8")
+
+    book.mark(tmp_path / "elsewhere" / "new.md", Provenance.PERSON)
+
+    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) <= 20_000
+    assert all(book.of(Path(name)) == Provenance.WEB for name in [*marks][::500])
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/var/log/nginx/access.log", Provenance.WEB),
+        ("/var/mail/ann", Provenance.MAIL),
+        ("~/Downloads/page.html", Provenance.WEB),
+        ("~/Mail/inbox/1", Provenance.MAIL),
+        ("~/notes.md", None),
+        ("~/Downloads.md", None),
+    ],
+)
+def test_logs_mail_and_downloads_are_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, words: Provenance | None
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
+
+    assert book.of(Path(place).expanduser()) == words
+
+
+def test_file_that_the_owners_words_alone_made_among_the_downloads_is_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
+
+    book.clear(tmp_path / "Downloads" / "report.md")
+
+    assert book.of(tmp_path / "Downloads" / "report.md") is None
+    assert book.of(tmp_path / "Downloads" / "other.md") == Provenance.WEB
+
+
+def test_history_of_a_bare_clone_and_of_a_tree_beside_a_clone_is_somebody_elses(book: ProvenanceStore, tmp_path: Path):
+    workspace = tmp_path / "workspace"
+    make(workspace, "bare/HEAD", "bare/config", "bare/objects/x", *(f"clone/{name}" for name in REPOSITORY))
+    book.mark_changed([workspace], 0, Provenance.WEB, brings_trees=True)
+    make(workspace / "tree", "mine.md")
+    (workspace / "tree" / ".git").write_text("gitdir: ../clone/.git/worktrees/tree\n", encoding="utf-8")
+
+    assert book.named_in("git --git-dir bare log", workspace) == Provenance.WEB
+    assert book.named_in("git log", workspace / "tree") == Provenance.WEB
+
+
+@pytest.mark.parametrize("named", ["~nobody-of-this-name", "x" * 5_000, "'a\0b'"])
+def test_odd_name_of_a_repository_is_no_error(book: ProvenanceStore, tmp_path: Path, named: str):
+    assert book.named_in(f"git -C {named} log", tmp_path) is None
+
+
+def test_folder_of_mail_that_a_command_names_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "Mail").mkdir()
+    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
+
+    assert book.named_in("rg invoice ~/Mail", tmp_path) == Provenance.MAIL
+    assert book.named_in("rg invoice ~/", tmp_path) is None
+
+
+def test_workspace_among_the_downloads_is_the_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    book = ProvenanceStore(
+        tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "Downloads" / "workspace"
+    )
+
+    assert book.of(tmp_path / "Downloads" / "workspace" / "notes.md") is None

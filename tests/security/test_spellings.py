@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.security.spellings import MARK, KnownValues
+from nanobot.security.encodings import MARK, SecretIndex
 
 SECRET = 'sk/7+f3~"käy" &x9=Zq'
 SPELLED = {
@@ -31,21 +31,21 @@ SPELLED = {
 
 @pytest.mark.parametrize("spelled", SPELLED.values(), ids=SPELLED)
 def test_it_is_taken_out_however_it_is_spelled(spelled):
-    known = KnownValues([SECRET])
+    known = SecretIndex([SECRET])
 
-    shown = known.out_of(f"before {spelled} after")
+    shown = known.redact(f"before {spelled} after")
 
     assert MARK in shown
     assert (shown.startswith("before "), shown.endswith(" after")) == (True, True)
     assert len(shown) <= len(f"before {MARK} after") + 2
-    assert known.found_in(f"x{spelled}y") is not None
+    assert known.find(f"x{spelled}y") is not None
 
 
 @given(st.binary(max_size=70), st.binary(max_size=70), st.sampled_from([b64encode, urlsafe_b64encode, encodebytes]))
 def test_it_is_found_in_the_base64_of_what_it_stands_in(before, after, encode):
     encoded = encode(before + SECRET.encode() + after).decode()
 
-    shown = KnownValues([SECRET]).out_of(f"{encoded}\nand more")
+    shown = SecretIndex([SECRET]).redact(f"{encoded}\nand more")
 
     assert MARK in shown
     assert shown.endswith("and more")
@@ -57,51 +57,51 @@ def test_two_in_wrapped_base64_are_both_taken_out():
         encoded = encodebytes(b"x" * shift + " ".join(secrets).encode() + b"y" * 60).decode()
 
         for shown in (
-            KnownValues(secrets).out_of(f"before\n{encoded}after"),
-            KnownValues(secrets).out_of_bytes(f"before\n{encoded}after".encode()).decode(),
+            SecretIndex(secrets).redact(f"before\n{encoded}after"),
+            SecretIndex(secrets).redact_bytes(f"before\n{encoded}after".encode()).decode(),
         ):
             assert shown in (f"before\n{MARK}\nafter", f"before\n{MARK}")  # it may look like the last line
 
 
 @given(st.text(max_size=200))
 def test_a_text_without_it_is_the_same_text(text):
-    known = KnownValues(["a-value-nobody-writes", "another one"])
+    known = SecretIndex(["a-value-nobody-writes", "another one"])
 
-    assert known.out_of(text) == text
-    assert known.found_in(text) is None
-    assert known.out_of_bytes(text.encode("utf-8", "replace")) == text.encode("utf-8", "replace")
+    assert known.redact(text) == text
+    assert known.find(text) is None
+    assert known.redact_bytes(text.encode("utf-8", "replace")) == text.encode("utf-8", "replace")
 
 
 def test_a_line_of_a_value_of_several_lines_is_taken_out_alone():
     lines = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7", "x=="]
-    known = KnownValues({"\n".join(lines): "deploy.key"})
+    known = SecretIndex({"\n".join(lines): "deploy.key"})
 
-    shown = known.out_of("\n".join(f"    | {line}" for line in lines))
+    shown = known.redact("\n".join(f"    | {line}" for line in lines))
 
     assert shown == f"    | {MARK}\n    | {MARK}\n    | {MARK}\n    | x=="
-    assert known.found_in(lines[1][::-1]) == "deploy.key"
+    assert known.find(lines[1][::-1]) == "deploy.key"
 
 
 def test_it_is_told_by_its_name():
-    known = KnownValues({"first-secret": "providers.openai.api_key", "second-secret": "GITHUB_TOKEN"})
+    known = SecretIndex({"first-secret": "providers.openai.api_key", "second-secret": "GITHUB_TOKEN"})
 
-    assert known.found_in("https://example.com/?q=second-secret") == "GITHUB_TOKEN"
+    assert known.find("https://example.com/?q=second-secret") == "GITHUB_TOKEN"
 
 
 def test_a_short_value_is_looked_for_as_it_is_only():
-    known = KnownValues(["ab1d", "abc"])
+    known = SecretIndex(["ab1d", "abc"])
 
-    assert known.out_of("ab1d d1ba abc") == f"{MARK} d1ba abc"
+    assert known.redact("ab1d d1ba abc") == f"{MARK} d1ba abc"
 
 
 def test_a_result_of_100_kb_costs_little():
-    known = KnownValues([f"secret-number-{index}-of-several" for index in range(8)])
+    known = SecretIndex([f"secret-number-{index}-of-several" for index in range(8)])
     text = "def compare(left, right):\n    return sorted(left) == sorted(right)  # as it stands\n" * 1250
 
     times = []
     for _ in range(15):
         began = time.perf_counter()
-        known.out_of(text)
+        known.redact(text)
         times.append(time.perf_counter() - began)
 
     assert sorted(times)[3] < 0.005  # 0.7 ms where nobody else works

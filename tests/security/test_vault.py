@@ -4,19 +4,27 @@ from base64 import encodebytes
 
 import pytest
 
-from nanobot.security.spellings import KnownValues
-from nanobot.security.vault import MaskedSpeech, MaskedStream, cleaned, holding, learn, masked, secret_in
+from nanobot.security.encodings import SecretIndex
+from nanobot.security.redaction import (
+    RedactedOutput,
+    StreamRedactor,
+    find_secret,
+    learn_secrets,
+    redact_all,
+    redact_known,
+    secrets_scope,
+)
 
 SECRET = "a secret of the owner's"
 
 
 def test_it_is_taken_out_while_it_is_held():
-    with holding(lambda: {SECRET: "a.key"}):
-        assert masked(f"it is {SECRET}") == "it is [key]"
-        assert secret_in(f"it is {SECRET}".encode()) == "a.key"
+    with secrets_scope(lambda: {SECRET: "a.key"}):
+        assert redact_known(f"it is {SECRET}") == "it is [key]"
+        assert find_secret(f"it is {SECRET}".encode()) == "a.key"
 
-    assert masked(f"it is {SECRET}") == f"it is {SECRET}"
-    assert secret_in(SECRET) is None
+    assert redact_known(f"it is {SECRET}") == f"it is {SECRET}"
+    assert find_secret(SECRET) is None
 
 
 def test_nobody_is_asked_before_a_text_comes():
@@ -26,45 +34,45 @@ def test_nobody_is_asked_before_a_text_comes():
         asked.append("asked")
         return {}
 
-    with holding(ask):
+    with secrets_scope(ask):
         assert asked == []
-        masked("x")
-        masked("y")
+        redact_known("x")
+        redact_known("y")
 
     assert asked == ["asked"]
 
 
 def test_what_is_learnt_later_is_held_too():
-    with holding(lambda: {SECRET: "a.key"}):
-        masked("asked by now")
-        learn({"renewed-token-1": "an account"})
+    with secrets_scope(lambda: {SECRET: "a.key"}):
+        redact_known("asked by now")
+        learn_secrets({"renewed-token-1": "an account"})
 
-        assert masked(f"renewed-token-1 {SECRET}") == "[key] [key]"
-        assert secret_in("renewed-token-1") == "an account"
+        assert redact_known(f"renewed-token-1 {SECRET}") == "[key] [key]"
+        assert find_secret("renewed-token-1") == "an account"
 
 
 def test_an_ordinary_text_keeps_what_only_looks_like_a_key():
-    assert masked("password: x, sk-abcdefghijkl") == "password: x, sk-abcdefghijkl"
-    assert cleaned("password: x, sk-abcdefghijkl") == "password: x, [key]"
+    assert redact_known("password: x, sk-abcdefghijkl") == "password: x, sk-abcdefghijkl"
+    assert redact_all("password: x, sk-abcdefghijkl") == "password: x, [key]"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 64, 4096])
 def test_a_stream_of_wrapped_base64_is_clean_wherever_its_pieces_end(size):
     data = encodebytes((b"x" * 500 + SECRET.encode()) * 9)
-    with holding(lambda: {SECRET: "a.key"}):
-        stream = MaskedStream()
+    with secrets_scope(lambda: {SECRET: "a.key"}):
+        stream = RedactedOutput()
 
         passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
 
     assert b"[key]" in passed
-    assert KnownValues([SECRET]).found_in("".join(passed.decode().split())) is None
+    assert SecretIndex([SECRET]).find("".join(passed.decode().split())) is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 64, 4096])
 def test_a_stream_is_clean_wherever_its_pieces_end(size):
     data = (b"\xff\x00 line\n" * 5 + SECRET.encode() + b"|") * 4
-    with holding(lambda: {SECRET: "a.key"}):
-        stream = MaskedStream()
+    with secrets_scope(lambda: {SECRET: "a.key"}):
+        stream = RedactedOutput()
 
         passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
 
@@ -74,8 +82,8 @@ def test_a_stream_is_clean_wherever_its_pieces_end(size):
 @pytest.mark.parametrize("size", [1, 2, 7, 500])
 def test_speech_is_clean_wherever_its_pieces_end_and_nothing_else_waits(size):
     said = f"My secretary says: {SECRET}{SECRET[:9]}... {SECRET[::-1]}, or 61207365, a se"
-    with holding(lambda: {SECRET: "a.key", SECRET[:8]: "another"}):
-        speech, other = MaskedSpeech(), MaskedSpeech()
+    with secrets_scope(lambda: {SECRET: "a.key", SECRET[:8]: "another"}):
+        speech, other = StreamRedactor(), StreamRedactor()
 
         pieces = [speech.passed(said[at : at + size]) for at in range(0, len(said), size)]
         told = other.passed("Words with an end.")

@@ -18,7 +18,7 @@ def test_nothing_was_left(tmp_path: Path):
 def test_the_text_of_the_running_step_is_left(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
     checkpoint.partial("first step")
-    checkpoint.session_has(1)
+    checkpoint.set_message_count(1)
     checkpoint.partial("Hello ")
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()
@@ -50,10 +50,10 @@ def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
 async def test_in_a_new_step_the_ids_of_the_last_one_have_not_begun(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path, "a:b")
     checkpoint.accept("turn", {})
-    checkpoint.step_begins()
+    checkpoint.start_step()
     await checkpoint.calls_start(["call_0"], durable=False)
     first = Checkpoint(tmp_path, "a:b").load().started
-    checkpoint.step_begins()
+    checkpoint.start_step()
     second = Checkpoint(tmp_path, "a:b").load().started
     await checkpoint.calls_start(["call_1"], durable=False)
     checkpoint.close()
@@ -70,7 +70,7 @@ async def test_a_turn_that_is_taken_up_begins_its_next_step_anew_too(tmp_path: P
 
     checkpoint = Checkpoint(tmp_path, "a:b")
     left = checkpoint.load()
-    checkpoint.step_begins()
+    checkpoint.start_step()
     checkpoint.close()
 
     assert left.started == frozenset({"call_0"})
@@ -124,4 +124,4 @@ def test_a_disk_that_refuses_costs_the_text_and_nothing_else(tmp_path: Path, cap
     checkpoint.discard()
 
     assert checkpoint.load().text == ""
-    assert sum("not written down as it goes" in message for message in caplog.messages) == 1
+    assert sum("checkpoint cannot be written" in message for message in caplog.messages) == 1

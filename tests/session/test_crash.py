@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.messages.repair import legalise
 from nanobot.session.manager import SessionManager
-from tests.strict import anthropic_problems, openai_problems
+from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 KEY = "cli:direct"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")

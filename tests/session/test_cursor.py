@@ -36,11 +36,11 @@ async def test_the_oldest_messages_past_the_cursor_are_read_and_no_more(tmp_path
     session = manager.get_or_create(KEY)
     await manager.append(session, *turns(0, 40))
 
-    assert contents(manager.unconsolidated(session, 6)) == numbers(0, 6)
+    assert contents(manager.read_unconsolidated(session, 6)) == numbers(0, 6)
     await manager.move_cursor(session, 4)
 
-    assert contents(manager.unconsolidated(session, 6)) == numbers(4, 10)
-    assert contents(manager.unconsolidated(session, 100)) == numbers(4, 40)
+    assert contents(manager.read_unconsolidated(session, 6)) == numbers(4, 10)
+    assert contents(manager.read_unconsolidated(session, 100)) == numbers(4, 40)
 
 
 async def test_a_restart_sees_the_cursor_where_it_was_moved_to(tmp_path: Path):
@@ -62,7 +62,7 @@ async def test_a_restart_sees_the_cursor_where_it_was_moved_to(tmp_path: Path):
 async def test_a_session_without_a_file_has_nothing_past_its_cursor(tmp_path: Path):
     manager = SessionManager(tmp_path)
 
-    assert manager.unconsolidated(manager.get_or_create(KEY), 10) == []
+    assert manager.read_unconsolidated(manager.get_or_create(KEY), 10) == []
     assert not (tmp_path / "sessions" / STEM).exists()
 
 
@@ -112,7 +112,7 @@ def test_whatever_is_damaged_no_message_slips_past_the_cursor(
         manager = SessionManager(folder)
         while True:
             async with manager.hold(KEY) as session:
-                rows = manager.unconsolidated(session, step)
+                rows = manager.read_unconsolidated(session, step)
                 seen.extend(contents(rows))
                 await manager.move_cursor(session, len(rows))
             if len(rows) < step:
@@ -146,7 +146,7 @@ async def test_a_cursor_between_two_messages_of_one_line_hides_neither(tmp_path:
         await manager.move_cursor(session, 11)
 
     async with manager.hold(KEY) as session:
-        assert contents(manager.unconsolidated(session, 3)) == ["two", "10", "11"]
+        assert contents(manager.read_unconsolidated(session, 3)) == ["two", "10", "11"]
         await manager.move_cursor(session, 3)
     assert contents(SessionManager(tmp_path).get_or_create(KEY).get_history(4))[0] == "36"
     assert SessionManager(tmp_path).get_or_create(KEY).last_consolidated == 13
@@ -159,9 +159,9 @@ async def test_a_cursor_in_a_session_of_100_000_messages_costs_what_lies_past_it
     tracemalloc.start()
     started = time.perf_counter()
 
-    rows = manager.unconsolidated(session, 500)
+    rows = manager.read_unconsolidated(session, 500)
     await manager.move_cursor(session, 498)
-    again = manager.unconsolidated(session, 500)
+    again = manager.read_unconsolidated(session, 500)
 
     seconds = time.perf_counter() - started
     _, peak = tracemalloc.get_traced_memory()

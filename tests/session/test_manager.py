@@ -417,7 +417,7 @@ def test_sessions_are_private(manager: SessionManager, file: Path):
 def test_a_folder_in_place_of_the_file_is_a_clear_error(manager: SessionManager, file: Path):
     file.mkdir(parents=True)
 
-    with pytest.raises(StorageError, match="A folder is where a file should be"):
+    with pytest.raises(StorageError, match="There is a folder where a file should be"):
         manager.get_or_create(KEY)
 
 
@@ -564,7 +564,7 @@ async def test_who_waits_in_another_process_is_let_in_before_the_next_turn_of_wh
     async with one.hold("cli:direct"):
         waiting = asyncio.create_task(from_elsewhere())
         await waits.wait()
-    await one.give_way("cli:direct")
+    await one.yield_to_waiters("cli:direct")
     async with one.hold("cli:direct"):
         order.append("one")
     await waiting

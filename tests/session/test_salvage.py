@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nanobot.messages.repair import legalise
 from nanobot.session.manager import SessionManager
-from tests.strict import anthropic_problems, openai_problems
+from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 META = b'{"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-01T00:00:00", "metadata": {}}'
 SOUND = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanobot.session.file_names import key_of, stem_of
 from nanobot.session.manager import SessionManager
-from nanobot.session.stems import key_of, stem_of
 
 HARD_KEYS = [
     "", ".", "..", "../../etc/passwd", "a/../../b", "x" * 1000, "好" * 300, "🦊:🐻", "con", "NUL:1", "aux.txt",

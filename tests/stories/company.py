@@ -11,14 +11,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.contracts.fake_telegram import TOKEN as TELEGRAM_TOKEN
-from tests.contracts.platform_slack import SlackPlatform
-from tests.contracts.platform_telegram import TelegramPlatform
-from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN, Room
-from tests.fake_models import Calls, Say, Step
-from tests.gateway.toy import GatewayHome
-from tests.plugged import install
-from tests.stories.mouths import Mouths, OnPlatform, heard
+from nanobot.testing.model_server import Calls, Say, Step
+from tests.fakes.people import Mouths, OnPlatform, heard
+from tests.fakes.platform_slack import SlackPlatform
+from tests.fakes.platform_telegram import TelegramPlatform
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
+from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
+from tests.support.plugin_package import install
+from tests.support.toy_gateway import GatewayHome
 
 HALL = "-1001234567890"
 WHO = {"owner": "1000", "ann": "1001", "bob": "D0P0", "group": HALL}
@@ -43,7 +43,7 @@ _SKILL = ("read_file", {"path": "skills/tea/SKILL.md"})
 
 _WATCHER = """
 import json
-from nanobot.agent.hooks import Hook, NewResult, NewText
+from nanobot.agent.hooks.api import Hook, NewResult, NewText
 
 class Watches(Hook):
     def __init__(self, settings):
@@ -102,7 +102,8 @@ class Obedient:
             return Calls((tool, {"edits": []}))
         if tool == "heartbeat":
             self.beats += 1
-            return Calls((tool, {"action": "run", "tasks": f"beat-{self.beats} for chat {WHO['owner']}"}))
+            tasks = f"beat-{self.beats} for chat {WHO['owner']}"
+            return Calls((tool, {"action": "run", "tasks": tasks, "again_in_minutes": 24 * 60}))
         memory = material.partition("# MEMORY.md as it stands\n\n")[2].partition("\n\n# ")[0]
         knows = _knows(material)
         facts = f"{'' if memory == '(empty)' else memory}\n- {knows}"

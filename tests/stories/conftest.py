@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_models import FakeModels
-from tests.stories.processes import Home
+from nanobot.testing.model_server import FakeModels
+from tests.support.home import Home
 
 
 @pytest.fixture

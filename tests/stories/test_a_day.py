@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
-from tests.gateway.toy import GatewayHome
-from tests.stories.mouths import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
-from tests.stories.processes import POSIX, Home, fill, small_disk
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
+from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
+from tests.support.home import POSIX, Home, fill, small_disk
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 

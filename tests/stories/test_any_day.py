@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.hooks import AnswerSeen, CallSeen, Deny, Hook, MessageSeen, NewResult, RequestSeen, ResultSeen
+from nanobot.agent.events import TurnOutcome, TurnResult
+from nanobot.agent.hooks.api import AnswerSeen, CallSeen, Deny, Hook, MessageSeen, NewResult, RequestSeen, ResultSeen
 from nanobot.agent.tools.base import Effect, Tool
-from nanobot.agent.turn import TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import Delta, Finished, LLMResponse, ToolCallRequest
 from nanobot.providers.errors import ContextOverflowError, ModelOverloadedError, StreamCutError
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls
-from tests.strict import anthropic_problems, openai_problems
-from tests.strict_turns import turn_problems
+from nanobot.testing.event_rules import turn_problems
+from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 KEY = "cli:direct"
 WINDOWS = {"scripted": 12_000, "narrow-model": 9_000, "wide-model": 30_000}
@@ -209,7 +209,7 @@ class Day:
             async with self.a_life() as bot:
                 bot.provider.script(*["taken up"] * 4)
                 by_itself = self.chance.random() < 0.6
-                if by_itself and await bot.runtime.loop.resume(KEY, bot.sink) is not None:
+                if by_itself and await bot.resume(KEY, bot.sink) is not None:
                     self.outcomes["taken up"] += 1
                     self.check(bot, self.said[-1] if self.said else "")
                 for number in range(turns):
@@ -250,7 +250,7 @@ class Day:
             environ={},
             own_hooks=[Meddling(self.chance)],
         ) as runtime:
-            runtime.upkeep.tidying.pause_s = 0
+            runtime.memory.consolidation.pause_s = 0
             for tool in (Long(self.chance), Odd()):
                 runtime.tools.register(tool)
             yield Bot(runtime, provider)
@@ -277,7 +277,7 @@ class Day:
         if fate == "stop anywhere":
             return await self.stopped_anywhere(bot, text)
         pause, sleepy = Pause(chance.choice(["", "I was saying "])), Sleepy()
-        bot.runtime.tools.register(sleepy)
+        bot.register(sleepy)
         bot.provider.script(calls(("sleepy", {})) if fate == "stop in a tool" else pause)
         turn = asyncio.create_task(bot.turn(text))
         await self.until(turn, pause.reached, sleepy.asleep)
@@ -290,11 +290,11 @@ class Day:
             case "stop" | "stop in a tool":
                 await bot.say("/stop")
             case "stop twice":
-                await asyncio.gather(bot.say("/stop"), bot.runtime.loop.stop_turn(KEY), bot.say("/stop"))
+                await asyncio.gather(bot.say("/stop"), bot.stop(KEY), bot.say("/stop"))
             case "join and end nanobot":
                 await self.joined_and_cut(bot, text, turn, pause)
             case "end nanobot":
-                await bot.runtime.loop.stop()
+                await bot.shut_down()
             case "crash":
                 crashed = self.home.with_name(f"{self.home.name}-crashed")
                 shutil.copytree(self.home, crashed, copy_function=copied_if_there)
@@ -313,7 +313,7 @@ class Day:
             await asyncio.sleep(0)
         await bot.say("/stop")
         result = await turn
-        kept = any(row["content"] == text for row in bot.runtime.sessions.get_or_create(KEY).messages)
+        kept = any(row["content"] == text for row in bot.session(KEY).messages)
         self.said += [text] * kept
         assert kept or result.outcome is TurnOutcome.STOPPED
         return result.outcome
@@ -334,8 +334,7 @@ class Day:
         more = [f"{text[:20]} and {word}" for word in ("this", "that")]
         sinks = [RecordingSink(), RecordingSink()]
         told = [
-            asyncio.create_task(bot.runtime.loop.tell(of_the_person(said), sink))
-            for said, sink in zip(more, sinks, strict=True)
+            asyncio.create_task(bot.send(of_the_person(said), sink)) for said, sink in zip(more, sinks, strict=True)
         ]
         await asyncio.sleep(0)
         bot.provider.script(calls(("list_dir", {"path": "."})), *["the end"] * 12)
@@ -356,14 +355,14 @@ class Day:
         again, more = Pause("As for "), f"{text[:20]} and this"
         bot.provider.script(calls(("list_dir", {"path": "."})), again)
         sink = RecordingSink()
-        told = asyncio.create_task(bot.runtime.loop.tell(of_the_person(more), sink))
+        told = asyncio.create_task(bot.send(of_the_person(more), sink))
         await asyncio.sleep(0)
         pause.resume.set()
         await self.until(turn, again.reached)
         bot.provider.clear()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         result = await told
-        kept = any(row["content"] == more for row in bot.runtime.sessions.get_or_create(KEY).messages)
+        kept = any(row["content"] == more for row in bot.session(KEY).messages)
         self.said += [more] * kept
         assert kept or result.outcome in (TurnOutcome.STOPPED, TurnOutcome.FAILED), "lost without a word"
         assert turn_problems(sink.events) == []
@@ -371,14 +370,14 @@ class Day:
     async def new_while_it_works(self, bot: Bot, text: str, turn: "asyncio.Task[TurnResult]", pause: Pause) -> None:
         """A fresh session is asked for while the old one works, and something is said behind it."""
         more = f"{text[:20]} and this"
-        new = asyncio.create_task(bot.runtime.loop.tell(of_the_person("/new")))
+        new = asyncio.create_task(bot.send(of_the_person("/new")))
         await asyncio.sleep(0)
-        told = asyncio.create_task(bot.runtime.loop.tell(of_the_person(more)))
+        told = asyncio.create_task(bot.send(of_the_person(more)))
         await asyncio.sleep(0)
         bot.provider.script(calls(("list_dir", {"path": "."})), *["the end"] * 12)
         pause.resume.set()
         await asyncio.wait([turn, new, told])
-        assert (await new).text.startswith("A fresh session")
+        assert (await new).text.startswith("Started a new session")
         assert "message" not in str(bot.provider.requests[-1]).replace(more, "").partition("Runtime")[0]
         self.said[:] = [more]
 
@@ -396,7 +395,7 @@ class Day:
             by_turn.setdefault(event.turn_id, []).append(event)
         assert [problem for told in by_turn.values() for problem in turn_problems(told)] == []
         bot.sink.events.clear()
-        rows = bot.runtime.sessions.get_or_create(KEY).messages
+        rows = bot.session(KEY).messages
         kept = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
         assert sorted(text for text in kept if not text.startswith("[A subagent")) == sorted(self.said)
 

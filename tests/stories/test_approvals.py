@@ -10,13 +10,14 @@ import pytest
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.testing import ScriptedProvider, calls
-from tests.contracts.fake_telegram import TOKEN
-from tests.contracts.life import until
-from tests.contracts.platform_telegram import ANNA, HALL, ZOE, TelegramPlatform
-from tests.contracts.platforms import Shown
-from tests.gateway.toy import free_port, written
+from nanobot.testing.live_channel import until
+from nanobot.testing.platform import Shown
+from tests.fakes.platform_telegram import ANNA, HALL, ZOE, TelegramPlatform
+from tests.fakes.telegram import TOKEN
+from tests.support.toy_gateway import free_port, written
 
 TOUCH = calls(("exec", {"command": "touch there.txt"}))
+JPEG = b"\xff\xd8\xff" + b"\0" * 60
 FORWARDED = {
     "forward_origin": {
         "type": "user",
@@ -70,7 +71,7 @@ async def test_the_owner_presses_yes_and_the_call_is_made(telegram: TelegramPlat
     async with gateway(telegram, tmp_path / "home", TOUCH, "It is there now."):
         await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
         asked = await question(telegram)
-        await telegram.presses(asked.id, "Yes, this once")
+        await telegram.press_button(asked.id, "Yes, this once")
         await shows(telegram, "It is there now.")
 
     assert "touch there.txt" in asked.text
@@ -88,20 +89,60 @@ async def test_a_word_answers_too(telegram: TelegramPlatform, tmp_path: Path):
     assert not (tmp_path / "home" / "workspace" / "there.txt").exists()
 
 
+async def test_call_that_follows_a_picture_of_the_owners_is_asked_about(telegram: TelegramPlatform, tmp_path: Path):
+    photo = [telegram.server.file(JPEG) | {"width": 9, "height": 9}]
+    async with gateway(telegram, tmp_path / "home", TOUCH, "Not done."):
+        await telegram.server.message(ANNA, ANNA, caption="look at this", photo=photo)
+        asked = await question(telegram)
+        await telegram.press_button(asked.id, "No")
+        await shows(telegram, "Not done.")
+
+    assert not (tmp_path / "home" / "workspace" / "there.txt").exists()
+
+
+async def test_forwarded_command_begins_no_goal_and_what_follows_is_asked_about(
+    telegram: TelegramPlatform, tmp_path: Path
+):
+    async with gateway(telegram, tmp_path / "home", TOUCH, "Not done."):
+        await telegram.server.message(ANNA, ANNA, "/goal ship it", **FORWARDED)
+        asked = await question(telegram)
+        await telegram.press_button(asked.id, "No")
+        await shows(telegram, "Not done.")
+
+    assert not any("I will work on this" in one.text for one in telegram.shown())
+
+
+@pytest.mark.parametrize(("words", "told"), [("no", "Not allowed."), ("/stop", "Stopped.")])
+async def test_answer_and_stop_wait_for_no_attachment(
+    telegram: TelegramPlatform, tmp_path: Path, words: str, told: str
+):
+    telegram.server.slow_files.clear()
+    async with gateway(telegram, tmp_path / "home", TOUCH, "Not done.", "I have read it."):
+        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+        await question(telegram)
+        file = await telegram.server.message(ANNA, ANNA, caption="read", document=telegram.server.file(b"words"))
+        await until(lambda: telegram.acknowledged(str(file)))
+        await telegram.says(words)
+        await shows(telegram, told)
+        telegram.server.slow_files.set()
+
+
 async def test_in_a_group_a_strangers_yes_counts_for_nothing(telegram: TelegramPlatform, tmp_path: Path):
-    async with gateway(telegram, tmp_path / "home", TOUCH, "It is there now."):
+    write = calls(("write_file", {"path": "skills/there/SKILL.md", "content": "Hello."}))
+    target = tmp_path / "home" / "workspace" / "skills" / "there" / "SKILL.md"
+    async with gateway(telegram, tmp_path / "home", write, "It is there now."):
         await telegram.says("touch it for me", sender=str(ZOE), chat=str(HALL))
         asked = await question(telegram, HALL)
         await telegram.server.press(int(asked.id), "Always", ZOE)
         await until(lambda: telegram.server.answered)
         await telegram.says("/approve", sender=str(ZOE), chat=str(HALL))
         await shows(telegram, "Only an owner may answer that.", HALL)
-        before = (tmp_path / "home" / "workspace" / "there.txt").exists()
-        await telegram.presses(asked.id, "Yes, this once")
+        before = target.exists()
+        await telegram.press_button(asked.id, "Yes, this once")
         await shows(telegram, "It is there now.", HALL)
 
     assert not before
-    assert (tmp_path / "home" / "workspace" / "there.txt").exists()
+    assert target.exists()
 
 
 async def test_somebody_elses_private_chat_is_refused_at_once(telegram: TelegramPlatform, tmp_path: Path):
@@ -113,6 +154,20 @@ async def test_somebody_elses_private_chat_is_refused_at_once(telegram: Telegram
     assert all(not one.buttons for one in telegram.shown(str(ZOE)))
 
 
+async def test_same_command_asked_twice_in_a_turn_is_two_questions(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", TOUCH, TOUCH, "Touched once."):
+        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+        first = await question(telegram)
+        await telegram.press_button(first.id, "No")
+        second = await until(
+            lambda: next((one for one in telegram.shown(str(ANNA)) if one.buttons and one.id != first.id), None)
+        )
+        await telegram.press_button(second.id, "Yes, this once")
+        await shows(telegram, "Touched once.")
+
+    assert second.text == first.text
+
+
 async def test_a_restart_asks_again_and_an_answer_to_the_old_question_counts_once(
     telegram: TelegramPlatform, tmp_path: Path
 ):
@@ -120,7 +175,7 @@ async def test_a_restart_asks_again_and_an_answer_to_the_old_question_counts_onc
     async with gateway(telegram, home, TOUCH):
         await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
         old = await question(telegram)
-    await telegram.presses(old.id, "Yes, this once")  # while nobody listens
+    await telegram.press_button(old.id, "Yes, this once")  # while nobody listens
 
     async with gateway(telegram, home, "It is there now."):
         await shows(telegram, "It is there now.")

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tests.fake_models import Calls, Fail, FakeModels, Fitting, Garbage, Say, Step
-from tests.gateway.toy import free_port
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Garbage, Say, Step
 from tests.stories.canaries import Planted, planted
-from tests.stories.homes import NANOBOT
+from tests.support.story_home import NANOBOT
+from tests.support.toy_gateway import free_port
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the commands are POSIX")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.config.provider_table import find_by_name
 from nanobot.providers.factory import choose_provider
-from tests.config.making import made
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Say
 from tests.config.test_provider_table import PAIRS
-from tests.fake_models import Calls, Fail, FakeModels, Say
-from tests.stories.homes import Home, results, using
+from tests.support.configs import made
+from tests.support.story_home import Home, results, using
 
 NOT_HERE = ("github_copilot", "bedrock")
 """An account that is asked for in a browser, and requests signed for Amazon."""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.stories.every_write import KINDS
-from tests.stories.processes import told
+from tests.crash.turn_sweep import KINDS
+from tests.support.home import told
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 and fork are POSIX")
 
 
 def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
-    seen: dict[str, dict[str, int]] = json.loads(told("tests.stories.many_lives", str(home), str(lives), str(seed)))
+    seen: dict[str, dict[str, int]] = json.loads(told("tests.crash.restarts", str(home), str(lives), str(seed)))
     assert not seen["problems"]
     return seen
 
@@ -28,7 +28,7 @@ def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
 
 
 def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
-    seen = json.loads(told("tests.stories.every_write", str(each), str(seed), kind, modes))
+    seen = json.loads(told("tests.crash.turn_sweep", str(each), str(seed), kind, modes))
     assert not seen["problems"]
     counts: dict[str, int] = seen["counts"]
     print(kind, modes, counts)

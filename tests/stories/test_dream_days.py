@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, ScriptedProvider
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
@@ -47,11 +47,11 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
     async with build_runtime(
         config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=three, environ={}, clock=clock
     ) as runtime:
-        bot, upkeep = Bot(runtime, three), runtime.upkeep
-        upkeep.tidying.pause_s = 0
+        bot, upkeep = Bot(runtime, three), runtime.memory
+        upkeep.consolidation.pause_s = 0
         for number in range(16):
             await bot.say(f"word {number}")
-            await upkeep.tidying.settled()
+            await upkeep.consolidation.settled()
             clock.advance(60)
         assert three.scripts["save_memory"] == []
         asked = len(three.requests)
@@ -74,7 +74,7 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
     assert MemoryStore(tmp_path / "workspace").read_long_term() == "- Lives in Hamburg.\n- Has a dog named Rex.\n"
     assert "Lives in Hamburg." in three.prompts[-1]
     assert "Lives in Berlin." not in three.prompts[-1]
-    rows = list(LedgerReader(Places(tmp_path).usage).rows(date(2026, 1, 1)))
+    rows = list(LedgerReader(DataPaths(tmp_path).usage).rows(date(2026, 1, 1)))
     causes = [row["cause"] for row in rows]
     assert (causes.count("consolidation"), causes.count("dream"), causes.count("turn")) == (2, 1, 17)
 
@@ -89,11 +89,11 @@ async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are
     async with build_runtime(
         config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=three, environ={}
     ) as runtime:
-        runtime.upkeep.tidying.pause_s = 0
+        runtime.memory.consolidation.pause_s = 0
         for number in range(14):
             await runtime.loop.run_turn(InboundMessage("telegram", "7", "7", f"word {number}"))
-        await runtime.upkeep.tidying.settled()
-        await runtime.upkeep.dreams.tidy_all()
+        await runtime.memory.consolidation.settled()
+        await runtime.memory.dreams.run_all()
 
     memory = MemoryStore(tmp_path / "workspace")
     assert "somebody else" not in memory.history_file.read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import FakeModels, Fitting
-from tests.gateway.toy import GatewayHome
-from tests.stories.mouths import ALL, Lives, elsewhere, everybody, heard, judged, unanswered, unsettled
-from tests.stories.processes import POSIX
+from nanobot.testing.model_server import FakeModels, Fitting
+from tests.fakes.people import ALL, Lives, elsewhere, everybody, heard, judged, unanswered, unsettled
+from tests.support.home import POSIX
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from tests.stories.every_sending import KINDS
-from tests.stories.processes import told
+from tests.crash.delivery_sweep import KINDS
+from tests.support.home import told
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 and fork are POSIX")
 
 
 def every_sending(each: int, seed: int, kind: str) -> dict[str, int]:
-    seen = json.loads(told("tests.stories.every_sending", str(each), str(seed), kind))
+    seen = json.loads(told("tests.crash.delivery_sweep", str(each), str(seed), kind))
     assert not seen["problems"]
     counts: dict[str, int] = seen["counts"]
     print(kind, counts)

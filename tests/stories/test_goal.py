@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Fitting, Hang, Say, Step
-from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import POSIX, Home
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.home import POSIX, Home
+from tests.support.toy_gateway import GatewayHome, until
 
 pytestmark = POSIX
 
@@ -52,7 +52,7 @@ def test_one_message_sets_a_goal_and_waits_for_its_end(tmp_path: Path):
         end = home.ask("/goal write a page that says hello")
 
     assert end.code == 0
-    assert end.out.startswith("I work at this until it is reached (at most 200 steps and $2.00)")
+    assert end.out.startswith("I will work on this until it is done (at most 200 steps and $2.00)")
     assert "The page is there.\n\n(Goal reached, checked by file: page.md" in end.out
     assert end.complaint == "Waiting for the goal: write a page that says hello (Ctrl+C stops)\n"
     assert goal_of(home)["steps"] == 5
@@ -64,7 +64,7 @@ def test_without_a_model_none_is_set(tmp_path: Path):
     end = home.ask("/goal write a page that says hello")
 
     assert end.code == 0
-    assert end.out.startswith("No model is set up, so nobody could work at it. `nanobot onboard` sets one up")
+    assert end.out.startswith("No model is set up, so a goal cannot run. Set one up with `nanobot onboard`")
     assert not (home.data / "state" / "goals").exists()
 
 
@@ -117,7 +117,7 @@ def test_who_stops_it_with_a_key_is_not_told_that_it_goes_on(tmp_path: Path):
         _, aside = process.communicate(timeout=10)
 
     assert "The goal (write a page that says hello) too." in aside.decode()
-    assert "Not done yet" not in aside.decode()
+    assert "Still running" not in aside.decode()
     assert goal_of(home)["state"] == "stopped"
 
 
@@ -132,6 +132,6 @@ def test_a_command_that_answers_what_a_goal_has_asked_goes_on_with_it(tmp_path: 
         told = next(str(chat.json["messages"][-1]["content"]) for chat in server.chats if "German" in str(chat.json))
 
     assert "In which language?" in asked.out
-    assert "You had asked: In which language?" in told
+    assert "You asked: In which language?" in told
     assert answered.out.startswith("German, then.")
     assert "Goal reached" in answered.out

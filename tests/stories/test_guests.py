@@ -19,9 +19,9 @@ def from_ann(text: str) -> InboundMessage:
 async def test_a_guest_does_not_stop_what_somebody_else_asked_for(tmp_path: Path):
     pause = Pause()
     async with open_bot(tmp_path, pause, "done") as bot:
-        turn = asyncio.create_task(bot.runtime.loop.run_turn(from_ann("work")))
+        turn = asyncio.create_task(bot.run_turn(from_ann("work")))
         await pause.reached.wait()
-        said = await bot.runtime.loop.run_turn(from_somebody("/stop"))
+        said = await bot.run_turn(from_somebody("/stop"))
         pause.resume.set()
 
         assert "only they or an owner may stop it" in said.text
@@ -32,9 +32,9 @@ async def test_who_asked_for_it_may_stop_it_and_so_may_an_owner(tmp_path: Path):
     for stop in (from_somebody("/stop"), from_ann("/stop")):
         pause = Pause()
         async with open_bot(tmp_path, pause) as bot:
-            turn = asyncio.create_task(bot.runtime.loop.run_turn(from_somebody("work")))
+            turn = asyncio.create_task(bot.run_turn(from_somebody("work")))
             await pause.reached.wait()
-            said = await bot.runtime.loop.run_turn(stop)
+            said = await bot.run_turn(stop)
 
             assert (said.text, (await turn).outcome) == ("Stopped.", "stopped")
 
@@ -47,5 +47,5 @@ async def test_a_guest_does_not_end_a_conversation_in_which_others_have_written(
         await run(from_ann("hi"))
         shared = await run(from_somebody("/new"))
 
-        assert "A fresh session begins" in alone.text
-        assert "only an owner may say /new" in shared.text
+        assert "Started a new session" in alone.text
+        assert "only an owner may use /new" in shared.text

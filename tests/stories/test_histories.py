@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.sdk import Nanobot
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Step
-from tests.stories.homes import Home, heads_of_each_other, same_head, using
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Step
+from tests.support.story_home import Home, heads_of_each_other, same_head, using
 
 LITELLM = pytest.mark.xdist_group("litellm")
 PIXEL = bytes.fromhex(

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.stories.killing import killed
-from tests.stories.processes import POSIX
+from tests.crash.driver import killed
+from tests.support.home import POSIX
 
 pytestmark = POSIX
 
 
 def test_a_goal_that_is_killed_is_reached_once(tmp_path: Path):
-    found = killed("killed_goals", tmp_path, 2, 1)
+    found = killed("goal_sweep", tmp_path, 2, 1)
 
     assert found["problems"] == []
     assert found["kills"]
@@ -21,6 +21,6 @@ def test_a_goal_that_is_killed_is_reached_once(tmp_path: Path):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_hundreds_of_killed_goals_are_reached_once(tmp_path: Path, seed: int):
-    found = killed("killed_goals", tmp_path, 100, seed)
+    found = killed("goal_sweep", tmp_path, 100, seed)
 
     assert found["problems"] == []

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.consolidation import Consolidator
-from nanobot.agent.turn import TurnOutcome
-from nanobot.agent.vitals import Vitals
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.memory.consolidation import Consolidator
+from nanobot.agent.status import AgentStatus
 from nanobot.config.loader import load_config
-from nanobot.config.paths import Places
-from nanobot.providers.breaker import OUT_S
-from nanobot.providers.spending import Spending
+from nanobot.config.paths import DataPaths
+from nanobot.providers.resilience.breaker import OPEN_S
+from nanobot.providers.resilience.spending import Spending
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say
 from nanobot.utils.clock import SystemClock
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say
-from tests.stories.homes import NANOBOT, Hasty, Home
 from tests.stories.test_matrix import ROWS, two_models, with_fallback
-from tests.warm import started
+from tests.support.forkserver import started
+from tests.support.story_home import NANOBOT, Hasty, Home
 
 PRICES = {"openai": (2e-6, 5e-7, 8e-6), "deepseek": (2.8e-7, 2.8e-8, 4.2e-7)}
 """A token sent, one from the cache, one received."""
@@ -75,13 +75,13 @@ async def all_the_ways_to_fail(bot: Hasty, a: FakeModels) -> None:
             a.script(*[row.step] * row.once)
             await bot.say(name, f"matrix:{name}")
             a.default = say(40, 4)
-            bot.waits.advance(OUT_S)
+            bot.waits.advance(OPEN_S)
             await bot.say("and now?", f"matrix:{name}")
     a.default = Fail(500)
     for _ in range(4):
         await bot.say("hi", "matrix:out")
     a.default = say(60, 6, cached=20)
-    bot.waits.advance(OUT_S)
+    bot.waits.advance(OPEN_S)
 
 
 async def all_that_is_asked_again(bot: Hasty, a: FakeModels) -> None:
@@ -114,9 +114,7 @@ async def stopped_in_the_middle(bot: Hasty, a: FakeModels) -> None:
 async def compacted_while_idle(bot: Hasty, a: FakeModels) -> None:
     made, clock = bot.runtime, SystemClock()
     a.script(SAVING)
-    await Consolidator(made.context.memory, made.sessions, made.models, Vitals(clock), clock).compact(
-        "again", made.loop.lane("again")
-    )
+    await Consolidator(made.context.memory, made.sessions, made.models, AgentStatus(clock), clock).compact("again")
 
 
 def killed_in_the_middle(home: Home, a: FakeModels) -> None:
@@ -141,7 +139,7 @@ def test_the_ledger_equals_the_servers_own_count_whatever_becomes_of_a_request(t
         home = Home(tmp_path, **config)
 
         async def one_life() -> None:
-            spending = Spending(load_config(home.config_path), Places(home.data), SystemClock())
+            spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
             async with home.hasty(spending.metered) as bot:
                 await all_the_ways_to_fail(bot, a)
                 await all_that_is_asked_again(bot, a)

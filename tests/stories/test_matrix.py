@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
-from nanobot.providers.breaker import OUT_S
-from nanobot.providers.limits import HURRIED_S
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
-from tests.stories.homes import Home, Told, results
+from nanobot.providers.limits import FALLBACK_FIRST_TOKEN_S
+from nanobot.providers.resilience.breaker import OPEN_S
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
+from tests.support.story_home import Home, Told, results
 
 LITELLM = pytest.mark.xdist_group("litellm")
 SHORT = {"connectTimeoutS": 2, "firstTokenTimeoutS": 0.4, "idleTimeoutS": 0.4, "totalTimeoutS": 0.8}
@@ -54,7 +54,7 @@ class Row:
 ROWS = {
     "429 with Retry-After, once": Row(Fail(429, "slow", retry_after=2), (2,), "A", "Retry 1 of 3 in 2 s", once=True),
     "429 without, once": Row(Fail(429, "slow"), (1,), "A", "Retry 1 of 3 in 1 s", once=True),
-    "500, once": Row(Fail(500), (1,), "A", "the provider is busy or broken (HTTP 500)", once=True),
+    "500, once": Row(Fail(500), (1,), "A", "the provider is overloaded or failing (HTTP 500)", once=True),
     "reset, once": Row(Reset(), (1,), "A", "the provider cannot be reached", once=True),
     "429 without, for good": Row(Fail(429, "slow"), (1, 2, 4), says="too many requests for this key (HTTP 429)"),
     "429 with Retry-After 3, for good": Row(Fail(429, "slow", retry_after=3), (3, 3, 3), says="too many requests"),
@@ -62,13 +62,13 @@ ROWS = {
         Fail(429, "slow", retry_after=30), says="too many requests for this key", alone=(30, 30, 30)
     ),
     "429 with Retry-After 1 h": Row(Fail(429, "slow", retry_after=3600), says="too many requests for this key"),
-    "500": Row(Fail(500), (1, 2, 4), says="the provider is busy or broken (HTTP 500)"),
-    "503": Row(Fail(503), (1, 2, 4), says="the provider is busy or broken (HTTP 503)"),
-    "529": Row(Fail(529, "Overloaded", kind="overloaded_error"), (1, 2, 4), says="busy or broken"),
+    "500": Row(Fail(500), (1, 2, 4), says="the provider is overloaded or failing (HTTP 500)"),
+    "503": Row(Fail(503), (1, 2, 4), says="the provider is overloaded or failing (HTTP 503)"),
+    "529": Row(Fail(529, "Overloaded", kind="overloaded_error"), (1, 2, 4), says="overloaded or failing"),
     "refused": Row(None, (1, 2, 4), says="the provider cannot be reached"),
     "reset": Row(Reset(), (1, 2, 4), says="the provider cannot be reached"),
-    "garbage": Row(Garbage(), (1, 2, 4), says="the answer cannot be read"),
-    "nothing at all": Row(Garbage(b"", "application/json"), (1, 2, 4), says="the answer cannot be read"),
+    "garbage": Row(Garbage(), (1, 2, 4), says="the response cannot be parsed"),
+    "nothing at all": Row(Garbage(b"", "application/json"), (1, 2, 4), says="the response cannot be parsed"),
     "cut before text": Row(CutStream(""), (1, 2, 4), says="the answer broke off in the middle"),
     "first-token stall": Row(Hang(), says="the model did not answer in time", slow=True),
     "trickle of nothing": Row(Slow(Raw([b": hm\n\n"] * 300), each_s=0.01), says="did not answer in time", slow=True),
@@ -85,10 +85,12 @@ ROWS = {
     "quota": Row(
         Fail(429, "You exceeded your current quota", "insufficient_quota"), says="Top up the account of openai"
     ),
-    "400": Row(Fail(400, "the request is odd"), answers="nobody", says="did not take the request"),
+    "400": Row(Fail(400, "the request is odd"), answers="nobody", says="rejected the request"),
     "404": Row(Fail(404, "no such model", "model_not_found"), answers="nobody", says="agents.defaults.model"),
     "content filter": Row(Fail(400, "no", "content_filter"), answers="nobody", says="content filter refused"),
-    "overflow": Row(Fail(400, "too long", "context_length_exceeded"), answers="nobody", says="the model's window"),
+    "overflow": Row(
+        Fail(400, "too long", "context_length_exceeded"), answers="nobody", says="the model's context window"
+    ),
 }
 
 
@@ -284,17 +286,17 @@ async def test_the_first_model_is_left_alone_for_a_minute_and_used_again_when_it
             replies = [(await bot.say("hi", f"s{index % 2}")).result.text for index in range(8)]
             asked = len(a.chats)
             status = (await bot.say("/status")).result.text
-            bot.waits.advance(OUT_S)
+            bot.waits.advance(OPEN_S)
             back = [await bot.say("hi", f"s{index}") for index in range(2)]
             well = (await bot.say("/status")).result.text
 
     assert replies == ["This is B."] * 8
     assert asked == 12, "three calls of four requests"
-    assert "gpt-4.1 (openai) is out of order for 60 s: the provider is busy or broken (HTTP 500)." in status
-    assert "deepseek-chat (deepseek) is asked instead." in status
+    assert "gpt-4.1 (openai) is paused for 60 s: the provider is overloaded or failing (HTTP 500)." in status
+    assert "deepseek-chat (deepseek) is used instead." in status
     assert [told.result.text for told in back] == ["This is A."] * 2
     assert [told.notices for told in back] == [["gpt-4.1 (openai) answers again."]] * 2
-    assert "out of order" not in well
+    assert "is paused" not in well
 
 
 async def test_a_model_alone_that_is_out_is_not_asked_and_says_until_when(tmp_path: Path):
@@ -306,12 +308,12 @@ async def test_a_model_alone_that_is_out_is_not_asked_and_says_until_when(tmp_pa
             for _ in range(3):
                 await bot.say("hi")
             refused = await bot.say("hi")
-            bot.waits.advance(OUT_S)
+            bot.waits.advance(OPEN_S)
             following = await bot.say("hi")
 
     assert len(a.chats) == 13
     assert refused.result.outcome is TurnOutcome.FAILED
-    assert "Nobody was asked" in refused.result.text and "Send the message again in 60 s." in refused.result.text
+    assert "no request was sent" in refused.result.text and "Try again in 60 s." in refused.result.text
     assert following.result.text == "This is A."
 
 
@@ -326,7 +328,7 @@ async def test_a_persistent_bot_goes_on_until_somebody_answers(tmp_path: Path):
 
     assert told.result.text == "This is B."
     assert max(bot.waits.taken) <= 60
-    assert "asked again until it answers" in told.notices[0]
+    assert "Retrying until it answers" in told.notices[0]
 
 
 async def test_a_preset_has_a_chain_of_its_own_and_knows_who_is_out(tmp_path: Path):
@@ -361,7 +363,7 @@ async def test_how_long_a_person_waits_for_the_second_model(tmp_path: Path):
     """With real waits; the aim is 30 s."""
     for name, step in REAL.items():
         with two_models() as (a, b):
-            config = with_fallback(a, b, {"firstTokenTimeoutS": HURRIED_S})
+            config = with_fallback(a, b, {"firstTokenTimeoutS": FALLBACK_FIRST_TOKEN_S})
             config["providers"]["openai"]["apiBase"] = a.v1 if step is not None else NOBODY_HOME
             a.script(*[step] * 4 if step is not None else [])
             began = time.monotonic()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.handover import kept
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
+from nanobot.agent.session_summary import summary_metadata
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, calls, open_bot
 from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
 
@@ -31,7 +31,7 @@ def by_owner(text: str, chat: str = "-100") -> InboundMessage:
 
 
 async def say(bot: Bot, message: InboundMessage) -> str:
-    return (await bot.runtime.loop.run_turn(message)).text
+    return (await bot.run_turn(message)).text
 
 
 class Clerk(Minded):
@@ -121,11 +121,11 @@ async def test_a_guest_sees_and_forgets_only_what_their_own_chat_remembers(tmp_p
 
     assert "Meets on Fridays." in listed
     assert "Ann" not in listed
-    assert "stays here" in shared
+    assert "cannot be shared" in shared
     assert "Secret of nobody." in forgot
     assert "No fact" in owners
     assert "Somebody else made the last change" in undone_by_another
-    assert "Taken back" in undone
+    assert "Undone" in undone
     assert memory.of(Scope(GROUP)).read_long_term() == "- Meets on Fridays.\n- Secret of nobody.\n"
     assert memory.read_long_term() == "- Secret of Ann.\n"
 
@@ -148,7 +148,7 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
     memory.append_today("plums today")
     async with open_bot(tmp_path, "plums are fine", "What about?") as bot:
         await bot.say("tell me of plums")
-        session = bot.runtime.sessions.get_or_create("cli:direct")
+        session = bot.session("cli:direct")
         session.metadata["handover"] = "Doing: plums"
         told = await bot.say("/reset --all")
         await bot.say("hello")
@@ -173,11 +173,11 @@ async def test_reset_all_that_the_disk_refuses_clears_nothing(tmp_path: Path, mo
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("nanobot.session.folder.os.replace", full, raising=True)
-        monkeypatch.setattr("nanobot.session.manager.SessionFolder.to_archive", full)
+        monkeypatch.setattr("nanobot.session.manager.SessionFolder.move_to_archive", full)
         result = await bot.turn("/reset --all")
 
         assert result.outcome == "failed"
-        assert bot.runtime.sessions.get_or_create("cli:direct").message_count == 2
+        assert bot.session("cli:direct").message_count == 2
     assert memory.read_long_term() == "- Likes plums.\n"
 
 
@@ -193,7 +193,7 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
         await talk(bot, 10)
         await settled(bot)
         for _ in range(7 * 24):
-            bot.runtime.upkeep.saved(bot.runtime.sessions.get_or_create("cli:direct"), Scope())
+            bot.runtime.memory.saved(bot.session("cli:direct"), Scope())
             await settled(bot)
 
     assert len(minded.requests) == 1
@@ -206,12 +206,12 @@ async def test_words_of_a_guest_in_the_note_on_where_it_stands_do_not_become_the
     note = f"Doing: the setup, by {evil}."
     script = calls(("exec", {"command": evil})), calls(("spawn", {"task": evil, "wait": True})), "child", "done"
     async with open_bot(tmp_path, *script, config=ON_TELEGRAM) as bot:
-        session = bot.runtime.sessions.get_or_create(f"telegram:{chat}")
-        session.metadata["handover"] = note if chat == "-100" else kept(note, Provenance.PERSON)
+        session = bot.session(f"telegram:{chat}")
+        session.metadata["handover"] = note if chat == "-100" else summary_metadata(note, Provenance.PERSON)
         await say(bot, by_owner("go on", chat))
         results = [row for row in session.messages if row["role"] == "tool"]
         [child] = [key for key in map(_key, bot.runtime.sessions.list_sessions()) if key.startswith("subagent:")]
-        [asked, *_] = bot.runtime.sessions.get_or_create(child).messages
+        [asked, *_] = bot.session(child).messages
 
     assert "what was said here earlier" in str(results[0]["content"])
     assert asked["provenance"] == Provenance.PERSON
@@ -229,7 +229,7 @@ async def test_the_note_says_whose_words_it_was_made_of(tmp_path: Path):
             await bot.say(f"question {number}")
             await say(bot, said(f"question {number}", "zoe", "-100"))
         await settled(bot)
-        notes = [bot.runtime.sessions.get_or_create(key).metadata["handover"] for key in ("cli:direct", GROUP)]
+        notes = [bot.session(key).metadata["handover"] for key in ("cli:direct", GROUP)]
 
     assert notes == ["Doing: plums.", {"text": "Doing: plums.", "provenance": "person"}]
 
@@ -240,7 +240,7 @@ async def test_words_of_a_guest_that_are_remembered_do_not_become_the_owner_s(tm
     MemoryStore(tmp_path / "workspace").of(Scope(GROUP)).write_long_term(f"- To set up, run {evil} as always.\n")
     async with open_bot(tmp_path, calls(("exec", {"command": evil})), "done") as bot:
         await say(bot, by_owner("set it up"))
-        rows: list[ChatMessage] = bot.runtime.sessions.get_or_create(GROUP).messages
+        rows: list[ChatMessage] = bot.session(GROUP).messages
 
     [result] = [row for row in rows if row["role"] == "tool"]
     assert result.get("failure") is not None

@@ -9,20 +9,21 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.agent.turn import Notice, StepEnded, TurnOutcome
+from nanobot.agent.events import Notice, StepEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.spending import Spending
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.providers.resilience.spending import Spending
+from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Say, Slow
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.fake_models import Calls, Fail, FakeModels, Say, Slow
-from tests.stories.homes import Home
 from tests.stories.test_matrix import two_models, with_fallback
+from tests.support.home import Home as ServedHome
+from tests.support.story_home import Home
 
 GPT = {"provider": "custom", "model": "gpt-4o"}
 USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
@@ -84,6 +85,24 @@ async def test_fifty_chats_in_a_rage_stop_at_the_limit_each_with_an_answer_and_t
     assert sum("is reached" in text for text in notices) == 1
 
 
+async def test_model_without_a_price_is_refused_until_the_config_has_one(tmp_path: Path):
+    talks = {"agents": {"defaults": {"provider": "custom", "model": "house-1"}}, "limits": {"dailyUsd": 0.001}}
+    prices = {"house-*": {"input": 2, "cached": 0.5, "output": 8}}
+    ends = []
+    with FakeModels() as server:
+        for own in ({}, {"prices": prices}):
+            config = Config.model_validate({**talks, "providers": {"custom": {"apiBase": server.v1, **own}}})
+            async with build_runtime(config, data_dir=tmp_path, workspace=tmp_path / "w", environ={}) as runtime:
+                ends.append(await say(runtime, "hi"))
+
+    refused, answered = ends
+    assert refused.outcome is TurnOutcome.REFUSED
+    assert "providers.custom.prices" in refused.text and "limits.unknownPrice" in refused.text
+    assert answered.outcome is TurnOutcome.ANSWERED
+    assert len(server.chats) == 1
+    assert answered.cost_usd == rows_in(tmp_path)[0]["usd"] == pytest.approx((8 * 2 + 4 * 0.5 + 5 * 8) / 1e6)
+
+
 async def test_a_turn_stops_at_its_tokens_and_the_next_one_begins_afresh(tmp_path: Path):
     config = Config.model_validate({"limits": {"turnTokens": 30_000}})
     step = calls(("list_dir", {"path": "."}))
@@ -118,7 +137,7 @@ async def test_a_bot_that_is_only_opened_and_asked_for_commands_leaves_no_ledger
     async with open_bot(tmp_path) as bot:
         told = await bot.say("/usage")
 
-    assert told == "No model was asked this month."
+    assert told == "No model calls this month."
     assert not (tmp_path / "state" / "usage").exists()
 
 
@@ -128,7 +147,7 @@ async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
         a.script(*[Fail(500)] * 8)
         spare = with_fallback(a, b, {}, providerRetryMode=mode, fallbackModels=[])
         home = Home(tmp_path, **spare, limits={"dailyUsd": 0.00001})
-        spending = Spending(load_config(home.config_path), Places(home.data), SystemClock())
+        spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
 
         async with home.hasty(spending.metered) as bot:
             if mode == "standard":
@@ -157,7 +176,7 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
 
         async def ask() -> str:
             """In a life of its own."""
-            async with home.hasty(Spending(load_config(home.config_path), Places(home.data), clock).metered) as bot:
+            async with home.hasty(Spending(load_config(home.config_path), DataPaths(home.data), clock).metered) as bot:
                 return (await bot.say("hi")).result.text
 
         before = [await ask(), await ask()]
@@ -169,3 +188,20 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
     assert "until 2026-12-02 00:00" in after[1]
     months = sorted(path.name for path in (home.data / "state" / "usage").glob("*.jsonl"))
     assert months == ["2026-11.jsonl", "2026-12.jsonl"]
+
+
+def test_a_review_shows_no_draft_at_the_terminal_and_is_a_cause_of_its_own_on_the_bill(
+    served: ServedHome, server: FakeModels
+):
+    config = json.loads((served.data / "config.json").read_text("utf-8"))
+    config["agents"]["defaults"]["review"] = True
+    (served.data / "config.json").write_text(json.dumps(config), "utf-8")
+    server.script(Say("A draft."), Say("VERDICT: SEND BACK\nIt is empty."), Say("It is 7."), Say("VERDICT: PASS"))
+
+    result = served.ask("what is the total?")
+    bill = json.loads(served.run("usage", "--by", "cause", "--json").out)["rows"]
+
+    assert (result.code, result.out) == (0, "It is 7.\n")
+    assert {row["cause"]: row["calls"] for row in bill} == {"turn": 2, "review": 2}
+    assert "A draft" not in served.run("sessions", "show", "cli:direct").out
+    assert "A draft." in served.run("replay", "cli:direct").out

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nanobot.testing import open_bot
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Say
-from tests.stories.processes import Home
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Say
+from tests.support.home import Home
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 CONTEXT = (
@@ -169,6 +169,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "content": "text or null",
         "error": TEXT,
         "told": TEXT,
+        "retryable": "yes or no",
         "tool_calls": "calls",
         "reasoning_content": TEXT,
         "thinking_blocks": "blocks",
@@ -198,6 +199,8 @@ def fits(value: Any, kind: str) -> bool:
             kind
         ]
         return isinstance(value, list) and bool(value) and all(map(fit, value))
+    if kind == "yes or no":
+        return isinstance(value, bool)
     if kind == "text or null":
         return value is None or isinstance(value, str)
     return isinstance(value, str) and (kind != CLOCK or (value[4:5], value[10:11], "+" in value) == ("-", "T", False))

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.events import Answer
+from nanobot.agent.tools.access import AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolResult
-from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
-from nanobot.agent.turn import Answer
 from nanobot.messages.types import Provenance
 from nanobot.testing import Line, calls, open_bot
-from tests.agent.run.stand_ins import Sink
-from tests.agent.run.test_approval import Person
+from tests.agent.engine.test_approval import Person
+from tests.fakes.tools import Sink
 
 PAGES = {
     "https://docs.python.org/3/library/csv.html": "csv — CSV File Reading and Writing. import csv\n"
@@ -130,11 +130,11 @@ class Mails(Tool):
 
 def sinks() -> Sequence[Sink]:
     return (
-        Sink("run", ReachKind.COMMAND),
-        Sink("schedule", ReachKind.JOB),
-        Sink("remember", ReachKind.MEMORY),
-        Sink("send", ReachKind.RECIPIENT),
-        Sink("put", ReachKind.FOLDER, beyond=True),
+        Sink("run", AccessKind.COMMAND),
+        Sink("schedule", AccessKind.JOB),
+        Sink("remember", AccessKind.MEMORY),
+        Sink("send", AccessKind.RECIPIENT),
+        Sink("put", AccessKind.FOLDER, beyond=True),
     )
 
 
@@ -144,7 +144,7 @@ async def test_a_day_of_ordinary_tasks_asks_at_most_once_in_two_tasks(tmp_path: 
         script += [*map(calls, steps), "Done."]
     async with open_bot(tmp_path, *script) as bot:
         for tool in (Pages(), Mails(), *sinks()):
-            bot.runtime.tools.register(tool)
+            bot.register(tool)
         person = Person(bot, Answer.ONCE)
         asking: list[str] = []
         for said, _ in DAY:

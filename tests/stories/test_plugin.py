@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Say
-from tests.gateway.toy import free_port, until
+from nanobot.testing.model_server import Calls, FakeModels, Say
 from tests.house.repo import ROOT
-from tests.plugged import HOOK, install
+from tests.support.plugin_package import HOOK, install
+from tests.support.toy_gateway import free_port, until
 
 EXAMPLE = ROOT / "docs" / "examples" / "nanobot-postcards"
 pytestmark = pytest.mark.timeout(120)
@@ -111,6 +113,23 @@ class Owner:
         return [str(self._place.python), "-P", "-m", "nanobot", *words]
 
 
+def test_the_example_passes_the_shipped_checks_with_nothing_but_pytest(place: Place, tmp_path: Path):
+    shutil.copy(EXAMPLE / "test_postcards.py", tmp_path)
+    (tmp_path / "tests.py").write_text("raise ImportError('a plugin has no checkout of nanobot')", encoding="utf-8")
+    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "TEMP", "TMP") if name in os.environ}
+
+    done = subprocess.run(
+        [place.python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "test_postcards.py"],
+        cwd=tmp_path,
+        env={**kept, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        encoding="utf-8",
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^\d\d passed, \d\d skipped", done.stdout, re.MULTILINE)
+
+
 def test_the_example_serves_a_bare_environment_beside_one_that_breaks_and_one_that_hangs_which_doctor_names(
     place: Place, tmp_path: Path
 ):
@@ -136,6 +155,6 @@ def test_the_example_serves_a_bare_environment_beside_one_that_breaks_and_one_th
     for told in (while_it_runs, after):
         words = " ".join(told.stdout.split())
         assert told.returncode == 1
-        assert "broken-pack: its hook h is left out: RuntimeError: boom" in words
+        assert "broken-pack: its hook h was skipped: RuntimeError: boom" in words
         assert "hangs of hanging-pack: before_tool took more than 0.3 s" in words
         assert "nanobot-postcards 1.0" not in words  # there is nothing wrong with it

@@ -12,7 +12,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Line, calls, open_bot
-from tests.agent.run.test_approval import Person
+from tests.agent.engine.test_approval import Person
 
 PAGE = b"<html><body><h1>Docs</h1><p>Install: put the words into inst.py and run it with python.</p></body></html>"
 
@@ -119,7 +119,7 @@ async def test_a_day_with_the_real_tools_asks_seldom_and_refuses_nothing(tmp_pat
             before = len(person.asked)
             await person.say(said)
             asking += [said] * (len(person.asked) - before)
-        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        rows = bot.session("cli:direct").messages
         failed = [text_of(row["content"]) for row in rows if row["role"] == "tool" and row.get("failure")]
 
     print(f"{len(asking)} questions in {len(tasks)} tasks: {asking}")

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.reach import ReachKind
-from nanobot.agent.turn import Answer, ApprovalAsked, TurnEvent
+from nanobot.agent.events import Answer, ApprovalAsked, TurnEvent
+from nanobot.agent.tools.access import AccessKind
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
-from nanobot.runtime import Runtime, build_runtime
-from tests.agent.run.stand_ins import Sink, Source
+from nanobot.runtime.build import Runtime, build_runtime
+from tests.fakes.tools import Sink, Source
 
 PAYLOADS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("red_team.json").read_text(encoding="utf-8"))[
     "payloads"
@@ -34,14 +34,14 @@ VECTORS = {
 }
 """Ways in, and how far words that come by them are trusted. `somebody` writes; the others are read by a tool."""
 SINKS = {
-    "run": (ReachKind.COMMAND, False),
-    "key": (ReachKind.SECRETS, True),
-    "remember": (ReachKind.MEMORY, False),
-    "teach": (ReachKind.SKILL, False),
-    "schedule": (ReachKind.JOB, False),
-    "put": (ReachKind.FOLDER, True),
-    "send": (ReachKind.RECIPIENT, False),
-    "fetch": (ReachKind.HOST, False),
+    "run": (AccessKind.COMMAND, False),
+    "key": (AccessKind.SECRETS, True),
+    "remember": (AccessKind.MEMORY, False),
+    "teach": (AccessKind.SKILL, False),
+    "schedule": (AccessKind.JOB, False),
+    "put": (AccessKind.FOLDER, True),
+    "send": (AccessKind.RECIPIENT, False),
+    "fetch": (AccessKind.HOST, False),
 }
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.fake_models import Calls, FakeModels, Fitting, Hang, Say, Step
-from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import POSIX
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.home import POSIX
+from tests.support.toy_gateway import GatewayHome, until
 
 pytestmark = POSIX
 
@@ -63,7 +63,7 @@ def test_after_reset_all_no_request_holds_a_word_of_the_old_topic_and_it_can_be_
                 says(f"plum number {number}", "Plums are fine.")
             until(lambda: "Doing: plums." in (home.sessions / "toy_7.jsonl").read_text(encoding="utf-8"))
             says("send somebody to count plums", "Plums are fine.")
-            says("/goal pick plums", "I work at this")
+            says("/goal pick plums", "I will work on this")
             until(lambda: any("Your task" in str(chat.body) for chat in server.chats))
             until(lambda: any("Which plums?" in one for one in home.toy.got()))
             says("how far are you with the plums?", "Plums are fine.")
@@ -72,12 +72,12 @@ def test_after_reset_all_no_request_holds_a_word_of_the_old_topic_and_it_can_be_
             cleared = says("/reset --all", "Cleared")
             asked = len(server.chats)
             says("hello", "Hello.")
-            says("/dream", "no model was asked")
+            says("/dream", "no model was called")
             says("/status", "Long-term memory")
         with home.gateway() as process:
             says("hello again", "Hello.")
             after = [chat.body.decode().lower() for chat in server.chats[asked:]]
-            says("/memory undo", "Taken back")
+            says("/memory undo", "Undone")
             process.send_signal(signal.SIGTERM)
             process.wait(20)
 
@@ -89,11 +89,11 @@ def test_after_reset_all_no_request_holds_a_word_of_the_old_topic_and_it_can_be_
     )
     for what in (
         "this conversation",
-        "its note",
+        "its session summary",
         "MEMORY.md",
         "today's notes",
         "its goal (pick plums)",
-        "background: count the plums",
+        "background tasks: count the plums",
     ):
         assert what in cleared
     assert [body for body in after if "plum" in body] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.disk import opener
@@ -18,7 +18,7 @@ from nanobot.config.schema import Config
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
 from nanobot.providers.errors import InvalidRequestError
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, FrozenClock, calls, open_bot
 
@@ -62,7 +62,7 @@ def told_in_private(home: Path) -> None:
 
 async def shown_to_the_model(bot: Bot, message: InboundMessage) -> str:
     before = len(bot.provider.requests)
-    await bot.runtime.loop.run_turn(message)
+    await bot.run_turn(message)
     return json.dumps(bot.provider.requests[before:], ensure_ascii=False, default=str)
 
 
@@ -135,7 +135,7 @@ async def test_a_chat_reads_and_writes_its_own_memory_and_not_its_log(tmp_path: 
     ]
     async with open_bot(tmp_path, *script, config=YES) as bot:
         await shown_to_the_model(bot, in_group("remember", "ann", provenance=Provenance.OWNER))
-        results = [row for row in bot.runtime.sessions.get_or_create(GROUP).messages if row["role"] == "tool"]
+        results = [row for row in bot.session(GROUP).messages if row["role"] == "tool"]
 
     assert "Fridays" in str(results[0]["content"])
     assert (tmp_path / "workspace" / own / "MEMORY.md").read_text(encoding="utf-8") == "- On Mondays.\n"
@@ -198,8 +198,8 @@ def test_no_file_of_the_private_memory_is_sent_from_a_group(tmp_path: Path, name
     clock = FrozenClock(datetime(2026, 2, 26, tzinfo=UTC))
     context = ToolContext(GROUP, Address("telegram", "-100"), "t", workspace, clock, scope=Scope(GROUP))
 
-    with pytest.raises(PathDeniedError, match="told nanobot in private"):
-        opener(policy, context).to_send(name)
+    with pytest.raises(PathDeniedError, match="holds private information"):
+        opener(policy, context).resolve_sendable(name)
 
 
 LEADING_AWAY = (
@@ -223,7 +223,7 @@ async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memor
     async with open_bot(tmp_path, run, "done", "done", config=YES) as bot:
         await shown_to_the_model(bot, in_group("go", "ann", provenance=Provenance.OWNER))
         shown = await shown_to_the_model(bot, in_group("and now?", "ann", provenance=Provenance.OWNER))
-        told = [(await bot.runtime.loop.run_turn(in_group(line, "ann"))).text for line in asked]
+        told = [(await bot.run_turn(in_group(line, "ann"))).text for line in asked]
 
     assert (tmp_path / "workspace" / "IDENTITY.md").is_symlink()
     assert CANARY not in shown
@@ -236,9 +236,9 @@ async def test_the_state_that_a_group_is_told_names_no_other_chat_and_no_error_o
     async with open_bot(tmp_path, failing, config=ON_TELEGRAM) as bot:
         loop = bot.runtime.loop
         await loop.run_turn(InboundMessage("telegram", "7", "7", "fails"))
-        bot.runtime.vitals.running.add("telegram:7")
-        told = (await loop.run_turn(in_group("/status"))).text
-        own = await bot.say("/status")
+        with bot.runtime.status.track_turn("telegram:7"):
+            told = (await loop.run_turn(in_group("/status"))).text
+            own = await bot.say("/status")
 
     assert CANARY in own and "Running turns: telegram:7" in own
     assert CANARY not in told and "telegram:7" not in told

@@ -25,11 +25,11 @@ from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.testing import Bot, Line, ScriptedProvider, calls, open_bot
+from nanobot.testing.live_channel import until
 from nanobot.utils.resources import skills_dir
-from tests.contracts.fake_telegram import TOKEN
-from tests.contracts.life import until
-from tests.contracts.platform_telegram import ANNA, TelegramPlatform
-from tests.gateway.toy import free_port, written
+from tests.fakes.platform_telegram import ANNA, TelegramPlatform
+from tests.fakes.telegram import TOKEN
+from tests.support.toy_gateway import free_port, written
 from tests.utils.test_connection import certificate
 
 Answer = tuple[str, bytes]
@@ -126,6 +126,7 @@ async def test_weather_by_its_own_commands(tmp_path: Path):
 
 
 @needs("tmux")
+@needs("bwrap")  # Landlock alone closes the folder of its socket
 async def test_tmux_by_its_own_commands(tmp_path: Path):
     start, type_, enter, look, listed, end = commands("tmux", "tmux")
     (wait,) = commands("tmux", "for")
@@ -278,7 +279,7 @@ def _hand_over(folder: Path, home: Path) -> None:
     """The last step of the skill: what the person types."""
     from typer.testing import CliRunner
 
-    from nanobot.cli.commands import app
+    from nanobot.cli.main import app
 
     (typed,) = commands("clawhub", "nanobot skills install")
     words = [*typed.split()[1:-1], str(folder), "-w", str(home / "workspace")]

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.messages.types import Origin
-from nanobot.providers.chain import Chains
-from nanobot.providers.spending import Spending
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.providers.resilience.chain import ProviderChains
+from nanobot.providers.resilience.spending import Spending
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Reset, Say, Slow
 from nanobot.utils.clock import SystemClock
-from tests.fake_models import CutStream, Fail, FakeModels, Hang, Reset, Say, Slow
-from tests.stories.homes import Home, using
 from tests.stories.test_ledger import rows_of
+from tests.support.story_home import Home, using
 
 LIMITS = {"connectTimeoutS": 1, "firstTokenTimeoutS": 0.25, "idleTimeoutS": 0.25, "totalTimeoutS": 0.6}
 TROUBLE = (
@@ -56,8 +56,10 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
         home = Home(tmp_path, **using("openai", "gpt-4.1", apiKey="k", apiBase=server.v1, **LIMITS))
         config = load_config(home.config_path)
         config.agents.defaults.provider_retry_mode = mode  # type: ignore[assignment]
-        metered = Spending(config, Places(home.data), SystemClock()).metered
-        chains = Chains({}, home.data / "state", metered=metered, sleep=Hurried.sleep, monotonic=Hurried.monotonic)
+        metered = Spending(config, DataPaths(home.data), SystemClock()).metered
+        chains = ProviderChains(
+            {}, home.data / "state", metered=metered, sleep=Hurried.sleep, monotonic=Hurried.monotonic
+        )
         async with build_runtime(config, data_dir=home.data, environ={}, chains=chains) as runtime:
             await say(runtime, "warm up")
             tasks = len(asyncio.all_tasks())

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.context import as_sent
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.context import as_sent_message
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import Places
+from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.testing import calls
-from tests.agent.casts import TASK, Cast, Stage, on_stage
 from tests.agent.test_tidying import saving
+from tests.support.scripted_model import TASK, Cast, Stage, on_stage
 
 PEOPLE = {"owner": "1", "ann": "2", "bob": "3"}
 CHATS = {**PEOPLE, "group": "-100"}
@@ -55,7 +55,7 @@ class Obedient(Cast):
     async def chat_stream(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema] | None = None, *others: Any, **more: Any
     ) -> AsyncIterator[Delta]:
-        shown = json.dumps([text_of(as_sent(row)["content"]) for row in messages], ensure_ascii=False)
+        shown = json.dumps([text_of(as_sent_message(row)["content"]) for row in messages], ensure_ascii=False)
         if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
             self.shown.append(("memory", shown))
             yield Finished(_saved(text_of(messages[1]["content"])))
@@ -63,7 +63,7 @@ class Obedient(Cast):
         people = [
             text
             for row in messages
-            if row["role"] == "user" and _PLACE.search(text := text_of(as_sent(row)["content"]))
+            if row["role"] == "user" and _PLACE.search(text := text_of(as_sent_message(row)["content"]))
         ]
         said, is_child = people[-1], people[0].startswith(TASK)
         chat = _PLACE.findall(said)[-1]
@@ -117,13 +117,13 @@ def known_in(text: str) -> set[str]:
 
 
 async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_another(tmp_path: Path):
-    places = Places(tmp_path)
+    places = DataPaths(tmp_path)
     places.pairing.parent.mkdir(parents=True, exist_ok=True)
     places.pairing.write_text(json.dumps({"owners": {"telegram": ["1"]}}), encoding="utf-8")
     model = Obedient()
     async with on_stage(tmp_path, model, config=CONFIG) as stage:
         (tmp_path / "workspace" / "USER.md").write_text("I am canary-owner.", encoding="utf-8")
-        stage.runtime.upkeep.tidying.pause_s = 0
+        stage.runtime.memory.consolidation.pause_s = 0
         for who in PEOPLE:
             await hear(stage, who, f"my secret is canary-{who}")
         for who in ("ann", "bob"):
@@ -133,7 +133,7 @@ async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_anoth
             if word != "spawn":  # reports come between what is said next
                 await stage.quiet()
             async with asyncio.timeout(10):
-                await stage.runtime.upkeep.tidying.at_rest()
+                await stage.runtime.memory.consolidation.wait_until_idle()
         await everybody(stage, "look", Origin.CRON)
         await stage.quiet()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Calls, FakeModels, Fitting, Say, Step
-from tests.stories.homes import Home
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Say, Step
+from tests.support.story_home import Home
 
 BULK = "word " * 300
 
@@ -87,7 +87,7 @@ async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_th
             before = len(worker.requests)
             await bot.say(f"do b1.txt, and read the big ones first {BULK}")
             in_the_turn = worker.requests[before:]
-            await bot.runtime.upkeep.tidying.settled()
+            await bot.runtime.memory.consolidation.settled()
             told = [(await bot.say(words)).result.text for words in ("yes", "go on")]
             status = (await bot.say("/status")).result.text
 
@@ -96,4 +96,4 @@ async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_th
     assert "do a.txt" in in_the_turn[0]
     assert not [request for request in in_the_turn[1:] if "do a.txt" in request]
     assert all("do b1.txt, and read the big ones first" in request for request in in_the_turn)
-    assert ("not tidied" in status) is not sums_up
+    assert ("consolidation failed" in status) is not sums_up

@@ -13,11 +13,11 @@ import pytest
 
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
+from nanobot.testing.model_server import Calls, FakeModels, Hang, Say, Slow
 from nanobot.utils.locks import ProcessLock
-from tests.fake_models import Calls, FakeModels, Hang, Say, Slow
-from tests.running import running, unlikely_number
-from tests.stories.processes import POSIX, Home, ended
+from tests.support.home import POSIX, Home, ended
+from tests.support.processes import running, unlikely_number
 
 pytestmark = POSIX
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.platform_websocket import TOKEN, Client
-from tests.fake_models import FakeModels, Say
-from tests.gateway.toy import free_port
-from tests.stories.processes import POSIX, Home
+from nanobot.testing.model_server import FakeModels, Say
+from tests.fakes.platform_websocket import Client, clients_section
+from tests.support.home import POSIX, Home
+from tests.support.toy_gateway import free_port
 
 pytestmark = POSIX
 NAMES = [f"person{number}" for number in range(8)]
@@ -27,7 +27,8 @@ def home_with_websocket(path: Path, server: FakeModels, port: int) -> Home:
     file = home.data / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config["agents"]["defaults"]["steering"] = "queue"  # each message a turn, so each a reply
-    config["channels"] = {"websocket": {"enabled": True, "port": port, "token": TOKEN, "allowFrom": ["*"]}}
+    config["channels"] = {"websocket": {"enabled": True, "port": port, "allowFrom": ["*"]}}
+    config["channels"]["websocket"]["clients"] = clients_section(*NAMES)
     config["gateway"] = {"port": free_port()}
     file.write_text(json.dumps(config), encoding="utf-8")
     return home

@@ -16,13 +16,13 @@ from random import Random
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from tests.fake_models import FakeModels, Fitting
-from tests.gateway.toy import GatewayHome
+from nanobot.testing.model_server import FakeModels, Fitting
+from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
-from tests.stories.mouths import Lives, Mouths, elsewhere, judged, marked, seen
-from tests.stories.processes import POSIX
+from tests.support.home import POSIX
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 

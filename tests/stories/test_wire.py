@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
 from nanobot.providers.litellm_provider import LiteLLMProvider
-from tests.fake_models import (
+from nanobot.testing.model_server import (
     Calls,
     CutStream,
     Fail,
@@ -27,7 +27,7 @@ from tests.fake_models import (
     Slow,
     Step,
 )
-from tests.stories.homes import Home, results, using
+from tests.support.story_home import Home, results, using
 
 LITELLM = pytest.mark.xdist_group("litellm")
 LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
@@ -125,8 +125,8 @@ class Trouble:
 
 
 TROUBLES = {
-    "401": Trouble(Fail(401, "Incorrect API key provided: sk-wrong.", "invalid_api_key"), "The key was not accepted"),
-    "403": Trouble(Fail(403, "Your key may not use this"), "The key was not accepted"),
+    "401": Trouble(Fail(401, "Incorrect API key provided: sk-wrong.", "invalid_api_key"), "The API key was rejected"),
+    "403": Trouble(Fail(403, "Your key may not use this"), "The API key was rejected"),
     "404, no such model": Trouble(
         Fail(404, "The model does not exist", "model_not_found"), "The provider does not know this model"
     ),
@@ -135,13 +135,15 @@ TROUBLES = {
     "429, no quota": Trouble(
         Fail(429, "You exceeded your current quota", "insufficient_quota"), "The account has no money or quota left"
     ),
-    "400": Trouble(Fail(400, "the request is odd"), "The provider did not take the request"),
-    "413": Trouble(Fail(413, "too large", "request_too_large"), "longer than the model's window"),
-    "500": Trouble(Fail(500, "Internal error"), "The provider is busy or broken", retried=True),
-    "529": Trouble(Fail(529, "Overloaded", kind="overloaded_error"), "The provider is busy or broken", retried=True),
+    "400": Trouble(Fail(400, "the request is odd"), "The provider rejected the request"),
+    "413": Trouble(Fail(413, "too large", "request_too_large"), "longer than the model's context window"),
+    "500": Trouble(Fail(500, "Internal error"), "The provider is overloaded or failing", retried=True),
+    "529": Trouble(
+        Fail(529, "Overloaded", kind="overloaded_error"), "The provider is overloaded or failing", retried=True
+    ),
     "reset": Trouble(Reset(), "The provider cannot be reached", retried=True),
-    "a web page": Trouble(Garbage(), "The answer cannot be read", retried=True),
-    "nothing at all": Trouble(Garbage(b"", "application/json"), "The answer cannot be read", retried=True),
+    "a web page": Trouble(Garbage(), "The response cannot be parsed", retried=True),
+    "nothing at all": Trouble(Garbage(b"", "application/json"), "The response cannot be parsed", retried=True),
     "an endless silence": Trouble(Hang(), "The model did not answer in time", patience=True),
     "a silence in the middle": Trouble(Hang(after="Half of"), "The model did not answer in time", patience=True),
     "an endless answer": Trouble(
@@ -310,7 +312,7 @@ async def test_a_server_that_says_how_small_it_is_answers_the_first_message(tmp_
 
     async with home.open() as bot:
         first = await bot.run("hello")
-        second = await bot.run("read this: " + "some words " * 400)
+        second = await bot.run("read this: " + "some words " * 250)
 
     assert (first.text, second.text) == ("Hello.", "Read.")
     replies = [request.json["max_tokens"] for request in server.chats]

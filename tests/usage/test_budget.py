@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.errors import BudgetExceededError
-from nanobot.usage.budget import Budget, Limits, PlannedCall
+from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import sum_up
 from nanobot.utils.clock import FrozenClock
-from tests.usage.rows import row
+from tests.support.ledger_rows import row
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 
@@ -25,7 +25,7 @@ SHANGHAI = ZoneInfo("Asia/Shanghai")
 class Spender:
     """A process that calls models, each call for so many dollars."""
 
-    def __init__(self, folder: Path, limits: Limits, clock: FrozenClock | None = None) -> None:
+    def __init__(self, folder: Path, limits: SpendingLimits, clock: FrozenClock | None = None) -> None:
         self.clock = clock or FrozenClock(datetime(2026, 11, 22, 12, tzinfo=SHANGHAI))
         self.ledger = Ledger(folder)
         self.budget = Budget(limits, self.ledger, self.clock)
@@ -34,7 +34,7 @@ class Spender:
 
     async def spend(self, usd: float | None, *, turn: str = "t", tokens: int = 10, most: float | None = None) -> None:
         """One call, told of by `usd` and `tokens` when it is over."""
-        planned = PlannedCall(turn, tokens, 0, usd if most is None else most, self.told.append)
+        planned = BudgetedCall(turn, tokens, 0, usd if most is None else most, self.told.append)
         await self.budget.reserve(planned)
         self.calls += 1
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ class Spender:
         self.ledger.add(
             row(when, usd=usd, turn=turn, prompt_tokens=tokens, completion_tokens=0, process=self.ledger.process)
         )
-        await self.budget.tell(planned)
+        await self.budget.notify_limits(planned)
 
     async def until_refused(self, usd: float) -> str:
         for _ in range(1000):
@@ -55,7 +55,7 @@ class Spender:
 
 
 async def test_a_runaway_stops_within_one_call_of_the_limit(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     refusal = await spender.until_refused(0.3)
 
@@ -66,7 +66,7 @@ async def test_a_runaway_stops_within_one_call_of_the_limit(tmp_path: Path):
 
 
 async def test_fifty_at_once_pass_a_limit_by_one_call_at_most(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     ends = await asyncio.gather(*(spender.spend(0.3) for _ in range(50)), return_exceptions=True)
 
@@ -83,7 +83,7 @@ async def test_fifty_at_once_pass_a_limit_by_one_call_at_most(tmp_path: Path):
 def test_whatever_runs_side_by_side_passes_no_limit_by_more_than_one_call(
     tmp_path_factory: pytest.TempPathFactory, costs: list[tuple[float, float]], limit: float, lanes: int
 ):
-    spender = Spender(tmp_path_factory.mktemp("usage"), Limits(daily_usd=limit))
+    spender = Spender(tmp_path_factory.mktemp("usage"), SpendingLimits(daily_usd=limit))
 
     async def lane(number: int) -> None:
         for usd, over_estimated in costs[number::lanes]:
@@ -102,16 +102,32 @@ def test_whatever_runs_side_by_side_passes_no_limit_by_more_than_one_call(
 
 
 async def test_who_could_only_be_refused_for_what_others_might_spend_waits_instead(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     await asyncio.gather(*(spender.spend(0.01, most=0.9) for _ in range(50)))
 
     assert spender.calls == 50
 
 
+async def test_calls_under_way_that_may_use_up_all_that_is_left_make_the_next_one_wait(tmp_path: Path):
+    budget = Spender(tmp_path, SpendingLimits(daily_usd=1.0)).budget
+    halves = [BudgetedCall("t", 1, 1, 0.5) for _ in range(3)]
+    await budget.reserve(halves[0])
+    await budget.reserve(halves[1])
+
+    third = asyncio.create_task(budget.reserve(halves[2]))
+    await asyncio.sleep(0)
+    await budget.reserve(BudgetedCall("t", 1, 1, None))  # the gate is first come, first served
+    waited = not third.done()
+    budget.settle(halves[0], "2026-11-22T12:00:00.000+08:00", 0.1, 2)
+    await asyncio.wait_for(third, 5)
+
+    assert waited
+
+
 async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
-    first = PlannedCall("t", 1, 1, 5.0)
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    first = BudgetedCall("t", 1, 1, 5.0)
     await spender.budget.reserve(first)
     waiting = asyncio.create_task(spender.spend(0.1))
     await asyncio.sleep(0.05)
@@ -126,8 +142,8 @@ async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
 async def test_nobody_waits_for_the_crumb_that_a_sum_of_floats_leaves(tmp_path: Path):
     almost_all = math.nextafter(0.5, 0)
     assert almost_all + (0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3) == 0.5
-    spender = Spender(tmp_path, Limits(daily_usd=0.5))
-    planned = [PlannedCall("t", 1, 1, most) for most in (0.1, 0.2, 0.3)]
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=0.5))
+    planned = [BudgetedCall("t", 1, 1, most) for most in (0.1, 0.2, 0.3)]
     for call in planned:
         await spender.budget.reserve(call)
 
@@ -138,16 +154,16 @@ async def test_nobody_waits_for_the_crumb_that_a_sum_of_floats_leaves(tmp_path: 
 
 
 async def test_what_was_spent_counts_after_a_restart(tmp_path: Path):
-    await Spender(tmp_path, Limits(daily_usd=1.0)).until_refused(0.6)
+    await Spender(tmp_path, SpendingLimits(daily_usd=1.0)).until_refused(0.6)
 
-    again = Spender(tmp_path, Limits(daily_usd=1.0))
+    again = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     with pytest.raises(BudgetExceededError):
         await again.spend(0.1)
 
 
 async def test_what_another_process_spends_counts_at_once(tmp_path: Path):
-    ours, theirs = Spender(tmp_path, Limits(daily_usd=1.0)), Spender(tmp_path, Limits(daily_usd=1.0))
+    ours, theirs = Spender(tmp_path, SpendingLimits(daily_usd=1.0)), Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     await ours.spend(0.1)
 
     await theirs.until_refused(0.6)
@@ -158,7 +174,7 @@ async def test_what_another_process_spends_counts_at_once(tmp_path: Path):
 
 async def test_a_new_day_is_free_again_and_a_month_goes_on(tmp_path: Path):
     clock = FrozenClock(datetime(2026, 11, 29, 23, 59, tzinfo=SHANGHAI))
-    spender = Spender(tmp_path, Limits(daily_usd=1.0, monthly_usd=1.5), clock)
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0, monthly_usd=1.5), clock)
     await spender.until_refused(1.0)
 
     clock.advance(120)
@@ -171,7 +187,7 @@ async def test_a_new_day_is_free_again_and_a_month_goes_on(tmp_path: Path):
 
 
 async def test_a_limit_of_nothing_lets_nothing_through_that_costs(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=0))
 
     with pytest.raises(BudgetExceededError):
         await spender.spend(0.01)
@@ -180,7 +196,7 @@ async def test_a_limit_of_nothing_lets_nothing_through_that_costs(tmp_path: Path
 
 
 async def test_a_call_that_does_not_count_in_dollars_goes_through(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     await spender.until_refused(1.0)
 
     await spender.spend(None)
@@ -189,7 +205,7 @@ async def test_a_call_that_does_not_count_in_dollars_goes_through(tmp_path: Path
 
 
 async def test_a_turn_may_use_so_many_tokens_and_the_next_one_as_many_again(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(turn_tokens=1000))
+    spender = Spender(tmp_path, SpendingLimits(turn_tokens=1000))
     await spender.spend(None, turn="a", tokens=600)
 
     with pytest.raises(BudgetExceededError) as refused:
@@ -197,12 +213,12 @@ async def test_a_turn_may_use_so_many_tokens_and_the_next_one_as_many_again(tmp_
     await spender.spend(None, turn="b", tokens=600)
     await spender.spend(None, turn="", tokens=6000)
 
-    assert "600 tokens of the 1,000" in str(refused.value)
+    assert "600 of 1,000 tokens" in str(refused.value)
     assert "limits.turnTokens in the config" in str(refused.value)
 
 
 async def test_a_message_that_is_more_than_a_turn_may_use_is_promised_no_next_time(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(turn_tokens=1000))
+    spender = Spender(tmp_path, SpendingLimits(turn_tokens=1000))
 
     with pytest.raises(BudgetExceededError, match=r"takes about 1,001\. Raise limits\.turnTokens") as refused:
         await spender.spend(None, turn="a", tokens=1001)
@@ -211,16 +227,16 @@ async def test_a_message_that_is_more_than_a_turn_may_use_is_promised_no_next_ti
 
 
 async def test_a_turn_that_a_crash_cut_short_goes_on_with_what_it_had_left(tmp_path: Path):
-    await Spender(tmp_path, Limits(turn_tokens=1000)).spend(None, turn="a", tokens=600)
+    await Spender(tmp_path, SpendingLimits(turn_tokens=1000)).spend(None, turn="a", tokens=600)
 
-    again = Spender(tmp_path, Limits(turn_tokens=1000))
+    again = Spender(tmp_path, SpendingLimits(turn_tokens=1000))
 
     with pytest.raises(BudgetExceededError):
         await again.spend(None, turn="a", tokens=600)
 
 
 async def test_the_owner_is_told_at_80_percent_and_at_the_stop_once_each(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     for _ in range(3):
         await spender.until_refused(0.05)
@@ -229,11 +245,11 @@ async def test_the_owner_is_told_at_80_percent_and_at_the_stop_once_each(tmp_pat
 
 
 async def test_told_once_holds_over_restarts_until_the_period_or_the_limit_changes(tmp_path: Path):
-    first = Spender(tmp_path, Limits(daily_usd=1.0))
+    first = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     await first.until_refused(0.4)
-    same = Spender(tmp_path, Limits(daily_usd=1.0))
+    same = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     await same.until_refused(0.4)
-    raised = Spender(tmp_path, Limits(daily_usd=1.4))
+    raised = Spender(tmp_path, SpendingLimits(daily_usd=1.4))
     await raised.spend(0.1)
     same.clock.advance(timedelta(days=1).total_seconds())
     await same.until_refused(0.4)
@@ -245,11 +261,11 @@ async def test_told_once_holds_over_restarts_until_the_period_or_the_limit_chang
 
 
 async def test_what_nobody_could_hear_stays_news_for_whoever_can(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
-    alone = PlannedCall("idle", 10, 0, 0.9)
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    alone = BudgetedCall("idle", 10, 0, 0.9)
     await spender.budget.reserve(alone)
     spender.budget.settle(alone, spender.clock.now().isoformat(), 0.9, 10)
-    await spender.budget.tell(alone)
+    await spender.budget.notify_limits(alone)
 
     await spender.spend(0.01)
 
@@ -258,8 +274,8 @@ async def test_what_nobody_could_hear_stays_news_for_whoever_can(tmp_path: Path)
 
 
 async def test_a_refusal_is_told_once_by_itself(tmp_path: Path):
-    await Spender(tmp_path, Limits(daily_usd=1.0)).until_refused(0.6)
-    restarted = Spender(tmp_path, Limits(daily_usd=0.5))
+    await Spender(tmp_path, SpendingLimits(daily_usd=1.0)).until_refused(0.6)
+    restarted = Spender(tmp_path, SpendingLimits(daily_usd=0.5))
 
     with pytest.raises(BudgetExceededError, match="is reached"):
         await restarted.spend(0.1)
@@ -270,7 +286,7 @@ async def test_a_refusal_is_told_once_by_itself(tmp_path: Path):
 async def test_on_a_disk_that_refuses_the_limit_holds_within_the_process(tmp_path: Path):
     place = tmp_path / "usage"
     place.write_text("no folder", encoding="utf-8")
-    spender = Spender(place, Limits(daily_usd=1.0))
+    spender = Spender(place, SpendingLimits(daily_usd=1.0))
 
     await spender.until_refused(0.3)
 
@@ -279,7 +295,7 @@ async def test_on_a_disk_that_refuses_the_limit_holds_within_the_process(tmp_pat
 
 
 async def test_without_limits_nothing_is_read_and_nobody_waits(tmp_path: Path):
-    spender = Spender(tmp_path / "usage", Limits())
+    spender = Spender(tmp_path / "usage", SpendingLimits())
 
     await asyncio.gather(*(spender.spend(100.0) for _ in range(50)))
 
@@ -287,8 +303,8 @@ async def test_without_limits_nothing_is_read_and_nobody_waits(tmp_path: Path):
 
 
 async def test_an_owner_who_puts_the_ledger_away_begins_anew(tmp_path: Path):
-    await Spender(tmp_path, Limits(daily_usd=1.0)).until_refused(0.6)
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    await Spender(tmp_path, SpendingLimits(daily_usd=1.0)).until_refused(0.6)
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     with pytest.raises(BudgetExceededError):
         await spender.spend(0.1)
 
@@ -298,13 +314,13 @@ async def test_an_owner_who_puts_the_ledger_away_begins_anew(tmp_path: Path):
 
 
 def test_what_is_left_is_said_a_line_a_limit():
-    lines = Limits(daily_usd=2.5, monthly_usd=10, turn_tokens=200_000).left(1.25, 12.0)
+    lines = SpendingLimits(daily_usd=2.5, monthly_usd=10, turn_tokens=200_000).left(1.25, 12.0)
 
     assert lines == ["Left today: $1.25 of $2.50", "Left this month: $0 of $10.00", "A turn may use 200,000 tokens"]
 
 
 async def test_an_owner_lets_a_stopped_bot_go_on_for_the_day_also_over_a_restart(tmp_path: Path):
-    limits = Limits(daily_usd=1.0, monthly_usd=100.0)
+    limits = SpendingLimits(daily_usd=1.0, monthly_usd=100.0)
     spender = Spender(tmp_path, limits)
     refusal = await spender.until_refused(0.5)
 
@@ -322,7 +338,7 @@ async def test_an_owner_lets_a_stopped_bot_go_on_for_the_day_also_over_a_restart
 
 
 async def test_a_limit_that_is_not_near_is_not_raised(tmp_path: Path):
-    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     await spender.spend(0.5)
 
     assert await spender.budget.raise_by() == []

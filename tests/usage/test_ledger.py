@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.usage.ledger import Ledger
-from tests.usage.rows import row
+from tests.support.ledger_rows import row
 
 EVER = date(2000, 1, 1)
 
@@ -151,7 +151,7 @@ def test_a_disk_that_refuses_costs_no_answer_and_is_told_once(tmp_path: Path, ca
     ledger.add(row(turn="3"))
 
     assert told == 1
-    assert caplog.messages[-1] == f"What models use is written to {place} again"
+    assert caplog.messages[-1] == f"Model usage is written to {place} again"
     assert [json.loads(line)["turn"] for line in lines(place)] == ["1", "2", "3"]
 
 
@@ -180,7 +180,7 @@ def test_many_processes_append_whole_rows(tmp_path: Path):
     code = (
         "import sys, pathlib\n"
         "from nanobot.usage.ledger import Ledger\n"
-        "from tests.usage.rows import row\n"
+        "from tests.support.ledger_rows import row\n"
         "ledger = Ledger(pathlib.Path(sys.argv[1]))\n"
         "for number in range(300): ledger.add(row(turn=f'{sys.argv[2]}-{number}', session='x' * number))\n"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.usage.prices import FREE, PriceTable, litellm_table
-from nanobot.usage.types import Tokens, dollars
+from nanobot.usage.types import Tokens, format_dollars
 
 TABLE = {
     "sample_spec": {"mode": "one of: chat, embedding", "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
@@ -224,4 +224,4 @@ def test_the_real_table_prices_what_people_ask_and_litellm_is_not_imported(tmp_p
     [(None, "-"), (0, "$0"), (0.0004, "<$0.001"), (0.0123, "$0.012"), (0.5, "$0.50"), (1234.5, "$1,234.50")],
 )
 def test_an_amount_for_a_person(usd: float | None, text: str):
-    assert dollars(usd) == text
+    assert format_dollars(usd) == text

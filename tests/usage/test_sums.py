@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.sums import By, Sum, said, sum_up
-from tests.usage.rows import row
+from nanobot.usage.sums import By, UsageSum, format_sum, sum_up
+from tests.support.ledger_rows import row
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=ZoneInfo("UTC"))
 
@@ -84,10 +84,12 @@ def test_a_row_of_no_day_is_counted_as_damaged(tmp_path: Path):
 
 
 def test_in_a_line():
-    used = Sum(calls=3, failed=1, prompt_tokens=1000, cached_tokens=250, completion_tokens=20, spent=0.0123, unpriced=1)
+    used = UsageSum(
+        calls=3, failed=1, prompt_tokens=1000, cached_tokens=250, completion_tokens=20, spent=0.0123, unpriced=1
+    )
 
-    assert said(used) == ("3 calls (1 failed), 1,000 in (25% cached), 20 out, $0.012 (and 1 of unknown price)")
-    assert said(Sum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out"
+    assert format_sum(used) == ("3 calls (1 failed), 1,000 in (25% cached), 20 out, $0.012 (and 1 of unknown price)")
+    assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out"
 
 
 def test_a_hundred_thousand_rows_are_added_up_within_a_breath(tmp_path: Path):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.usage.in_flight import InFlightCalls
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.under_way import UnderWay
-from tests.usage.rows import row
+from tests.support.ledger_rows import row
 
 DIES = """
 import os, sys
 from pathlib import Path
 from nanobot.usage.ledger import Ledger
-from tests.usage.rows import row
+from tests.support.ledger_rows import row
 ledger = Ledger(Path(sys.argv[1]))
 first, second, third = (ledger.begin(row(turn=turn, process="dead")) for turn in "abc")
 ledger.add(row(turn="a", process="dead"))
@@ -86,7 +86,7 @@ def test_lines_that_cannot_be_read_are_no_rows_and_go(tmp_path: Path, left: byte
 
 def test_a_disk_that_refuses_costs_no_call(tmp_path: Path):
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
-    calls = UnderWay(tmp_path / "file")
+    calls = InFlightCalls(tmp_path / "file")
 
     calls.end(calls.begin(row()))
 

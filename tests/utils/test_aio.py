@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nanobot.utils.aio import all_or_first_error, finish
+from nanobot.utils.aio import finish, gather_or_raise
 
 
 async def test_work_is_finished_though_its_caller_is_cancelled_twice():
@@ -42,7 +42,7 @@ async def test_results_come_in_the_order_of_the_work():
             await asyncio.sleep(0)
         return turns
 
-    assert await all_or_first_error([after(3), after(1), after(2)]) == [3, 1, 2]
+    assert await gather_or_raise([after(3), after(1), after(2)]) == [3, 1, 2]
 
 
 async def test_the_first_error_stops_the_others_and_is_raised_as_itself():
@@ -58,5 +58,5 @@ async def test_the_first_error_stops_the_others_and_is_raised_as_itself():
         raise KeyError("the reason")
 
     with pytest.raises(KeyError, match="the reason"):
-        await all_or_first_error([waits(), fails()])
+        await gather_or_raise([waits(), fails()])
     assert stopped.is_set()

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nanobot.utils.connection import BodyError, HttpError, place_of
-from nanobot.utils.direct_connection import DirectConnection
+from nanobot.net.connection import BodyError, HttpError, parse_server_address
+from nanobot.net.direct_connection import DirectConnection
+from nanobot.net.proxied_connection import ProxiedConnection
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -34,7 +35,7 @@ async def connected(serve: Serve, target: str = "/v1") -> AsyncIterator[DirectCo
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    connection = await DirectConnection.open(place_of(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
+    connection = await DirectConnection.open(parse_server_address(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
     try:
         yield connection
     finally:
@@ -174,8 +175,37 @@ async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_body()
     async with connected(saying(answer(b"hello", "Content-Encoding: br"))) as connection:
         await connection.post({}, b"")
 
-        with pytest.raises(BodyError, match="packed as br"):
+        with pytest.raises(BodyError, match="compressed as br"):
             await connection.read()
+
+
+async def test_packed_body_is_unpacked_only_as_far_as_it_is_read():
+    body = gzip.compress(bytes(10_000_000), 9)
+
+    async with connected(saying(answer(body, "Content-Encoding: gzip"))) as connection:
+        await connection.post({}, b"{}")
+        piece = await connection.read()
+
+        assert 0 < len(piece) < 1_000_000
+        assert not connection.usable, "there is more of it"
+        assert len(piece) + len(await whole(connection)) == 10_000_000
+        assert connection.usable
+
+
+async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read():
+    body = gzip.compress(bytes(10_000_000), 9)
+
+    async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
+        address = f"http://127.0.0.1:{proxy.place.port}"
+        connection = ProxiedConnection.open(parse_server_address("http://models.test/v1"), address, PLAIN, 5)
+        await connection.post({}, b"{}")
+        sizes = [len(piece)] if (piece := await connection.read()) else []
+        while piece := await connection.read():
+            sizes.append(len(piece))
+        await connection.aclose()
+
+    assert max(sizes) < 1_000_000
+    assert sum(sizes) == 10_000_000
 
 
 async def test_a_refusal_is_heard_though_the_server_did_not_listen_to_the_end():
@@ -251,14 +281,14 @@ async def test_a_cancelled_wait_leaves_a_connection_that_is_only_closed():
     ],
 )
 def test_an_address_says_where_to_go_and_what_to_ask_for(url: str, where: tuple[str, int, str, str]):
-    place = place_of(url)
+    place = parse_server_address(url)
 
     assert (place.host, place.port, place.authority, place.target) == where
     assert place.secure == url.startswith("https")
 
 
 def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
-    place = place_of("https://ann:s%40fe@a.test/v1")
+    place = parse_server_address("https://ann:s%40fe@a.test/v1")
 
     assert place.authorization == "Basic YW5uOnNAZmU="
     assert (place.host, place.authority) == ("a.test", "a.test")
@@ -268,7 +298,7 @@ def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
 @pytest.mark.parametrize("url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a.test:port", "http://[::1"])
 def test_what_is_no_address_of_a_server_is_refused(url: str):
     with pytest.raises(ValueError, match=r"."):
-        place_of(url)
+        parse_server_address(url)
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -302,7 +332,7 @@ async def test_a_secure_server_is_asked_only_if_its_certificate_is_trusted(tmp_p
         writer.write(HELLOS["in chunks"])
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving) as server:
-        place = place_of(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+        place = parse_server_address(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
         trusting = ssl.create_default_context(cafile=str(path))
         connection = await DirectConnection.open(place, trusting, 5)
         await connection.post({}, b"{}")

@@ -6,14 +6,14 @@ import stat
 import pytest
 
 from nanobot.utils.files import (
-    append_durable,
-    line_end,
     make_private_folder,
-    open_lines,
-    sweep_temps,
+    missing_newline,
+    open_for_append,
+    remove_stale_temps,
     write_atomic,
     write_in_place,
 )
+from nanobot.utils.open_no_follow import append_own
 
 posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
@@ -51,7 +51,7 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
 
     write_atomic(open_to_all, "y")
     write_atomic(tmp_path / "new", "y")
-    append_durable(tmp_path / "log", b"y")
+    append_own(tmp_path.resolve() / "log", b"y")
 
     assert [mode_of(tmp_path / name) for name in ("open", "new", "log")] == [0o644, 0o600, 0o600]
 
@@ -68,10 +68,10 @@ def test_a_link_stays_a_link(tmp_path):
 
 
 def test_what_is_appended_stands_behind_what_was_there(tmp_path):
-    path = tmp_path / "log"
+    path = tmp_path.resolve() / "log"
 
     for data in (b"one\n", b"", b"two\n"):
-        append_durable(path, data)
+        append_own(path, data)
 
     assert path.read_bytes() == b"one\ntwo\n"
 
@@ -106,7 +106,7 @@ def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path):
         os.utime(tmp_path / name, (0, 0))
     (tmp_path / keep[0]).touch()  # a write that is going on
 
-    sweep_temps(tmp_path / "a.json", older_than_s=60)
+    remove_stale_temps(tmp_path / "a.json", older_than_s=60)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
 
@@ -125,10 +125,10 @@ def test_what_can_be_made_again_is_written_over_what_was_there(tmp_path):
 @pytest.mark.parametrize(("there", "missing"), [(b"", b""), (b"a\n", b""), (b"a\nhalf", b"\n")])
 def test_a_new_line_never_begins_behind_half_a_one(tmp_path, there: bytes, missing: bytes):
     path = tmp_path / "new" / "lines.jsonl"
-    descriptor = open_lines(path)
+    descriptor = open_for_append(path)
     os.write(descriptor, there)
 
-    found = line_end(descriptor)
+    found = missing_newline(descriptor)
 
     os.close(descriptor)
     assert found == missing
@@ -138,6 +138,6 @@ def test_a_new_line_never_begins_behind_half_a_one(tmp_path, there: bytes, missi
 def test_a_file_of_lines_and_its_folder_are_for_their_owner_alone(tmp_path):
     path = tmp_path / "new" / "lines.jsonl"
 
-    os.close(open_lines(path))
+    os.close(open_for_append(path))
 
     assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)

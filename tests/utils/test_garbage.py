@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nanobot.utils.garbage import a_process_starts, seldom_collected
+from nanobot.utils.garbage import freeze_imports, infrequent_collection
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def as_found() -> Iterator[None]:
 def test_it_collects_less_often_while_a_bot_is_alive_and_as_before_afterwards():
     gc.set_threshold(700, 10, 10)
 
-    with seldom_collected():
+    with infrequent_collection():
         meanwhile = gc.get_threshold()
 
     assert meanwhile[0] > 700
@@ -28,7 +28,7 @@ def test_it_collects_less_often_while_a_bot_is_alive_and_as_before_afterwards():
 
 def test_bots_may_leave_in_any_order():
     gc.set_threshold(700, 10, 10)
-    first, second = seldom_collected(), seldom_collected()
+    first, second = infrequent_collection(), infrequent_collection()
 
     first.__enter__()
     second.__enter__()
@@ -43,7 +43,7 @@ def test_bots_may_leave_in_any_order():
 def test_who_has_switched_it_off_keeps_it_off():
     gc.disable()
     try:
-        with seldom_collected():
+        with infrequent_collection():
             meanwhile = gc.isenabled()
     finally:
         gc.enable()
@@ -53,11 +53,11 @@ def test_who_has_switched_it_off_keeps_it_off():
 
 def test_what_a_process_of_ours_imports_is_never_walked_once_its_first_bot_is_there():
     frozen = gc.get_freeze_count()
-    a_process_starts()
+    freeze_imports()
 
-    with seldom_collected():
+    with infrequent_collection():
         once = gc.get_freeze_count()
-        with seldom_collected():
+        with infrequent_collection():
             twice = gc.get_freeze_count()
 
     assert once - frozen > 10_000
@@ -67,7 +67,7 @@ def test_what_a_process_of_ours_imports_is_never_walked_once_its_first_bot_is_th
 def test_a_bot_in_somebody_elses_process_leaves_what_is_there_to_the_collector():
     frozen = gc.get_freeze_count()
 
-    with seldom_collected():
+    with infrequent_collection():
         meanwhile = gc.get_freeze_count()
 
     assert meanwhile == frozen

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from nanobot.utils.http import HttpPools, is_loopback, proxy_for, ssl_context
+from nanobot.net.http import HttpPools, is_loopback, proxy_for, ssl_context
 
 
 async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not():
     pools = HttpPools()
 
-    async with pools.lend("http://x/") as first, pools.lend("http://x/") as second:
+    async with pools.borrow_client("http://x/") as first, pools.borrow_client("http://x/") as second:
         assert second is not first
-    async with pools.lend("http://x/") as again:
+    async with pools.borrow_client("http://x/") as again:
         assert again in (first, second)
     await pools.close()
 
@@ -21,7 +21,7 @@ async def test_idle_pools_are_bounded_in_number_and_time():
     pools = HttpPools(most_idle=3, idle_s=0.05)
 
     async def lend() -> None:
-        async with pools.lend("http://x/"):
+        async with pools.borrow_client("http://x/"):
             await asyncio.sleep(0.01)
 
     await asyncio.gather(*(lend() for _ in range(10)))
@@ -35,7 +35,7 @@ async def test_idle_pools_are_bounded_in_number_and_time():
 async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back():
     pools = HttpPools()
 
-    async with pools.lend("http://x/") as client:
+    async with pools.borrow_client("http://x/") as client:
         await pools.close()
 
     assert client.is_closed
@@ -46,7 +46,7 @@ def test_a_pool_is_not_lent_to_another_event_loop_than_its_own():
     pools = HttpPools()
 
     async def lend() -> object:
-        async with pools.lend("http://x/") as client:
+        async with pools.borrow_client("http://x/") as client:
             return client
 
     assert asyncio.run(lend()) is not asyncio.run(lend())

@@ -7,9 +7,9 @@ from pathlib import Path
 PROGRAM = """
 import logging, sys
 from pathlib import Path
-from nanobot.utils.log import LogPlace, set_up_logging
+from nanobot.utils.log import LogTarget, set_up_logging
 
-set_up_logging(LogPlace(file=Path(sys.argv[1]) / "logs" / "gateway.log"))
+set_up_logging(LogTarget(file=Path(sys.argv[1]) / "logs" / "gateway.log"))
 logging.getLogger("telegram.ext").warning("the network is gone")
 logging.getLogger("nanobot.agent").info("a turn ended")
 logging.getLogger("httpx").info("GET https://example.org?token=1")
@@ -37,11 +37,11 @@ def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path
 TELLER = """
 import logging, sys
 from pathlib import Path
-from nanobot.security.vault import cleaned, holding
-from nanobot.utils.log import LogPlace, set_up_logging
+from nanobot.security.redaction import redact_all, secrets_scope
+from nanobot.utils.log import LogTarget, set_up_logging
 
-set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "DEBUG", "DEBUG"), cleaned)
-with holding(lambda: {"a secret of ours": "a.key"}):
+set_up_logging(LogTarget(Path(sys.argv[1]) / "gateway.log", "DEBUG", "DEBUG"), redact_all)
+with secrets_scope(lambda: {"a secret of ours": "a.key"}):
     logging.getLogger("httpcore").debug("headers: %r", [(b"authorization", b"a secret of ours")])
     logging.getLogger("nanobot").warning("sent with sk-abcdefghijklmnop")
     try:
@@ -63,9 +63,9 @@ def test_no_record_holds_a_secret_nor_does_its_traceback(tmp_path: Path):
 STEERER = """
 import logging, sys
 from pathlib import Path
-from nanobot.utils.log import LogPlace, set_up_logging
+from nanobot.utils.log import LogTarget, set_up_logging
 
-set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
+set_up_logging(LogTarget(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
 logging.getLogger("nanobot").warning("%s came", "Ann\\x1b]0;mine\\x07\\x9b2J\\ud83d\\n2026-01-01 INFO all is well")
 try:
     raise ValueError("\\x1b[2J")
@@ -86,9 +86,9 @@ def test_nobodys_name_steers_the_terminal_a_log_is_read_in_or_writes_a_record_of
 TALKER = """
 import logging, sys
 from pathlib import Path
-from nanobot.utils.log import LogPlace, set_up_logging
+from nanobot.utils.log import LogTarget, set_up_logging
 
-set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
+set_up_logging(LogTarget(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
 for number in range(300):
     logging.getLogger("nanobot").info("%d %s", number, "x" * 500)
 """

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.no_links import make_folder, open_by_steps, open_exactly, open_folder
+from nanobot.utils.open_no_follow import make_folder, open_by_steps, open_folder, open_no_follow
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be opened there")
 
-both_ways = pytest.mark.parametrize("opened", [open_exactly, open_by_steps])
+both_ways = pytest.mark.parametrize("opened", [open_no_follow, open_by_steps])
 Opened = Callable[[str, int], int]
 
 
@@ -53,7 +53,9 @@ def test_other_errors_are_told_as_usual(tree: Path, opened: Opened, path: str, n
     assert told.value.filename == str(tree / path)
 
 
-@pytest.mark.parametrize("opened", [open_exactly, lambda path, flags, *, beneath: open_by_steps(path, flags, beneath)])
+@pytest.mark.parametrize(
+    "opened", [open_no_follow, lambda path, flags, *, beneath: open_by_steps(path, flags, beneath)]
+)
 def test_what_begins_at_an_open_folder_stays_beneath_it(tree: Path, opened: Callable[..., int]):
     folder = open_folder(tree / "a")
 

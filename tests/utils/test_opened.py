@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.opened import OpenedFiles
+from nanobot.utils.read_watch import ReadWatcher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it on Linux alone")
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_what_is_opened_to_be_read_is_told_and_what_is_looked_at_or_written_is_not(
     folder: Path, command: str, read: list[str]
 ):
-    watch = OpenedFiles([str(folder / "a"), str(folder / "b"), str(folder / "gone")], [str(folder / "inside")])
+    watch = ReadWatcher([str(folder / "a"), str(folder / "b"), str(folder / "gone")], [str(folder / "inside")])
 
     subprocess.run(["sh", "-c", command], cwd=folder, check=False, capture_output=True)
     told = watch.paths()
@@ -44,11 +44,11 @@ def test_what_is_opened_to_be_read_is_told_and_what_is_looked_at_or_written_is_n
 
 
 def test_the_next_watch_hears_nothing_of_the_last(folder: Path):
-    last = OpenedFiles([str(folder / "a")])
+    last = ReadWatcher([str(folder / "a")])
     (folder / "a").read_text(encoding="utf-8")
     last.close()
 
-    watch = OpenedFiles([str(folder / "b")])
+    watch = ReadWatcher([str(folder / "b")])
     (folder / "a").read_text(encoding="utf-8")
     told = watch.paths()
     watch.close()
@@ -57,7 +57,7 @@ def test_the_next_watch_hears_nothing_of_the_last(folder: Path):
 
 
 def test_what_is_told_once_is_not_told_again(folder: Path):
-    watch = OpenedFiles([str(folder / "a")])
+    watch = ReadWatcher([str(folder / "a")])
     (folder / "a").read_text(encoding="utf-8")
 
     told = [watch.paths(), watch.paths()]

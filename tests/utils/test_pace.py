@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.utils.pace import Pace
+from nanobot.net.pace import Pace
 
 
 class Passes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.families import count_processes
+from nanobot.utils.process_tree import count_processes
 from nanobot.utils.processes import child_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

@@ -1,10 +1,22 @@
+import contextlib
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.utils.text import clip_line, counted, decode, human_size, json_objects, mended_json, nearest, sound_json
+from nanobot.utils.text import (
+    clip_line,
+    count_noun,
+    decode,
+    duration,
+    human_size,
+    json_objects,
+    nearest,
+    repair_json,
+    strict_json,
+)
 
 
 @given(st.binary())
@@ -30,14 +42,19 @@ def test_sizes_are_said_as_people_say_them(count: int, said: str):
     assert human_size(count) == said
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(2, "2 s"), (300, "5 min"), (7500, "2 h 5 min")])
+def test_durations_are_said_as_people_say_them(seconds: float, said: str):
+    assert duration(seconds) == said
+
+
 def test_the_nearest_names_come_first_whatever_their_case():
     assert nearest("read_fle", ["write_file", "READ_FILE", "zebra"])[0] == "READ_FILE"
     assert nearest("qqq", ["write_file"]) == []
 
 
 def test_one_line_two_lines():
-    assert counted(1, "line") == "1 line"
-    assert counted(2, "entry", "entries") == "2 entries"
+    assert count_noun(1, "line") == "1 line"
+    assert count_noun(2, "entry", "entries") == "2 entries"
 
 
 def test_of_lines_of_json_the_objects_are_read_and_the_rest_is_passed_over():
@@ -52,11 +69,30 @@ def test_no_bytes_stop_the_reading_of_lines(data: bytes):
 
 
 def test_broken_json_is_mended():
-    assert mended_json('{"path": "a.txt", ') == {"path": "a.txt"}
+    assert repair_json('{"path": "a.txt", ') == {"path": "a.txt"}
+
+
+def test_a_long_text_that_was_cut_off_in_broken_json_is_mended():
+    content = 'print("a")\n' * 6_000 + "# end"
+
+    assert repair_json(json.dumps({"path": "a.py", "content": content})[:-1]) == {"path": "a.py", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"), [("", "{a,"), ("", "{'"), ('{"a": [', 'a"'), ('{"a":"', "{a:"), ("```json\n", "{'"), ("", "\\")]
+)
+def test_no_broken_json_takes_long(head: str, piece: str):
+    text = head + piece * (60_000 // len(piece))
+    began = time.process_time()
+
+    with contextlib.suppress(ValueError):
+        repair_json(text)
+
+    assert time.process_time() - began < 3  # the repair alone would take minutes
 
 
 def test_json_that_is_written_comes_back_also_where_it_holds_half_a_character():
     told = {"whole": "ü 👍", "half \ud83d": ["\udc00", 1.5, None]}
 
-    assert json.loads(sound_json(told).encode()) == told
-    assert sound_json({"a": "ü"}) == '{"a":"ü"}'
+    assert json.loads(strict_json(told).encode()) == told
+    assert strict_json({"a": "ü"}) == '{"a":"ü"}'

@@ -67,7 +67,7 @@ def test_a_new_folder_is_the_owners_alone_and_an_old_one_keeps_its_mode(tmp_path
 def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path: Path):
     (tmp_path / "file").write_text("", encoding="utf-8")
 
-    with pytest.raises(StorageError, match=r"file cannot be made: .* move it away"):
+    with pytest.raises(StorageError, match=r"file cannot be created: .* move it away"):
         prepare_workspace(tmp_path / "file")
 
 

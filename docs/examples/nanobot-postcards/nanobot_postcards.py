@@ -33,7 +33,7 @@ class PostcardChannel(BaseChannel):
             raise ChannelSetupError("channels.postcards.folder is empty. Set it to the folder of the letterbox.")
         for folder in (self._came, self._went):
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        self.up()
+        self.mark_up()
         while True:
             for card in await asyncio.to_thread(lambda: sorted(self._came.glob("*.*.txt"))):
                 who, _, _ = card.name.partition(".")
@@ -46,10 +46,19 @@ class PostcardChannel(BaseChannel):
         """Nothing to say goodbye to."""
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        if message.metadata.get("_progress"):
+            return ()  # a card for each step of the work is too much
         card = self._went / f"{message.chat_id}.{message.journal_id or 0}.txt"
-        unseen = "".join(f"\n(enclosed: {Path(file).name})" for file in message.media)
-        await asyncio.to_thread(card.write_text, message.content + unseen, encoding="utf-8")
+        unseen = "".join(f"\n({Path(file).name} cannot be read on a card)" for file in message.media)
+        await asyncio.to_thread(_post, card, message.content + unseen)
         return (card.name,)
+
+
+def _post(card: Path, text: str) -> None:
+    """Write the card, whole or not at all; one that was sent before a crash stays as it is."""
+    if not card.exists():
+        (unfinished := card.with_suffix(".new")).write_text(text, encoding="utf-8")
+        unfinished.replace(card)
 
 
 class Postage(Tool):

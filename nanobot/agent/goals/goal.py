@@ -1,52 +1,52 @@
-"""A goal as plain data: what is to be reached, for whom, how far it is, what it has cost."""
+"""A goal as plain data: what to reach, for whom, its progress and its cost. The fields are the keys of its file."""
 
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.tools.goal import Check, CheckKind
+from nanobot.agent.tools.goal import CheckKind, GoalCheck
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
 
 
 class GoalState(StrEnum):
-    """How far a goal is. Set by code, never by what a model says of itself."""
+    """The state of a goal. Set by code, never from a model's claim alone."""
 
     ACTIVE = "active"
-    """Turn follows turn."""
+    """One turn follows another."""
     ASKING = "asking"
-    """It goes on when the person has answered."""
+    """Waits for the person's answer."""
     WAITING = "waiting"
-    """Something is in its way: it goes on when the person says so."""
+    """Waits until a person resumes it."""
     DONE = "done"
-    """It was claimed, and the check held."""
+    """Claimed, and the check passed."""
     DROPPED = "dropped"
-    """The agent says that it cannot be reached."""
+    """The agent says it cannot be reached."""
     STOPPED = "stopped"
     LIMIT = "limit"
-    """It came to its limit of steps or money."""
+    """Reached its limit of steps or money."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing comes any more, unless somebody takes it up again."""
+        """Whether it ended. A person may still resume it."""
         return self not in (GoalState.ACTIVE, GoalState.ASKING, GoalState.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class GoalLimits:
-    """What a goal may use at most."""
+    """The most a goal may use."""
 
     steps: int = 200
-    """Model calls, its subagents' too."""
+    """Model calls, including those of its subagents."""
     usd: float = 2.0
     """Dollars, as far as prices are known."""
 
 
 @dataclass(slots=True)
 class Note:
-    """How far it is, in the model's words."""
+    """The progress, in the model's words."""
 
     done: str = ""
     doing: str = ""
@@ -55,39 +55,39 @@ class Note:
 
 @dataclass(slots=True)
 class Goal:
-    """One goal. What is said of who set it is as it was then."""
+    """One goal. The facts about its author are those of the time it was set."""
 
     id: str
     text: str
     session_key: str
     address: Address
     asker: Provenance = Provenance.OWNER
-    """How far the words are trusted that it came of."""
+    """Provenance of the message that set it."""
     origin: Origin = Origin.CLI
-    """Why the turn existed that set it."""
+    """Origin of the turn that set it."""
     sender_id: str | None = None
     attended: bool = False
     scope: Scope = OWNERS
     limits: GoalLimits = field(default_factory=GoalLimits)
-    check: Check | None = None
-    """What must hold at the end, as who set it has said."""
+    check: GoalCheck | None = None
+    """The check its author demands, if any."""
     plan: bool = False
-    """Whether a planner writes a list of tasks first."""
+    """Whether a planner writes a task list first."""
     review: bool = False
     """Whether a reviewer reads the result before the person does."""
     state: GoalState = GoalState.ACTIVE
     why: str = ""
-    """Why it waits or is over, in words for a person."""
+    """Why it waits or ended, as a text for people."""
     note: Note = field(default_factory=Note)
     noted: Provenance = Provenance.OWNER
-    """The least trusted words that had come into the turns which wrote the note."""
-    claim: Check | None = None
-    """What has proved it: the turn that made the claim may still run."""
+    """Least trusted provenance of the turns that wrote the note."""
+    claim: GoalCheck | None = None
+    """The check that passed. The turn that claimed it may still be running."""
     planned: bool = False
     sent_back: int = 0
-    """How often the reviewer was not content."""
+    """Number of rejections by the reviewer."""
     objections: str = ""
-    """What the reviewer said last."""
+    """The reviewer's last objections."""
     created_at: float = 0.0
     ended_at: float | None = None
     turns: int = 0
@@ -95,19 +95,19 @@ class Goal:
     cost_usd: float | None = None
     tokens: int = 0
     failures: int = 0
-    """Turns in a row that a model or a line has failed."""
+    """Failed turns in a row."""
     idle: int = 0
-    """Turns in a row in which nothing was done."""
+    """Turns in a row without any action."""
     unnoted: int = 0
-    """Turns in a row after which the note was the same."""
+    """Turns in a row without a change of the note."""
     report: str = ""
-    """What the person is to be told of its end, or of what it waits for."""
+    """The report of its end, or the question it waits for."""
     told: bool = True
-    """Whether they were."""
+    """Whether the report was sent."""
 
     @property
     def spent(self) -> str:
-        """Why it may use no more; empty where it may."""
+        """Why it may not use more; empty if it may."""
         if self.steps >= self.limits.steps:
             return f"its limit of {self.limits.steps} steps is reached"
         if (self.cost_usd or 0.0) >= self.limits.usd:
@@ -115,45 +115,44 @@ class Goal:
         return ""
 
     def is_theirs(self, message: InboundMessage) -> bool:
-        """Whether an owner says this, or who set it."""
-        who = (message.channel, message.sender_id)
-        return message.provenance is Provenance.OWNER or who == (self.address.channel, self.sender_id)
+        """Whether the sender is an owner or the person who set the goal."""
+        sender = (message.channel, message.sender_id)
+        return message.provenance is Provenance.OWNER or sender == (self.address.channel, self.sender_id)
 
     def to_json(self) -> dict[str, Any]:
-        """The goal as JSON keeps it."""
-        told = asdict(self)
-        here = self.address
-        return told | {"address": [here.channel, here.chat_id, here.thread_id], "scope": self.scope.chat}
+        data = asdict(self)
+        address = self.address
+        return data | {"address": [address.channel, address.chat_id, address.thread_id], "scope": self.scope.chat}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> "Goal":
-        """The goal back. Raises ValueError, TypeError or KeyError where it is none."""
-        given = _known(cls, told)
-        channel, chat_id, thread_id = told["address"]
-        given["address"] = Address(str(channel), str(chat_id), None if thread_id is None else str(thread_id))
-        given["scope"] = Scope(str(told.get("scope", "")))
-        given["limits"] = GoalLimits(**_known(GoalLimits, told.get("limits", {})))
-        given["note"] = Note(**_known(Note, told.get("note", {})))
+    def from_json(cls, data: dict[str, Any]) -> "Goal":
+        """Parse a stored goal. Raises ValueError, TypeError or KeyError if it is invalid."""
+        values = _select_known(cls, data)
+        channel, chat_id, thread_id = data["address"]
+        values["address"] = Address(str(channel), str(chat_id), None if thread_id is None else str(thread_id))
+        values["scope"] = Scope(str(data.get("scope", "")))
+        values["limits"] = GoalLimits(**_select_known(GoalLimits, data.get("limits", {})))
+        values["note"] = Note(**_select_known(Note, data.get("note", {})))
         for name in ("check", "claim"):
-            given[name] = _check_of(told.get(name))
-        kinds = {"asker": Provenance, "noted": Provenance, "origin": Origin, "state": GoalState}
-        return cls(**given | {name: kind(told[name]) for name, kind in kinds.items() if name in told})
+            values[name] = _parse_check(data.get(name))
+        converters = {"asker": Provenance, "noted": Provenance, "origin": Origin, "state": GoalState}
+        return cls(**values | {name: kind(data[name]) for name, kind in converters.items() if name in data})
 
 
-def _known(kind: type, told: dict[str, Any]) -> dict[str, Any]:
-    """What of this a `kind` has a field for: a later release may know more. Raises TypeError where a value is none."""
-    known = {one.name: one for one in fields(kind)}
-    given = {name: value for name, value in told.items() if name in known}
-    for name, value in given.items():
-        allowed = _PLAIN.get(str(known[name].type))
+def _select_known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Select the values of known fields, so that files of later releases load. Raises TypeError for a wrong type."""
+    known = {field.name: field for field in fields(kind)}
+    values = {name: value for name, value in data.items() if name in known}
+    for name, value in values.items():
+        allowed = _JSON_TYPES.get(str(known[name].type))
         if allowed is not None and (
             not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)
         ):
             raise TypeError(f"{name}: {value!r}")
-    return given
+    return values
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
     str(kind): allowed
     for kind, allowed in (
         (str, (str,)),
@@ -164,14 +163,16 @@ _PLAIN: dict[str, tuple[type, ...]] = {
         (str | None, (str, type(None))),
     )
 }
-"""What JSON may hold for a field of this type."""
+"""JSON types allowed for a field type."""
 
 
-def _check_of(told: dict[str, Any] | None) -> Check | None:
-    return None if told is None else Check(CheckKind(told["kind"]), str(told["target"]), str(told.get("expect", "")))
+def _parse_check(data: dict[str, Any] | None) -> GoalCheck | None:
+    return (
+        None if data is None else GoalCheck(CheckKind(data["kind"]), str(data["target"]), str(data.get("expect", "")))
+    )
 
 
-def keeps_to(most: int, text: str, name: str) -> None:
-    """Raises NanobotError where a text has more characters than it may."""
+def check_length(most: int, text: str, name: str) -> None:
+    """Raise NanobotError if the text has more than `most` characters."""
     if len(text) > most:
         raise NanobotError(f"{name} has {len(text):,} characters; {most:,} are the most. Put the rest into a file.")

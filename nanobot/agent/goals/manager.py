@@ -1,8 +1,8 @@
-"""The goals of a bot: set and ended here, driven one turn after the other, kept through restarts.
+"""The goals of a bot: set, driven turn by turn, and ended here; they survive restarts.
 
-A session has one goal at a time. Whoever drives it holds its lock, so that two processes never work at the same one;
-the goal is on the disk before its first turn and after each. What it uses is counted as its steps end, its subagents'
-too, and looked at before each model call.
+A session has one goal at a time. The process that drives it holds its lock, so that two processes never work on the
+same goal. The goal is saved before its first turn and after each turn. Steps are counted as they end, including those
+of its subagents, and limits are checked before each model call.
 """
 
 import asyncio
@@ -10,53 +10,54 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
-from nanobot.agent.goals import words
-from nanobot.agent.goals.drive import Drive, Team, Turns
-from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, keeps_to
+from nanobot.agent.events import StepEnded
+from nanobot.agent.goals import texts
+from nanobot.agent.goals.driver import GoalDriver, GoalHelpers, GoalTurnRunner
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, check_length
 from nanobot.agent.goals.store import GoalStore
-from nanobot.agent.turn import StepEnded
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Origin, is_outside
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.refusals import refusal
+from nanobot.utils.storage_error import storage_error
 
 log = logging.getLogger(__name__)
 
-NONE = "There is no goal at work here. Begin one with action begin."
-_ENDING = "The goal of this session has ended just now. Its turn has to end before another begins."
-_ELSEWHERE = "Another nanobot works at the goal of this session. Say it there, or end that one first."
-_PEOPLE = (Origin.USER, Origin.CLI, Origin.API)
-_STOPS_S = 2.0
-_MOST_SAVES = 60
-_MOST_CHARS = 8_000
-"""Of a goal: it stands in the message of every turn."""
+NO_GOAL = "This session has no open goal. Start one with action begin."
+_ENDING = "The goal of this session has just ended. Wait until its turn ends before you start another."
+_ELSEWHERE = "Another nanobot process works on the goal of this session. Use that one, or end it first."
+_PERSON_ORIGINS = (Origin.USER, Origin.CLI, Origin.API)
+_STOP_TIMEOUT_S = 2.0
+_MAX_SAVE_ATTEMPTS = 60
+_MAX_CHARS = 8_000
+"""Length of a goal: it is part of every turn's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoalPolicy:
-    """What goals may do, unless who sets one says otherwise."""
+    """Defaults for new goals."""
 
     limits: GoalLimits = field(default_factory=GoalLimits)
     review: bool = False
-    again_s: float = 5.0
-    """Before an end is written down again that the disk did not take."""
+    save_retry_s: float = 5.0
+    """Delay before retrying to save the end of a goal."""
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A goal that this process works at."""
+class _OwnedGoal:
+    """A goal that this process owns."""
 
-    drive: Drive
+    driver: GoalDriver
     lock: ProcessLock
     task: "asyncio.Task[None] | None" = None
 
     @property
     def goal(self) -> Goal:
-        return self.drive.goal
+        return self.driver.goal
 
 
 class GoalManager:
@@ -65,182 +66,204 @@ class GoalManager:
     def __init__(
         self,
         store: GoalStore,
-        turns: Turns,
-        team: Team,
+        turns: GoalTurnRunner,
+        helpers: GoalHelpers,
         clock: Clock,
         policy: GoalPolicy | None = None,
-        ending: Callable[[], bool] = lambda: False,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ending`: whether nanobot is about to end, so that what is cut off goes on at the next start."""
+        """`is_stopping`: whether nanobot is shutting down; interrupted turns then continue at the next start."""
         self._store = store
         self._turns = turns
-        self._team = team
+        self._helpers = helpers
         self._clock = clock
         self.policy = policy or GoalPolicy()
-        self._is_ending = ending
+        self._is_shutting_down = is_stopping
         self._closed = False
-        self._held: dict[str, _Held] = {}
-        self._opening = asyncio.Lock()
-        self._writing = asyncio.Lock()
+        self._owned: dict[str, _OwnedGoal] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Per-session locks for loading or starting a goal; unused ones are garbage-collected."""
+        self._save_lock = asyncio.Lock()
         self._forgotten: set[str] = set()
-        """Ids of goals that are not written down any more, though a turn of theirs may still end."""
+        """Ids of deleted goals: a turn that still ends must not save them again."""
         self._unsaved: set[str] = set()
-        """Ids of those that the disk knows in an older state."""
+        """Ids of goals whose file is outdated."""
+
+    def _lock_for(self, session_key: str) -> asyncio.Lock:
+        return self._locks.setdefault(session_key, asyncio.Lock())
 
     # --- for people
 
     async def set(self, goal: Goal) -> Goal:
-        """Take this one on. Raises NanobotError where there is one already, or it cannot be written down."""
-        keeps_to(_MOST_CHARS, goal.text, "the goal")
-        async with self._opening:
-            if self._ends():
-                raise NanobotError("nanobot is stopping; no goal is begun any more.")
-            there = await self._last(goal.session_key)
-            if there is not None and there.state.is_over and goal.session_key in self._held:
+        """Start this goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
+        check_length(_MAX_CHARS, goal.text, "the goal")
+        async with self._lock_for(goal.session_key):
+            if self._is_stopping():
+                raise NanobotError("nanobot is shutting down; no goal was started.")
+            existing = await self._load_last(goal.session_key)
+            if existing is not None and existing.state.is_over and goal.session_key in self._owned:
                 raise NanobotError(_ENDING)
-            if there is not None and not there.state.is_over:
+            if existing is not None and not existing.state.is_over:
                 raise NanobotError(
-                    f"There is a goal already: {words.title(there)} ({words.used(there)}). One at a time: /stop ends "
-                    "it, and a note can say what it has to do besides."
+                    f"This session already has a goal: {texts.title(existing)} ({texts.used(existing)}). A session has "
+                    "one at a time: /stop ends it, and a note can add work to it."
                 )
             goal.id, goal.created_at = secrets.token_hex(4), self._clock.now().timestamp()
-            held = await self._hold(goal)
+            owned = await self._acquire(goal)
             try:
                 await finish(asyncio.to_thread(self._store.save, goal))
             except OSError as error:
-                self._let_go_of(held)
-                raise refusal("The goal cannot be written down, so it was not begun", error) from error
-            self._start(held)
+                self._release(owned)
+                raise storage_error("The goal cannot be saved, so it was not started", error) from error
+            self._start(owned)
             return goal
 
+    async def adopt(self, goal: Goal) -> bool:
+        """Save a waiting goal of an earlier release. Return False if the session has another open goal. Raises
+        NanobotError.
+        """
+        goal.text = goal.text[:_MAX_CHARS]
+        async with self._lock_for(goal.session_key):
+            existing = await self._load_last(goal.session_key)
+            if existing is not None and not existing.state.is_over:
+                return existing.text == goal.text  # saved before a crash
+            goal.id, goal.created_at = secrets.token_hex(4), self._clock.now().timestamp()
+            try:
+                await finish(asyncio.to_thread(self._store.save, goal))
+            except OSError as error:
+                raise storage_error("The goal cannot be saved", error) from error
+            return True
+
     async def resume(self, session_key: str, limits: Callable[[Goal], GoalLimits]) -> Goal:
-        """Go on with the last one; `limits` of it says what it may use from here on. Raises NanobotError."""
-        async with self._opening:
-            held = await self._held_last(session_key)
-            if held is None or held.goal.state is GoalState.DONE:
-                self._let_go_of_ended(held)
-                raise NanobotError("There is no goal here to go on with. /goal TEXT begins one.")
-            goal = held.goal
-            if goal.state is GoalState.ACTIVE and held.task is not None:
+        """Continue the session's last goal; `limits` computes its new limits. Raises NanobotError."""
+        async with self._lock_for(session_key):
+            owned = await self._acquire_last(session_key)
+            if owned is None or owned.goal.state is GoalState.DONE:
+                self._release_if_over(owned)
+                raise NanobotError("There is no goal to resume here. /goal TEXT starts one.")
+            goal = owned.goal
+            if goal.state is GoalState.ACTIVE and owned.task is not None:
                 return goal
             goal.limits = limits(goal)
-            self._go_on(held)
+            self._reactivate(owned)
             await self.save(goal)
             return goal
 
     async def last(self, session_key: str) -> Goal | None:
-        """The goal of this session, or the one it had last. Raises StorageError."""
-        return await self._last(session_key)
+        """Return the session's current or last goal. Raises StorageError."""
+        return await self._load_last(session_key)
 
     # --- for turns
 
     async def recall(self, session_key: str) -> None:
-        """Hold the goal of this session where it waits for somebody: what is said now may be what it waits for. One
-        that was at work is taken up by itself. Never raises.
+        """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
+        goals are recovered elsewhere. Never raises.
         """
-        if session_key in self._held or self._ends():
+        if session_key in self._owned or self._is_stopping():
             return
-        async with self._opening:
+        async with self._lock_for(session_key):
             try:
-                goal = await self._last(session_key)
+                goal = await self._load_last(session_key)
                 if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.told:
                     return
-                held = await self._held_last(session_key)
-            except NanobotError:  # another process has it
+                owned = await self._acquire_last(session_key)
+            except NanobotError:  # owned by another process
                 return
-            if held is not None and held.goal.state not in (GoalState.ASKING, GoalState.WAITING):
-                self._let_go_of_idle(held)
+            if owned is not None and owned.goal.state not in (GoalState.ASKING, GoalState.WAITING):
+                self._release_if_idle(owned)
 
     def note_for(self, message: InboundMessage) -> str:
-        """What a message is told with while a goal is open; a person's word is what one that asks has waited for."""
-        held = self._held.get(message.session_key)
-        if held is None or held.goal.state.is_over:
+        """Return the goal's note for the runtime context of a message. A person's message resumes a goal that waits for
+        an answer.
+        """
+        owned = self._owned.get(message.session_key)
+        if owned is None or owned.goal.state.is_over:
             return ""
-        goal = held.goal
+        goal = owned.goal
         if message.origin is Origin.GOAL:
-            return words.noted(goal)
-        text = words.beside(goal)
-        if message.origin in _PEOPLE and goal.state is GoalState.ASKING:
+            return texts.runtime_note(goal)
+        text = texts.runtime_context(goal)
+        if message.origin in _PERSON_ORIGINS and goal.state is GoalState.ASKING:
             if goal.is_theirs(message):
-                self._go_on(held)
-        elif message.origin in _PEOPLE:
-            held.drive.wake()
+                self._reactivate(owned)
+        elif message.origin in _PERSON_ORIGINS:
+            owned.driver.wake()
         return text
 
-    def told(self, session_key: str) -> list[ChatMessage]:
-        """What an open goal, its note or its question hold of others' words, as rows of no turn."""
-        held = self._held.get(session_key)
-        goal = held.goal if held is not None else None
+    def untrusted_rows(self, session_key: str) -> list[ChatMessage]:
+        """Return the untrusted content of an open goal, its note and its question, as rows of no turn."""
+        owned = self._owned.get(session_key)
+        goal = owned.goal if owned is not None else None
         if goal is None or goal.state.is_over:
             return []
-        asked = (goal.asker, f"{goal.text}\n{goal.check or ''}")
-        noted = (goal.noted, f"{words.noted(goal)}\n{goal.why}")
+        goal_content = (goal.asker, f"{goal.text}\n{goal.check or ''}")
+        note_content = (goal.noted, f"{texts.runtime_note(goal)}\n{goal.why}")
         return [
-            {"role": "tool", "name": "goal", "content": text, "provenance": whose}
-            for whose, text in (asked, noted)
-            if is_outside(whose) and text.strip()
+            {"role": "tool", "name": "goal", "content": text, "provenance": provenance}
+            for provenance, text in (goal_content, note_content)
+            if is_outside(provenance) and text.strip()
         ]
 
     def wants_turn(self, session_key: str) -> bool:
-        """Whether the turn that is about to begin for its goal is still wanted."""
-        held = self._held.get(session_key)
-        return held is None or (held.goal.state is GoalState.ACTIVE and held.goal.claim is None)
+        """Whether the next turn of the session's goal should still run."""
+        owned = self._owned.get(session_key)
+        return owned is None or (owned.goal.state is GoalState.ACTIVE and owned.goal.claim is None)
 
     def used(self, session_key: str, step: StepEnded) -> None:
-        """A model call for the goal of this session has ended."""
-        held = self._held.get(session_key)
-        if held is None:
+        """Count a model call of the session's goal."""
+        owned = self._owned.get(session_key)
+        if owned is None:
             return
-        goal = held.goal
+        goal = owned.goal
         goal.steps += 1
         goal.tokens += step.usage.get("prompt_tokens", 0) + step.usage.get("completion_tokens", 0)
         if step.cost_usd is not None:
             goal.cost_usd = (goal.cost_usd or 0.0) + step.cost_usd
 
-    def why_enough(self, session_key: str) -> str:
-        """Why no further model call may be made for it; empty where one may."""
-        held = self._held.get(session_key)
-        if held is None:
+    def stop_reason(self, session_key: str) -> str:
+        """Return why no further model call is allowed for the goal; empty if one is."""
+        owned = self._owned.get(session_key)
+        if owned is None:
             return ""
-        goal = held.goal
+        goal = owned.goal
         if goal.state is GoalState.STOPPED:
             return "The goal was stopped."
         return f"The goal ends here: {goal.spent}." if goal.spent else ""
 
     def goal_of(self, session_key: str) -> Goal | None:
-        """The goal that this process holds for a session."""
-        held = self._held.get(session_key)
-        return held.goal if held is not None else None
+        """Return the session's goal if this process owns it."""
+        owned = self._owned.get(session_key)
+        return owned.goal if owned is not None else None
 
     # --- for the tool
 
-    async def at_work(self, session_key: str) -> Goal:
-        """The open goal of this session, whose turn speaks of it. Raises NanobotError where there is none here."""
-        held = self._held.get(session_key)
-        if held is None:
-            there = await self._last(session_key)
-            if there is not None and not there.state.is_over:
+    async def open_goal(self, session_key: str) -> Goal:
+        """Return the session's open goal for the `goal` tool. Raises NanobotError if there is none in this process."""
+        owned = self._owned.get(session_key)
+        if owned is None:
+            existing = await self._load_last(session_key)
+            if existing is not None and not existing.state.is_over:
                 raise NanobotError(_ELSEWHERE)
-            raise NanobotError(NONE)
-        if held.goal.state.is_over:
-            raise NanobotError(NONE)
-        held.drive.touched = True
-        return held.goal
+            raise NanobotError(NO_GOAL)
+        if owned.goal.state.is_over:
+            raise NanobotError(NO_GOAL)
+        owned.driver.used_goal_tool = True
+        return owned.goal
 
-    def refuted(self, session_key: str, shown: str) -> None:
-        """Its end was claimed, and a check did not hold, as is said here."""
-        if (held := self._held.get(session_key)) is not None:
-            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
+    def record_failed_check(self, session_key: str, output: str) -> None:
+        """Record the output of a check that failed when the goal was claimed."""
+        if (owned := self._owned.get(session_key)) is not None:
+            owned.driver.failed_check, owned.goal.claim = output, None  # the last claim counts
 
-    def see_through(self, session_key: str) -> None:
-        """Drive it on where nobody does: its end was claimed while it waited."""
-        held = self._held.get(session_key)
-        if held is not None and held.task is None:
-            self._start(held)
+    def ensure_running(self, session_key: str) -> None:
+        """Start driving the goal if it was claimed while it waited."""
+        owned = self._owned.get(session_key)
+        if owned is not None and owned.task is None:
+            self._start(owned)
 
     async def save(self, goal: Goal) -> None:
-        """On the disk, if it takes it: here the goal goes on in any case."""
-        async with self._writing:  # in the order in which it came about
+        """Save the goal. On a storage failure the goal goes on and is saved later."""
+        async with self._save_lock:  # in order
             if goal.id in self._forgotten:
                 return
             try:
@@ -248,199 +271,201 @@ class GoalManager:
                 self._unsaved.discard(goal.id)
             except OSError as error:
                 self._unsaved.add(goal.id)
-                log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
+                log.warning("the progress of goal %s cannot be saved: %s", goal.id, error)
 
-    # --- lives
+    # --- recovery and shutdown
 
-    async def take_up(self, session_key: str | None = None) -> None:
-        """Go on with what lives that ended have left, of one session or of all. Never raises."""
-        async with self._opening:
-            try:
-                found = await asyncio.to_thread(self._left, session_key)
-            except OSError as error:
-                log.warning("the goals of an earlier life cannot be taken up: %s", error)
-                return
-            for goal in found:
-                if self._ends() or goal.session_key in self._held:
+    async def recover(self, session_key: str | None = None) -> None:
+        """Resume the unfinished goals of previous processes, of one session or all. Never raises."""
+        try:
+            goals = await asyncio.to_thread(self._load_unfinished, session_key)
+        except OSError as error:
+            log.warning("unfinished goals cannot be resumed: %s", error)
+            return
+        for goal in goals:
+            async with self._lock_for(goal.session_key):
+                if self._is_stopping() or goal.session_key in self._owned:
                     continue
                 try:
-                    held = await self._held_last(goal.session_key)
-                except NanobotError:  # another process works at it
+                    owned = await self._acquire_last(goal.session_key)
+                except NanobotError:  # owned by another process
                     continue
-                if held is not None and (held.goal.state is GoalState.ACTIVE or not held.goal.told):
-                    self._start(held, taken_up=True)
+                if owned is not None and (owned.goal.state is GoalState.ACTIVE or not owned.goal.told):
+                    self._start(owned, resumed=True)
                 else:
-                    self._let_go_of_ended(held)
+                    self._release_if_over(owned)
 
-    def _left(self, session_key: str | None) -> list[Goal]:
+    def _load_unfinished(self, session_key: str | None) -> list[Goal]:
         if session_key is not None:
-            one = self._store.load(session_key)
-            found = [one] if one is not None else []
+            goal = self._store.load(session_key)
+            goals = [goal] if goal is not None else []
         else:
-            found = self._store.all()
-        return [goal for goal in found if not goal.state.is_over or not goal.told]
+            goals = self._store.all()
+        return [goal for goal in goals if not goal.state.is_over or not goal.told]
 
     async def stop(self, session_key: str, may: Callable[[Goal], bool]) -> Goal | None:
-        """Stop the goal of this session, if one is open and one may; which it was."""
-        held = self._held.get(session_key)
-        if held is None:
-            async with self._opening:
-                goal = await self._last(session_key)
+        """Stop the session's open goal if `may` allows it, and return it."""
+        owned = self._owned.get(session_key)
+        if owned is None:
+            async with self._lock_for(session_key):
+                goal = await self._load_last(session_key)
                 if goal is None or goal.state.is_over:
                     return None
-                held = await self._held_last(session_key)
-                if held is None:
+                owned = await self._acquire_last(session_key)
+                if owned is None:
                     return None
-        goal = held.goal
+        goal = owned.goal
         if goal.state.is_over or not may(goal):
-            self._let_go_of_ended(held)
+            self._release_if_over(owned)
             return None
-        await held.drive.end(GoalState.STOPPED, "the person stopped it")
-        held.drive.wake()
-        if held.task is None:
-            self._let_go_of(held)
+        await owned.driver.end(GoalState.STOPPED, "the person stopped it")
+        owned.driver.wake()
+        if owned.task is None:
+            self._release(owned)
         return goal
 
     async def forget(self, session_key: str) -> Goal | None:
-        """Stop it, and keep nothing of it; which it was. Raises StorageError."""
-        goal = await self.stop(session_key, lambda goal: True) or await self._last(session_key)
-        async with self._writing:
+        """Stop and delete the session's goal, and return it. Raises StorageError."""
+        goal = await self.stop(session_key, lambda goal: True) or await self._load_last(session_key)
+        async with self._save_lock:
             try:
                 await finish(asyncio.to_thread(self._store.forget, session_key))
             except OSError as error:
-                raise refusal("The goal cannot be deleted", error) from error
+                raise storage_error("The goal cannot be deleted", error) from error
             if goal is not None:
                 self._forgotten.add(goal.id)
         return goal
 
-    async def elsewhere(self, session_key: str) -> str:
-        """That another process works at the goal of this session, in a sentence; empty where none does."""
-        if session_key in self._held:
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string."""
+        if session_key in self._owned:
             return ""
-        goal = await self._last(session_key)
+        goal = await self._load_last(session_key)
         if goal is None or goal.state.is_over:
             return ""
-        async with self._opening:
+        async with self._lock_for(session_key):
             try:
-                self._let_go_of_idle(await self._held_last(session_key))
+                self._release_if_idle(await self._acquire_last(session_key))
             except NanobotError as error:
                 return str(error)
         return ""
 
-    async def all_ended(self, session_key: str) -> None:
-        """Wait until none is driven for this session."""
-        while (held := self._held.get(session_key)) is not None and held.task is not None:
-            await asyncio.wait([held.task])
+    async def wait_ended(self, session_key: str) -> None:
+        """Wait until no goal of this session is driven."""
+        while (owned := self._owned.get(session_key)) is not None and owned.task is not None:
+            await asyncio.wait([owned.task])
 
     def titles(self, session_key: str | None = None) -> list[str]:
-        """What is driven for this session, or for any."""
-        driven = [held.goal for held in self._held.values() if held.task is not None]
-        at_work = [goal for goal in driven if goal.state is not GoalState.STOPPED or not goal.told]
-        return [words.title(goal) for goal in at_work if session_key in (None, goal.session_key)]
+        """Return the titles of the goals driven for this session, or for any."""
+        running = [owned.goal for owned in self._owned.values() if owned.task is not None]
+        open_goal = [goal for goal in running if goal.state is not GoalState.STOPPED or not goal.told]
+        return [texts.title(goal) for goal in open_goal if session_key in (None, goal.session_key)]
 
     def close(self) -> None:
-        """nanobot ends: what is driven goes on at the next start."""
+        """Stop driving. Goals continue at the next start."""
         self._closed = True
-        for held in self._held.values():
-            held.drive.wake()
+        for owned in self._owned.values():
+            owned.driver.wake()
 
-    async def let_go(self) -> None:
-        """The last word, once no turn runs any more."""
-        driven = [held.task for held in self._held.values() if held.task is not None]
-        if driven:
-            _, slow = await asyncio.wait(driven, timeout=_STOPS_S)
-            for task in slow:
+    async def wait_closed(self) -> None:
+        """Wait for the drivers and release the locks, after the last turn."""
+        running = [owned.task for owned in self._owned.values() if owned.task is not None]
+        if running:
+            _, unfinished = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
+            for task in unfinished:
                 task.cancel()
-            if slow:
-                await asyncio.wait(slow)
-        for held in [*self._held.values()]:
-            self._let_go_of(held)
+            if unfinished:
+                await asyncio.wait(unfinished)
+        for owned in [*self._owned.values()]:
+            self._release(owned)
 
-    # --- small things
+    # --- helpers
 
-    async def _last(self, session_key: str) -> Goal | None:
-        held = self._held.get(session_key)
-        if held is not None:
-            return held.goal
+    async def _load_last(self, session_key: str) -> Goal | None:
+        owned = self._owned.get(session_key)
+        if owned is not None:
+            return owned.goal
         try:
             return await asyncio.to_thread(self._store.load, session_key)
         except OSError as error:
-            raise refusal("The goal cannot be read", error) from error
+            raise storage_error("The goal cannot be read", error) from error
 
-    async def _hold(self, goal: Goal) -> _Held:
-        """Be the one who works at it. Raises NanobotError where another process does."""
+    async def _acquire(self, goal: Goal) -> _OwnedGoal:
+        """Acquire the goal's lock. Raises NanobotError if another process has it."""
         lock = self._store.lock_of(goal.session_key)
         try:
-            got = await asyncio.to_thread(lock.try_acquire)
+            is_acquired = await asyncio.to_thread(lock.try_acquire)
         except OSError as error:
-            raise refusal("The goal cannot be written down, so it was not begun", error) from error
-        if not got:
+            raise storage_error("The goal cannot be saved, so it was not started", error) from error
+        if not is_acquired:
             raise NanobotError(_ELSEWHERE)
-        drive = Drive(goal, self._turns, self._team, self.save, self._ends, now=lambda: self._clock.now().timestamp())
-        held = self._held[goal.session_key] = _Held(drive, lock)
-        return held
+        driver = GoalDriver(
+            goal, self._turns, self._helpers, self.save, self._is_stopping, now=lambda: self._clock.now().timestamp()
+        )
+        owned = self._owned[goal.session_key] = _OwnedGoal(driver, lock)
+        return owned
 
-    async def _held_last(self, session_key: str) -> _Held | None:
-        """The last goal of this session, held here, as the disk has it once nobody else writes to it; None for none.
+    async def _acquire_last(self, session_key: str) -> _OwnedGoal | None:
+        """Own the session's last goal, reread after acquiring its lock; None if there is none.
 
-        Raises NanobotError where another process works at it, or the disk refuses.
+        Raises NanobotError if another process works on it, or on a storage failure.
         """
-        goal = await self._last(session_key)
-        held = self._held.get(session_key)
-        if held is not None or goal is None:
-            return held
-        held = await self._hold(goal)
+        goal = await self._load_last(session_key)
+        owned = self._owned.get(session_key)
+        if owned is not None or goal is None:
+            return owned
+        owned = await self._acquire(goal)
         try:
             goal = await asyncio.to_thread(self._store.load, session_key)
         except OSError as error:
-            self._let_go_of(held)
-            raise refusal("The goal cannot be read", error) from error
+            self._release(owned)
+            raise storage_error("The goal cannot be read", error) from error
         if goal is None:
-            self._let_go_of(held)
+            self._release(owned)
             return None
-        held.drive.goal = goal  # it may have gone on, or ended, before the other one let go
-        return held
+        owned.driver.goal = goal  # it may have changed before the other process released it
+        return owned
 
-    def _go_on(self, held: _Held) -> None:
-        goal = held.goal
+    def _reactivate(self, owned: _OwnedGoal) -> None:
+        goal = owned.goal
         goal.state, goal.why, goal.ended_at = GoalState.ACTIVE, "", None
         goal.failures = goal.idle = goal.unnoted = 0
         goal.claim, goal.told = None, True
-        held.drive.wake()
-        if held.task is None:
-            self._start(held)
+        owned.driver.wake()
+        if owned.task is None:
+            self._start(owned)
 
-    def _start(self, held: _Held, *, taken_up: bool = False) -> None:
-        held.task = asyncio.create_task(self._drive(held, taken_up), name=f"goal {held.goal.id}")
+    def _start(self, owned: _OwnedGoal, *, resumed: bool = False) -> None:
+        owned.task = asyncio.create_task(self._run_driver(owned, resumed), name=f"goal {owned.goal.id}")
 
-    async def _drive(self, held: _Held, taken_up: bool) -> None:
-        """Its whole way. Never raises."""
+    async def _run_driver(self, owned: _OwnedGoal, resumed: bool) -> None:
+        """Drive the goal to its end. Never raises."""
         try:
-            await held.drive.run(taken_up=taken_up)
-            for _ in range(_MOST_SAVES):  # else the next start would work at it again
-                if held.goal.id not in self._unsaved or self._ends():
+            await owned.driver.run(resumed=resumed)
+            for _ in range(_MAX_SAVE_ATTEMPTS):  # else the next start would resume it
+                if owned.goal.id not in self._unsaved or self._is_stopping():
                     break
-                await asyncio.sleep(self.policy.again_s)
-                await self.save(held.goal)
-        except Exception as error:  # the wall of a goal: it lies on the disk, and waits
-            log.exception("goal %s broke", held.goal.id)
-            await held.drive.broke(error)
+                await asyncio.sleep(self.policy.save_retry_s)
+                await self.save(owned.goal)
+        except Exception as error:  # isolate failures of one goal; its file is intact
+            log.exception("goal %s failed with an internal error", owned.goal.id)
+            await owned.driver.fail(error)
         finally:
-            held.task = None
-            self._let_go_of_ended(held)
+            owned.task = None
+            self._release_if_over(owned)
 
-    def _let_go_of_ended(self, held: _Held | None) -> None:
-        if held is not None and held.goal.state.is_over:
-            self._let_go_of_idle(held)
+    def _release_if_over(self, owned: _OwnedGoal | None) -> None:
+        if owned is not None and owned.goal.state.is_over:
+            self._release_if_idle(owned)
 
-    def _let_go_of_idle(self, held: _Held | None) -> None:
-        if held is not None and held.task is None:
-            self._let_go_of(held)
+    def _release_if_idle(self, owned: _OwnedGoal | None) -> None:
+        if owned is not None and owned.task is None:
+            self._release(owned)
 
-    def _let_go_of(self, held: _Held) -> None:
-        if self._held.get(held.goal.session_key) is held:
-            del self._held[held.goal.session_key]
-        held.lock.release()
+    def _release(self, owned: _OwnedGoal) -> None:
+        if self._owned.get(owned.goal.session_key) is owned:
+            del self._owned[owned.goal.session_key]
+        owned.lock.release()
 
-    def _ends(self) -> bool:
-        return self._closed or self._is_ending()
+    def _is_stopping(self) -> bool:
+        return self._closed or self._is_shutting_down()

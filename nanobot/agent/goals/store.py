@@ -1,6 +1,6 @@
-"""Goals on disk: a small file a session, with the one it works at or has worked at last.
+"""Goals on disk: one small file per session, holding its current or last goal.
 
-Whoever works at it holds the lock beside it; when that process dies the system lets go, and another one may go on.
+The process that works on a goal holds the lock file beside it. The system releases it when the process dies.
 """
 
 import json
@@ -10,56 +10,55 @@ from contextlib import suppress
 from pathlib import Path
 
 from nanobot.agent.goals.goal import Goal
-from nanobot.session.stems import other_stem_of
+from nanobot.session.file_names import hashed_stem
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.text import sound_json
+from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
 
 class GoalStore:
-    """The goals of a bot. Its methods block, and raise OSError where the disk refuses."""
+    """The goals of a bot. Methods block and raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there has ever been a goal."""
         return self._folder.is_dir()
 
     def has(self, session_key: str) -> bool:
-        """Whether this session has ever had one. A stat."""
+        """Whether this session has ever had a goal. Costs one stat."""
         return self._file_of(session_key).is_file()
 
     def load(self, session_key: str) -> Goal | None:
-        """The last goal of this session; None where it never had one. One that cannot be read is put aside."""
+        """Return the session's last goal, or None. An unreadable file is renamed to `.corrupt`."""
         return self._read(self._file_of(session_key))
 
     def save(self, goal: Goal) -> None:
-        """Put it on the disk as it is now."""
         make_private_folder(self._folder)
-        write_atomic(self._file_of(goal.session_key), sound_json(goal.to_json()))
+        write_atomic(self._file_of(goal.session_key), strict_json(goal.to_json()))
 
     def forget(self, session_key: str) -> None:
-        """Delete it. Harmless where there is none."""
+        """Delete the session's goal, if any."""
         self._file_of(session_key).unlink(missing_ok=True)
 
     def all(self) -> list[Goal]:
-        """The goals of all sessions, oldest first."""
-        found = [self._found(path) for path in self._folder.glob("*.json")] if self.is_there else []
-        return sorted((goal for goal in found if goal is not None), key=lambda goal: goal.created_at)
+        """Return the goals of all sessions, oldest first."""
+        goals = [self._read_or_log(path) for path in self._folder.glob("*.json")] if self.exists else []
+        return sorted((goal for goal in goals if goal is not None), key=lambda goal: goal.created_at)
 
     def lock_of(self, session_key: str) -> ProcessLock:
-        """Held by who works at it."""
+        """Return the lock held by the process that works on the session's goal."""
         return ProcessLock(self._file_of(session_key).with_suffix(".lock"))
 
     def _file_of(self, session_key: str) -> Path:
-        return self._folder / f"{other_stem_of(session_key)}.json"
+        return self._folder / f"{hashed_stem(session_key)}.json"
 
-    def _found(self, path: Path) -> Goal | None:
-        """One of many: where the disk refuses it, the others are there all the same."""
+    def _read_or_log(self, path: Path) -> Goal | None:
+        """Read one of several goals. An unreadable one must not hide the others."""
         try:
             return self._read(path)
         except OSError as error:

@@ -1,10 +1,7 @@
-"""One turn, phase by phase: RESTORE, COMMAND, BUILD, RUN, SAVE, RESPOND.
+"""The pipeline of one turn: RESTORE, COMMAND, COMPACT, BUILD, RUN, SAVE, RESPOND.
 
-A phase does its part and names the next. The wall around them turns whatever goes wrong into an outcome: a turn ends
-with a result, always, and its session works on the next message.
-
-A turn that was cut off, by a crash or by nanobot's own end, leaves a checkpoint. It is taken up by a turn that resumes
-it, or by the next message of its session, which then joins it: calls get their results, and what was said goes on.
+Each phase returns the next. Any failure becomes an outcome, so every turn ends with a result. A turn interrupted by a
+crash or a shutdown leaves a checkpoint; a turn that resumes it continues it, or the next message of its session.
 """
 
 import asyncio
@@ -12,64 +9,78 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from nanobot.agent.commands.table import parse_command
 from nanobot.agent.context import with_attachments
-from nanobot.agent.handover import FORGOTTEN, handover_of, told_by_others, with_left_out
-from nanobot.agent.pipeline.hooked import denied, end_seen, let_in
-from nanobot.agent.pipeline.left_over import (
-    MOST_TRIES,
-    TurnKeepsDyingError,
-    answer_of,
+from nanobot.agent.engine.interruption import Interruption, pending_calls
+from nanobot.agent.engine.runner import run
+from nanobot.agent.engine.spec import RunSpec, never_over_budget
+from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.pipeline.hook_adapter import filter_joining, run_message_hooks, run_turn_end_hooks
+from nanobot.agent.pipeline.interrupted import (
+    MAX_ATTEMPTS,
+    RepeatedlyInterruptedError,
+    find_answer,
     is_answer,
     missing_messages,
-    words_of,
+    outcome_text,
 )
-from nanobot.agent.pipeline.watch import Watchdog, let_run
-from nanobot.agent.pipeline.work import Built, Ending, Goals, Parts, Restored, Turn
-from nanobot.agent.run.cut import Cut, open_calls
-from nanobot.agent.run.requests import Remembered
-from nanobot.agent.run.runner import run
-from nanobot.agent.run.spec import RunSpec, never_enough
-from nanobot.agent.session_window import keep_window, open_window
-from nanobot.agent.slash_commands import parse_command
+from nanobot.agent.pipeline.turn import BuiltRequest, RestoredSession, Turn, TurnDeps, TurnEnding, TurnGoals
+from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
+from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.window.requests import LastRequest
+from nanobot.agent.window.storage import open_window, save_window
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
-from nanobot.providers.base import CallContext, calling_for
-from nanobot.security.vault import cleaned, masked
+from nanobot.messages.types import (
+    BACKGROUND_ORIGINS,
+    INTERRUPTED,
+    ChatMessage,
+    Origin,
+    Provenance,
+    least_trusted,
+    text_of,
+)
+from nanobot.providers.base import CallContext, call_context_scope
+from nanobot.security.redaction import redact_all, redact_known
+from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 
 log = logging.getLogger(__name__)
 
-_SESSIONS_REMEMBERED = 64
-_ROWS_REMEMBERED = 2_000
-_PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
-"""The phases that take long enough for many turns at once to be let into them by and by."""
+_MAX_REMEMBERED_SESSIONS = 64
+_MAX_REMEMBERED_ROWS = 2_000
+_PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
+"""Phases expensive enough that many turns at once enter them one by one."""
+_COMPACT_S = 60.0
+"""Time limit of COMPACT: a person waits for the answer meanwhile."""
+_NOTICE_AFTER_S = 10.0
+_COMPACTING = "Moving older messages of this conversation into memory before I answer."
 
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
     TurnOutcome.REFUSED: "(No answer: the message was refused.)",
 }
-_NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
-_GOES_ON_AFRESH = """\
+_UNDELIVERED_ANSWER = "nanobot was interrupted before it could give you this answer:\n{answer}"
+_ROLLED_OVER = """\
 This conversation became {why}, so it goes on in a fresh session. The old one is kept: nanobot sessions show {name}"""
-GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
-COME_BACK = "nanobot is stopping; send the message again later."
+RESUMES_LATER = "nanobot is stopping; this goes on at the next start."
+SEND_AGAIN_LATER = "nanobot is stopping; send the message again later."
 
 
 class Pipeline:
-    """The table of phases."""
+    """Runs turns through their phases."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._remembered: dict[str, Remembered] = {}
+    def __init__(self, deps: TurnDeps) -> None:
+        self._deps = deps
+        self._last_requests: dict[str, LastRequest] = {}
         self._phases: dict[TurnPhase, Callable[[Turn], Awaitable[TurnPhase]]] = {
             TurnPhase.RESTORE: self._restore,
             TurnPhase.COMMAND: self._command,
+            TurnPhase.COMPACT: self._compact,
             TurnPhase.BUILD: self._build,
             TurnPhase.RUN: self._run,
             TurnPhase.SAVE: self._save,
@@ -79,187 +90,224 @@ class Pipeline:
     async def run(self, turn: Turn) -> TurnResult:
         """Run the turn to its end.
 
-        Never raises for a failure of a model, a tool or the disk. Cancelled, it keeps what was said and ends as
-        STOPPED; where `turn.ending` does not say why, the cancel is raised then.
+        Never raises for a failure of a model, a tool or the disk. When cancelled it keeps the text produced so far and
+        ends as STOPPED; CancelledError is re-raised only if `turn.ending` is not set.
         """
-        watchdog = Watchdog(turn, self._parts.patience)
+        watchdog = Watchdog(turn, self._deps.timeouts)
         try:
-            await self._to_its_end(turn, watchdog)
+            await self._run_phases(turn, watchdog)
         except asyncio.CancelledError:
             if turn.ending is None and watchdog.hung is None:
                 raise
-            _take_back_the_cancel()  # a stop came while it ended already: it has ended once, with a result
+            _uncancel()  # the stop came while the turn was ending; it has its result
         finally:
             watchdog.close()
             turn.trace.close()
-        await self._tell_hooks(turn)
+        await self._run_end_hooks(turn)
         return turn.result
 
-    async def _tell_hooks(self, turn: Turn) -> None:
+    async def _run_end_hooks(self, turn: Turn) -> None:
         try:
-            await end_seen(turn)
+            await run_turn_end_hooks(turn)
         except asyncio.CancelledError:
             if turn.ending is None:
                 raise
-            _take_back_the_cancel()  # it has ended once, with a result
+            _uncancel()  # the turn has its result
 
-    async def _to_its_end(self, turn: Turn, watchdog: Watchdog) -> None:
-        """Through all phases, or out of them by the way that fits. A cancel is raised when the turn has ended."""
+    async def _run_phases(self, turn: Turn, watchdog: Watchdog) -> None:
+        """Run all phases; turn failures into an outcome. CancelledError is re-raised after the turn has ended."""
         try:
-            await self._through(turn, TurnPhase.RESTORE)
+            await self._run_from(turn, TurnPhase.RESTORE)
         except asyncio.CancelledError:
             if watchdog.hung is not None:
-                await self._failed(turn, watchdog.hung, str(watchdog.hung))
+                await self._fail(turn, watchdog.hung, str(watchdog.hung))
             else:
-                await self._cancelled(turn)
+                await self._handle_cancel(turn)
             raise
         except (RequestTooLongError, BudgetExceededError) as error:
-            await self._end(turn, TurnOutcome.REFUSED, str(error), type(error).__name__)
+            await self._end_early(turn, TurnOutcome.REFUSED, str(error), error)
         except NanobotError as error:
-            await self._failed(turn, error, str(error))
-        except Exception as error:  # the wall of a turn
-            log.exception("turn %s broke", turn.turn_id)
-            await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
+            await self._fail(turn, error, str(error))
+        except Exception as error:  # one failed turn must not stop the loop
+            log.exception("turn %s failed", turn.turn_id)
+            await self._fail(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
 
-    async def _through(self, turn: Turn, phase: TurnPhase) -> None:
+    async def _run_from(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:
-            if phase in _PACED:
-                await self._parts.pace.step()
+            if phase in _PACED_PHASES:
+                await self._deps.pace.step()
             turn.phase = phase
-            turn.phase_began = turn.progress.last_sign = time.monotonic()
-            following = await self._phases[phase](turn)
+            turn.phase_began = turn.progress.last_activity = time.monotonic()
+            next_phase = await self._phases[phase](turn)
             turn.phase_seconds[phase] = time.monotonic() - turn.phase_began
-            phase = following
+            phase = next_phase
 
     async def _restore(self, turn: Turn) -> TurnPhase:
-        """Hold the session, and see what is left of turns that were cut off."""
+        """Lock and load the session and its checkpoint."""
         key = turn.message.session_key
 
         def waiting() -> None:
             turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
 
-        session = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
-        checkpoint = Checkpoint(self._parts.turns_folder, key)
-        turn.restored = Restored(session, checkpoint, checkpoint.load())
-        turn.scope = self._parts.scope_of(turn.message)
+        session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
+        while session.notices:
+            turn.emit(Notice(text=session.notices.pop(0)))
+        checkpoint = Checkpoint(self._deps.turns_folder, key)
+        turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
+        turn.scope = await asyncio.to_thread(self._deps.scope_of, turn.message)  # may read a whole session file
+        if any(name in session.metadata for name in original_state.METADATA_KEYS):
+            await self._adopt_original_state(turn)
         if not turn.resumes:
             return TurnPhase.COMMAND
-        if turn.restored.left.turn_id == turn.turn_id:
-            turn.checkpoint = checkpoint  # a stop may come before BUILD: what it ends is not taken up again
+        if turn.restored.interrupted.turn_id == turn.turn_id:
+            turn.checkpoint = checkpoint  # so that a stop before BUILD discards it
             return TurnPhase.BUILD
-        turn.ends(TurnOutcome.ANSWERED, "")  # somebody took it up already
+        turn.set_result(TurnOutcome.ANSWERED, "")  # another turn has resumed it already
         return TurnPhase.SAVE
 
+    async def _adopt_original_state(self, turn: Turn) -> None:
+        """Import, once, what the original nanobot left in this session's metadata: finished results, an active goal."""
+        session, goals = turn.session, self._deps.goals
+        rows = original_state.missing_rows(session.metadata, session.get_history())
+        goal = original_state.active_goal(session.metadata)
+        notice = await goals.adopt(turn.message, goal, turn.scope) if goals is not None and goal else ""
+        imported = {
+            name: session.metadata.pop(name) for name in original_state.METADATA_KEYS if name in session.metadata
+        }
+        try:
+            await self._deps.sessions.append(session, *rows)
+        except NanobotError:
+            session.metadata.update(imported)  # the next turn tries again
+            raise
+        if notice:
+            turn.emit(Notice(text=notice))
+
     async def _command(self, turn: Turn) -> TurnPhase:
-        """Answer a word to nanobot. What was cut off waits for the next message, unless it is to be forgotten."""
-        if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN, ()):
-            turn.ends(TurnOutcome.ANSWERED, "")
+        """Answer a slash command. An interrupted turn waits for the next message; `/new` discards it."""
+        if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN_KEY, ()):
+            turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
-        goals, message = self._parts.goals, turn.message
+        goals, message = self._deps.goals, turn.message
         if goals is not None and goals.serves(message) and not goals.is_wanted(message):
-            turn.ends(TurnOutcome.ANSWERED, "")
+            turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
-        commands, command = self._parts.commands, parse_command(turn.message.content)
+        commands, command = self._deps.commands, parse_command(turn.message.content)
         if command is None:
             if goals is not None:
                 await goals.recall(message.session_key)
-            return TurnPhase.BUILD
-        assert turn.restored is not None  # noqa: S101 RESTORE made it
+            return TurnPhase.COMPACT
+        assert turn.restored is not None  # noqa: S101 set by RESTORE
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
         text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
-        turn.ends(TurnOutcome.ANSWERED, text)
+        turn.set_result(TurnOutcome.ANSWERED, text)
         return TurnPhase.SAVE
 
+    async def _compact(self, turn: Turn) -> TurnPhase:
+        """Move old messages into memory, within a time limit; an unfinished consolidation changes nothing."""
+        notice = asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, turn.emit, Notice(text=_COMPACTING))
+        try:
+            async with asyncio.timeout(_COMPACT_S):
+                await self._deps.compact(turn.session)
+        except TimeoutError:
+            log.warning("turn %s: compacting the session took more than %g s and was stopped", turn.turn_id, _COMPACT_S)
+        finally:
+            notice.cancel()
+        return TurnPhase.BUILD
+
     async def _build(self, turn: Turn) -> TurnPhase:
-        """Keep the message before any model is asked, with the context that is sent with it."""
-        assert turn.restored is not None  # noqa: S101 RESTORE made it
+        """Store the message and its runtime context, before any model call, and prepare the request."""
+        assert turn.restored is not None  # noqa: S101 set by RESTORE
         turn.for_model = True
-        if not turn.resumes and (why_not := await denied(turn, turn.message)) is not None:
-            turn.ends(TurnOutcome.REFUSED, why_not, "HookDenied")
+        if not turn.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
+            turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
             return TurnPhase.SAVE
         turn.trace.heard(turn.message.content)
-        session, left = turn.restored.session, turn.restored.left
+        session, interrupted = turn.restored.session, turn.restored.interrupted
         turn.checkpoint = turn.restored.checkpoint
-        if not left and (why := self._parts.roll_over.why(session, self._parts.clock.now())):
-            name = await self._parts.roll_over.begin_afresh(self._parts.sessions, session, why)
+        if not interrupted and (reason := self._deps.roll_over.reason(session, self._deps.clock.now())):
+            name = await self._deps.roll_over.start_fresh(self._deps.sessions, session, reason)
             if name is not None:
-                turn.emit(Notice(text=_GOES_ON_AFRESH.format(why=why, name=name)))
+                turn.emit(Notice(text=_ROLLED_OVER.format(why=reason, name=name)))
         history = session.get_history()
-        if left.started is None and (calls := open_calls(history)):
-            # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
+        if interrupted.started is None and (calls := pending_calls(history)):
+            # not recorded which of them started: assume all, also if this turn is interrupted too
             await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
-        turn.checkpoint.session_has(session.message_count)
-        answer = answer_of(history, left.turn_id) if left else None
-        if answer is not None and turn.resumes:  # the crash came between the answer and the end
-            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, words_of(history))
+        turn.checkpoint.set_message_count(session.message_count)
+        answer = find_answer(history, interrupted.turn_id) if interrupted else None
+        if answer is not None and turn.resumes:  # the crash came after the answer was stored
+            turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
             return TurnPhase.SAVE
         if answer is not None:
-            turn.emit(Notice(text=_NOT_GIVEN.format(answer=words_of(history))))
-        if left.text.strip() and left.after == session.message_count:
-            said: ChatMessage = {
+            turn.emit(Notice(text=_UNDELIVERED_ANSWER.format(answer=outcome_text(history))))
+        if interrupted.text.strip() and interrupted.after == session.message_count:
+            partial_row: ChatMessage = {
                 "role": "assistant",
-                "content": left.text,
+                "content": interrupted.text,
                 "error": INTERRUPTED,
-                "turn_id": left.turn_id,
+                "turn_id": interrupted.turn_id,
             }
-            await self._record(turn, said)
+            await self._record(turn, partial_row)
             history = session.get_history()
-        missing = missing_messages(history, left) if left else []
-        turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]
+        missing = missing_messages(history, interrupted) if interrupted else []
+        turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
         if not turn.resumes:
-            turn.joining.append(self._row_of(turn, turn.message, history))
-        elif left.tries >= MOST_TRIES:
-            raise TurnKeepsDyingError(left.tries)
-        if turn.joins_early and not turn.resumes:
-            await self._take_along(turn)
-        if not open_calls(history):
-            await self._keep_joining(turn)
+            turn.pending_rows.append(self._user_row(turn, turn.message, history))
+        elif interrupted.tries >= MAX_ATTEMPTS:
+            raise RepeatedlyInterruptedError(interrupted.tries)
+        if turn.joins_at_start and not turn.resumes:
+            await self._accept_waiting(turn)
+        if not pending_calls(history):
+            await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        model = await self._parts.models.get(turn.model or session.metadata.get("model"))
+        model = await self._deps.models.get(turn.model or session.metadata.get("model"))
         model.provider.prepare()
-        await self._parts.tools.refresh()
-        for text in self._parts.news_of(turn.session.key):
+        await self._deps.tools.refresh()
+        for text in self._deps.take_notices(turn.session.key):
             turn.emit(Notice(text=text))
-        turn.built = Built(model, rows, window)
+        turn.built = BuiltRequest(model, rows, window)
         return TurnPhase.RUN
 
     async def _run(self, turn: Turn) -> TurnPhase:
-        parts, message = self._parts, turn.message
+        deps, message = self._deps, turn.message
         restored, built, checkpoint = turn.restored, turn.built, turn.checkpoint
-        assert restored is not None and built is not None and checkpoint is not None  # noqa: S101 made by now
+        assert restored is not None and built is not None and checkpoint is not None  # noqa: S101 set by BUILD
 
         async def record(row: ChatMessage) -> None:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
             await self._record(turn, row)
 
+        def on_partial_text(text: str) -> None:
+            turn.progress.last_activity = time.monotonic()  # text withheld by redaction causes no event
+            checkpoint.partial(text)
+
         first = turn.session.message_count - len(built.history)
 
-        async def joining() -> list[ChatMessage]:
+        async def take_joining() -> list[ChatMessage]:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
-            await self._take_along(turn)
-            return await finish(self._keep_joining(turn))
+            await self._accept_waiting(turn)
+            return await finish(self._store_pending_rows(turn))
 
         spec = RunSpec(
             model=built.model,
-            system=masked(
-                parts.prompt.build_system_prompt(
-                    self._earlier(turn, first + built.window.start),
+            system=redact_known(
+                deps.prompt.build_system_prompt(
+                    self._session_summary(turn, first + built.window.start),
                     scope=turn.scope,
                     began=turn.session.created_at.date(),
                 )
             ),
             history=built.history,
-            tools=parts.tools,
+            tools=deps.tools.snapshot(),
             context=ToolContext(
                 session_key=message.session_key,
                 address=message.address,
                 turn_id=turn.turn_id,
-                workspace=parts.workspace,
-                clock=parts.clock,
+                workspace=deps.workspace,
+                clock=deps.clock,
                 asker=message.provenance,
                 origin=message.origin,
                 sender_id=message.sender_id,
@@ -270,24 +318,27 @@ class Pipeline:
             ),
             emit=turn.emit,
             record=record,
-            partial=checkpoint.partial,
-            calls_start=checkpoint.calls_start,
-            joining=joining,
-            cut=Cut(restored.left.started) if turn.resumes or open_calls(built.history) else None,
+            on_partial_text=on_partial_text,
+            on_calls_start=checkpoint.calls_start,
+            joining=take_joining,
+            interruption=Interruption(restored.interrupted.started)
+            if turn.resumes or pending_calls(built.history)
+            else None,
             window=built.window,
-            keep_window=lambda window: keep_window(turn.session, first, window),
-            remembered=self._remembered_of(turn.session.key),
-            hooks=parts.hooks,
-            hook_wall=turn.hook_wall,
-            told=[
-                *told_by_others(turn.session.metadata, turn.session.key, turn.scope),
-                *(parts.goals.told(message) if parts.goals is not None else ()),
+            save_window_state=lambda window: save_window(turn.session, first, window),
+            last_request=self._last_request_of(turn.session.key),
+            hooks=tuple(deps.hooks),
+            hook_runner=turn.hook_runner,
+            untrusted_rows=[
+                *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
+                *(deps.goals.told(message) if deps.goals is not None else ()),
             ],
-            enough=self._enough_of(turn),
+            stop_reason=self._stop_check(turn),
+            review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
         )
         turn.trace.runs(spec)
-        with calling_for(_call_context(turn, parts.goals)):
-            result = await let_run(turn, run(spec), parts.patience.letting_go)
+        with call_context_scope(_call_context(turn, deps.goals)):
+            result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
         turn.result = TurnResult(
             result.outcome,
             result.text,
@@ -296,41 +347,42 @@ class Pipeline:
             dict(result.usage),
             result.cost_usd,
             joined=turn.joined,
+            retryable=result.retryable,
         )
         return TurnPhase.SAVE
 
-    def _earlier(self, turn: Turn, shown_from: int) -> str:
-        """What the session remembers of messages that are not shown: the model's note, or that there is none."""
-        session, note = turn.session, handover_of(turn.session.metadata)
-        if not self._parts.failures_of(session.key):
-            return note
-        return with_left_out(note, shown_from - session.last_consolidated)
+    def _session_summary(self, turn: Turn, shown_from: int) -> str:
+        """The session summary, with a warning if messages left the window and could not be summarised."""
+        session, summary = turn.session, session_summary(turn.session.metadata)
+        if not self._deps.failure_count(session.key):
+            return summary
+        return add_omitted_note(summary, shown_from - session.last_consolidated)
 
-    def _enough_of(self, turn: Turn) -> Callable[[], str]:
-        """Says before each model call why it is enough, for a turn that works for a goal."""
-        goals, message = self._parts.goals, turn.message
+    def _stop_check(self, turn: Turn) -> Callable[[], str]:
+        """Called before each model call of a goal's turn: why no further one may be made."""
+        goals, message = self._deps.goals, turn.message
         if goals is None or not goals.serves(message):
-            return never_enough
-        return lambda: goals.why_enough(message)
+            return never_over_budget
+        return lambda: goals.stop_reason(message)
 
-    def _remembered_of(self, session_key: str) -> Remembered:
-        """What was found out about the rows of the sessions that ran last."""
-        found = self._remembered.pop(session_key, None) or Remembered()
-        rows = sum(len(one.legal) for one in self._remembered.values())
-        for key in list(self._remembered):
-            if len(self._remembered) < _SESSIONS_REMEMBERED and rows <= _ROWS_REMEMBERED:
+    def _last_request_of(self, session_key: str) -> LastRequest:
+        """Cached data about the session's last request, for the most recently used sessions."""
+        last_request = self._last_requests.pop(session_key, None) or LastRequest()
+        rows = sum(len(item.legal) for item in self._last_requests.values())
+        for key in list(self._last_requests):
+            if len(self._last_requests) < _MAX_REMEMBERED_SESSIONS and rows <= _MAX_REMEMBERED_ROWS:
                 break
-            rows -= len(self._remembered.pop(key).legal)
-        self._remembered[session_key] = found
-        return found
+            rows -= len(self._last_requests.pop(key).legal)
+        self._last_requests[session_key] = last_request
+        return last_request
 
     async def _save(self, turn: Turn) -> TurnPhase:
-        """Everything is on disk already; let go of the session."""
+        """Release the session; its rows are on disk already."""
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
         if turn.restored is not None:
-            self._parts.saved(turn.session, turn.scope)
+            self._deps.saved(turn.session, turn.scope)
         return TurnPhase.RESPOND
 
     async def _respond(self, turn: Turn) -> TurnPhase:
@@ -350,43 +402,44 @@ class Pipeline:
         )
         return TurnPhase.DONE
 
-    async def _cancelled(self, turn: Turn) -> None:
-        if turn.ending is Ending.INTERRUPT:
-            is_judged = turn.checkpoint is not None or not turn.for_model  # before, hooks are asked and nothing is kept
-            is_begun = TurnPhase.COMMAND in turn.phase_seconds and is_judged
-            kept = turn.resumes or turn.message.journal_key is not None or is_begun
-            turn.ends(TurnOutcome.STOPPED, GOES_ON_LATER if kept else COME_BACK, later=kept)
-            await finish(self._leave_for_later(turn))
+    async def _handle_cancel(self, turn: Turn) -> None:
+        if turn.ending is TurnEnding.INTERRUPT:
+            passed_hooks = turn.checkpoint is not None or not turn.for_model  # before that, nothing is stored
+            has_begun = TurnPhase.COMMAND in turn.phase_seconds and turn.phase is not TurnPhase.COMPACT and passed_hooks
+            later = turn.resumes or turn.message.journal_key is not None or has_begun
+            turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
+            await finish(self._interrupt(turn))
         else:
-            await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
+            await self._end_early(turn, TurnOutcome.STOPPED, self._partial_answer(turn))
 
-    async def _leave_for_later(self, turn: Turn) -> None:
-        """nanobot ends: let go of the session, and leave the checkpoint to the next start."""
+    async def _interrupt(self, turn: Turn) -> None:
+        """nanobot stops: release the session and keep the checkpoint for the next start."""
         if turn.checkpoint is not None:
             turn.checkpoint.close()
         await turn.resources.aclose()
         await self._respond(turn)
 
-    async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
-        text, vitals = cleaned(text), self._parts.vitals
-        vitals.last_error = text
+    async def _fail(self, turn: Turn, error: Exception, text: str) -> None:
+        text, status = redact_all(text), self._deps.status
+        status.last_error = text
         if isinstance(error, ProviderError):
-            vitals.model_error = text
-        await self._end(turn, TurnOutcome.FAILED, text, type(error).__name__)
+            status.model_error = text
+        await self._end_early(turn, TurnOutcome.FAILED, text, error)
 
-    async def _end(self, turn: Turn, outcome: TurnOutcome, text: str, error: str | None = None) -> None:
-        """The way out for turns that did not come to RESPOND by themselves."""
+    async def _end_early(self, turn: Turn, outcome: TurnOutcome, text: str, error: Exception | None = None) -> None:
+        """End a turn that did not reach SAVE by itself."""
         if turn.message.plainly and outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
             text = f"{turn.message.plainly}\n\n({text})"
-        turn.ends(outcome, text, error)
-        await finish(self._close(turn, outcome))
+        name = type(error).__name__ if error is not None else None
+        turn.set_result(outcome, text, name, retryable=getattr(error, "retryable", True))
+        await finish(self._store_end(turn, outcome))
 
-    async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
-        """Where the model gave no answer, keep one of ours, so that roles alternate and the prefix stays."""
+    async def _store_end(self, turn: Turn, outcome: TurnOutcome) -> None:
+        """If the model gave no answer, store a placeholder, so that roles alternate and the prefix stays the same."""
         try:
-            if turn.left_unsaid.strip():
-                await self._record(turn, {"role": "assistant", "content": turn.left_unsaid, "error": INTERRUPTED})
-            await self._keep_joining(turn)
+            if turn.unsaved_text.strip():
+                await self._record(turn, {"role": "assistant", "content": turn.unsaved_text, "error": INTERRUPTED})
+            await self._store_pending_rows(turn)
             history = turn.session.get_history() if turn.restored is not None else []
             last = history[-1] if history else None
             if last is not None and last.get("turn_id") == turn.turn_id and not is_answer(last):
@@ -397,57 +450,62 @@ class Pipeline:
                 }
                 if turn.result.text:
                     row["told"] = turn.result.text
+                if not turn.result.retryable:
+                    row["retryable"] = False
                 await self._record(turn, row)
         except NanobotError as error:
-            log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
-        await self._through(turn, TurnPhase.SAVE)
+            log.warning("turn %s: cannot store its end: %s", turn.turn_id, error)
+        await self._run_from(turn, TurnPhase.SAVE)
 
-    async def _take_along(self, turn: Turn) -> None:
-        """Let messages that wait join the turn, as many as may."""
-        more = turn.waiting(turn.most_joining - turn.joined)
-        turn.joined += len(more)
-        if more:
+    async def _accept_waiting(self, turn: Turn) -> None:
+        """Let waiting messages join the turn, up to its limit."""
+        messages = turn.waiting(turn.max_joining - turn.joined)
+        turn.joined += len(messages)
+        if messages:
             history = turn.session.get_history()
-            await let_in(turn, more, lambda message: turn.joining.append(self._row_of(turn, message, history)))
+            await filter_joining(
+                turn, messages, lambda message: turn.pending_rows.append(self._user_row(turn, message, history))
+            )
 
-    async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
-        """The rows that waited for a boundary are part of the session now."""
-        rows, turn.joining = turn.joining, []
+    async def _store_pending_rows(self, turn: Turn) -> list[ChatMessage]:
+        """Store the rows that waited for a boundary, and return them."""
+        rows, turn.pending_rows = turn.pending_rows, []
         for row in rows:
             await self._record(turn, row)
         return rows
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
         if row["role"] == "assistant":
-            _mask(row)
+            _redact_row(row)
         if row.get("tool_calls") and turn.checkpoint is not None:
-            turn.checkpoint.step_begins()
-        row.setdefault("timestamp", timestamp(self._parts.clock))
+            turn.checkpoint.start_step()
+        row.setdefault("timestamp", timestamp(self._deps.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
-        await self._parts.sessions.append(turn.session, row)
+        await self._deps.sessions.append(turn.session, row)
         if turn.checkpoint is not None:
-            turn.checkpoint.session_has(turn.session.message_count)
+            turn.checkpoint.set_message_count(turn.session.message_count)
 
-    def _row_of(
+    def _user_row(
         self, turn: Turn, message: InboundMessage, history: Sequence[ChatMessage], turn_id: str = ""
     ) -> ChatMessage:
-        """A person's message as the session keeps it, with the context that is sent beside it."""
-        parts = self._parts
-        told = parts.goals.told(message) if parts.goals is not None else ()  # before the note: that may be an answer
-        goal = parts.goals.note_for(message) if parts.goals is not None else ""
-        context = parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
+        """The message as stored in the session, with its runtime context."""
+        deps = self._deps
+        # before `note_for`, which may consume an answer
+        untrusted = deps.goals.told(message) if deps.goals is not None else ()
+        goal = deps.goals.note_for(message) if deps.goals is not None else ""
+        context = deps.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
-            "runtime_context": masked(context),
+            "runtime_context": redact_known(context),
             "sender_id": message.sender_id,
             "origin": message.origin,
             "provenance": message.provenance,
             "turn_id": turn_id or turn.turn_id,
         }
-        if told:
-            row["context_provenance"] = least_trusted(one["provenance"] for one in told)
+        if untrusted:
+            row["context_provenance"] = least_trusted(item["provenance"] for item in untrusted)
         if message.media:
             row["media"] = list(message.media)
         if message.in_group:
@@ -458,40 +516,41 @@ class Pipeline:
             row["inbound"] = message.journal_key
         return row
 
-    def _said(self, turn: Turn) -> str:
-        """What the model had said when the turn was stopped."""
+    def _partial_answer(self, turn: Turn) -> str:
+        """The text that the model had produced when the turn was stopped."""
         if turn.restored is None:
             return ""
-        mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
-        said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
-        return "\n\n".join(text for text in said if text)
+        rows = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
+        texts = [text_of(row["content"]) for row in rows if row["role"] == "assistant"]
+        return "\n\n".join(text for text in texts if text)
 
 
-def _mask(row: ChatMessage) -> None:
-    """Whatever a model made of what it saw, no secret of ours is kept."""
+def _redact_row(row: ChatMessage) -> None:
+    """Redact configured secrets in model output before it is stored."""
     if isinstance(row["content"], str):
-        row["content"] = masked(row["content"])
-    if thought := row.get("reasoning_content"):
-        row["reasoning_content"] = masked(thought)
+        row["content"] = redact_known(row["content"])
+    if reasoning := row.get("reasoning_content"):
+        row["reasoning_content"] = redact_known(reasoning)
     for call in row.get("tool_calls", ()):
-        call["function"]["arguments"] = masked(call["function"]["arguments"])
+        call["function"]["arguments"] = redact_known(call["function"]["arguments"])
 
 
-def _take_back_the_cancel() -> None:
-    """The cancel has said what it had to say: the turn ends with a result."""
+def _uncancel() -> None:
+    """Clear the cancellation: the turn has ended with a result."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
-_CAUSES = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
-"""Origins that the ledger tells apart; the rest are turns that a person asked for."""
+def _is_reviewed(message: InboundMessage) -> bool:
+    """Whether the answer is sent to somebody: a goal has its own review, and a quiet job sends none."""
+    return message.origin is not Origin.GOAL and (message.origin is Origin.HEARTBEAT or not message.quiet)
 
 
-def _call_context(turn: Turn, goals: Goals | None) -> CallContext:
-    message, emit = turn.message, turn.emit  # this one: of a run that is left behind nothing is heard
+def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
+    message, emit = turn.message, turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
     return CallContext(
-        message.origin if message.origin in _CAUSES else "turn",
+        message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
         message.session_key,
         turn.turn_id,
         goal=goals is not None and goals.serves(message),

@@ -1,6 +1,6 @@
-"""A session that has become too large or too old goes to the archive, and a fresh one goes on where it stood.
+"""Roll-over: archive a session that is too large or too old and continue in a fresh one.
 
-What was said last stands at the head of the fresh one, as a word of ours to the model; the old one is found by search.
+The fresh session begins with a note to the model that quotes the last turns; session_search finds the archived one.
 """
 
 import asyncio
@@ -9,39 +9,39 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from nanobot.agent.run.cut import open_calls
+from nanobot.agent.engine.interruption import pending_calls
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
-from nanobot.security.vault import masked
+from nanobot.security.redaction import redact_known
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip
 
-_TURNS = 6
-"""Of the old session, told in the fresh one."""
-_MOST_CHARS = 1_200
-"""Of one of these messages."""
+_RECENT_TURNS = 6
+"""Turns of the old session quoted in the fresh one."""
+_MAX_CHARS = 1_200
+"""Limit of each quoted message."""
 _NOTE = """\
 This conversation became {why} and goes on in a fresh session. The old one is {name}; session_search finds what was \
-said in it. What was said last, for you to go on from, nothing of it to be done again:"""
+said in it. The last messages, as context only; do not act on them again:"""
 
 
-async def _nobody(session_key: str, path: Path) -> None:
-    """Nobody wants to hear of it."""
+async def _ignore(session_key: str, path: Path) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class RollOver:
-    """When a session is too large or too old, and what is done then. Zero: never."""
+    """Limits of a session's size and age; 0 disables one."""
 
     max_bytes: int = 0
     max_days: int = 0
-    archived: Callable[[str, Path], Awaitable[None]] = _nobody
-    """Told of a session and where its old file lies now."""
+    archived: Callable[[str, Path], Awaitable[None]] = _ignore
+    """Called with the session key and the path of the archived file."""
 
-    def why(self, session: Session, now: datetime) -> str:
-        """Why it is to begin afresh, in a word; empty where it is not."""
+    def reason(self, session: Session, now: datetime) -> str:
+        """Why the session must roll over ("long" or "old"); empty if it need not."""
         stored = session.stored.print if session.stored is not None else None
         if stored is None:
             return ""
@@ -50,13 +50,13 @@ class RollOver:
         age = now.replace(tzinfo=None) - session.created_at
         return "old" if self.max_days and age > timedelta(days=self.max_days) else ""
 
-    async def begin_afresh(self, sessions: SessionManager, session: Session, why: str) -> str | None:
-        """Put a held session away and go on with a fresh one of the same key; the name of the old one's file.
+    async def start_fresh(self, sessions: SessionManager, session: Session, reason: str) -> str | None:
+        """Archive a locked session and continue it empty under the same key. Return the archived file's stem.
 
-        None where that cannot be done: while a call waits for its result, or the disk refuses. Then all is as it was.
+        Return None, and change nothing, while a call waits for its result or if the file cannot be moved.
         """
         history = session.get_history()
-        if open_calls(history):
+        if pending_calls(history):
             return None
         metadata = {name: value for name, value in session.metadata.items() if name != "window"}
         try:
@@ -67,27 +67,26 @@ class RollOver:
             return None
         session.metadata = metadata
         if rows := _last_turns(history):
-            await sessions.append(session, _note_of(rows, _NOTE.format(why=why, name=path.stem)))
+            await sessions.append(session, _note_row(rows, _NOTE.format(why=reason, name=path.stem)))
         await self.archived(session.key, path)
         return path.stem
 
 
 def _last_turns(history: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """What people and the model said in the last turns."""
-    said = [row for row in history if row["role"] in ("user", "assistant") and shown_text(row).strip()]
-    begins = [at for at, row in enumerate(said) if row["role"] == "user"][-_TURNS:]
-    return said[begins[0] :] if begins else []
+    messages = [row for row in history if row["role"] in ("user", "assistant") and shown_text(row).strip()]
+    starts = [index for index, row in enumerate(messages) if row["role"] == "user"][-_RECENT_TURNS:]
+    return messages[starts[0] :] if starts else []
 
 
-def _note_of(rows: Sequence[ChatMessage], head: str) -> ChatMessage:
-    lines = [f"[{str(row.get('timestamp', ''))[:16]}] {row['role']}: {_cut(shown_text(row))}" for row in rows]
+def _note_row(rows: Sequence[ChatMessage], head: str) -> ChatMessage:
+    lines = [f"[{str(row.get('timestamp', ''))[:16]}] {row['role']}: {_clip(shown_text(row))}" for row in rows]
     return {
         "role": "user",
-        "content": masked("\n".join([head, *lines])),
+        "content": redact_known("\n".join([head, *lines])),
         "origin": Origin.SYSTEM,
         "provenance": least_trusted(row.get("provenance", "owner") for row in rows),
     }
 
 
-def _cut(text: str) -> str:
-    return clip(text.strip(), _MOST_CHARS)
+def _clip(text: str) -> str:
+    return clip(text.strip(), _MAX_CHARS)

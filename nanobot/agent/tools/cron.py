@@ -1,26 +1,30 @@
-"""The `cron` tool: reminders and jobs, made, listed, switched and removed by the agent.
-
-It knows nothing of stores and calendars: what it asks for goes through a port, which answers in words for the model.
-"""
+"""The `cron` tool: the agent creates, lists, switches and removes reminders and jobs."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
 from nanobot.agent.tools.schema import boolean, number, string, takes
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.types import Origin, Provenance
-from nanobot.security.vault import masked
+from nanobot.security.redaction import redact_known
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
-_MAKES_WORK = ("add", "enable", "run")
-_NAMES_A_JOB = ("remove", "enable", "disable", "run")
+_CREATES_RUNS = ("add", "enable", "run")
+_MIN_INTERVAL_S = 60
+"""Shortest interval of a job that a model creates: each run calls a model."""
+_CRON_FIELDS = 5
+"""A sixth one would be seconds."""
+_MAX_UNASKED = 50
+"""With this many jobs, each further one needs approval."""
+_NEEDS_JOB_ID = ("remove", "enable", "disable", "run")
 
 
-class Jobs(Protocol):
-    """The jobs. Each method answers in words; a refusal is a NanobotError that says what would be right."""
+class JobBackend(Protocol):
+    """Manages jobs. Methods return text for the model; a refusal is a NanobotError that says what would be right."""
 
     async def add(
         self,
@@ -40,86 +44,115 @@ class Jobs(Protocol):
         provenance: str,
         asked_by: str | None,
     ) -> str:
-        """Make a job; its target is fixed from here on. `asked_by` is who wrote, as the channel says."""
+        """Create a job; its target is fixed from here on. `asked_by` is the sender, as the channel reports it."""
+        ...
+
+    async def count(self) -> int:
+        """Return the number of jobs."""
         ...
 
     async def list(self, chat: str = "") -> str:
-        """All of them; of a chat, as `channel:chat_id`, only its own."""
+        """List all jobs, or only those of a chat (`channel:chat_id`)."""
         ...
 
     async def remove(self, job_id: str, chat: str = "") -> str:
-        """Take one away."""
+        """Remove a job."""
         ...
 
     async def enable(self, job_id: str, enabled: bool, chat: str = "") -> str:
-        """Switch one on or off."""
+        """Switch a job on or off."""
         ...
 
     async def run(self, job_id: str, chat: str = "") -> str:
-        """Have one run soon; returns at once."""
+        """Schedule a run soon; return at once."""
         ...
 
 
-class CronTool(Tool):
-    """Jobs that run later, in turns of their own."""
+_SCHEDULES = frozenset({"every_seconds", "cron_expr", "at"})
 
+
+def _schedule_parameter(schedule: object) -> str:
+    """Return the parameter that a schedule belongs to."""
+    text = str(schedule).strip()
+    if text.replace(".", "", 1).isdigit():
+        return "every_seconds"
+    return "cron_expr" if len(text.split()) >= 5 or text.startswith("@") else "at"
+
+
+class CronTool(Tool):
     name = "cron"
     description = (
-        "Reminders and recurring jobs. add takes message, said to you when due, and one of at, every_seconds, "
-        "cron_expr; your answer then goes to this chat."
+        "Reminders and recurring jobs. add takes a message, given to you when the job is due, and exactly one of at, "
+        "every_seconds, cron_expr; your answer then is sent to this chat."
     )
     parameters = takes(
         "action",
-        action=string(enum=list(ACTIONS)),
-        message=string("What to do then"),
-        name=string(),
-        every_seconds=number(minimum=1),
-        cron_expr=string("Like 0 9 * * 1-5"),
-        tz=string("IANA zone (default: the user's)"),
-        at=string("Once, like 2026-12-24T18:00"),
-        deliver=boolean("false: send nothing"),
+        action=string("What to do with jobs", enum=list(ACTIONS)),
+        message=string("What to do or to say when the job is due, complete in itself"),
+        name=string("Short name of the job"),
+        every_seconds=number(minimum=_MIN_INTERVAL_S),
+        cron_expr=string("Cron expression such as 0 9 * * 1-5 (minute hour day month weekday)"),
+        tz=string("IANA time zone such as Europe/Berlin (default: the user's)"),
+        at=string("Once, at an ISO date and time such as 2026-12-24T18:00, in tz"),
+        deliver=boolean("false: run the job but send nothing"),
         notify=string(
-            "on_change: if the answer differs; on_alert: if something is to be told",
+            "When to send the answer; on_change: if it differs, on_alert: if there is something to report",
             enum=["always", "on_change", "on_alert", "never"],
         ),
-        job_id=string(),
+        job_id=string("remove, enable, disable, run: id of the job, as list shows it"),
     )
     effect = Effect.ONCE
+    touches = Touches.JOB
 
-    def __init__(self, open_jobs: Callable[[], Jobs]) -> None:
-        """`open_jobs` is asked when the tool is used first: most turns need no calendar."""
+    def __init__(self, open_jobs: Callable[[], JobBackend]) -> None:
+        """`open_jobs` is called when the tool is first used: most turns need no jobs."""
         self._open_jobs = open_jobs
 
     @cached_property
-    def _jobs(self) -> Jobs:
+    def _jobs(self) -> JobBackend:
         return self._open_jobs()
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """A job, by what it is to do, or by what is done to it; a look at the list reaches for nothing."""
+    def translate(self, params: dict[str, Any]) -> dict[str, Any]:
+        """`description` is a job's name or message; `schedule` is a cron expression, a time or seconds."""
+        arguments = dict(params)
+        description, schedule = arguments.pop("description", None), arguments.pop("schedule", None)
+        if description:
+            arguments.setdefault("name" if arguments.get("message") else "message", description)
+        if schedule is not None and not _SCHEDULES & arguments.keys():
+            arguments[_schedule_parameter(schedule)] = schedule
+        return arguments
+
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Declare the job by its message or by what is done to it; listing declares nothing."""
         action = str(arguments.get("action"))
         if action == "list":
             return ()
         target = arguments.get("message") if action == "add" else arguments.get("job_id")
-        return (Reach(ReachKind.JOB, f"{action} {target or ''}".strip()),)
+        count = 0
+        if action == "add":
+            with suppress(NanobotError):  # the store cannot be read: `execute` reports it
+                count = await self._jobs.count()
+        too_many, detail = count >= _MAX_UNASKED, f"there are {count} jobs already"
+        return (Access(AccessKind.JOB, f"{action} {target or ''}".strip(), too_many, detail if too_many else ""),)
 
     async def execute(
-        self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **wanted: Any
+        self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **options: Any
     ) -> ToolResult:
-        """Do it. Cancelling leaves the store as it was or with the change whole."""
-        if ctx is not None and ctx.origin is Origin.CRON and action in _MAKES_WORK:
+        """Run the action. Cancelling leaves the store unchanged or with the whole change."""
+        if ctx is not None and ctx.origin is Origin.CRON and action in _CREATES_RUNS:
             return ToolResult.failed(
-                f"A job may not {action} jobs: it would breed. Say in your answer what you would have scheduled."
+                f"A job may not {action} jobs: they would multiply. Say in your answer what you would have scheduled."
             )
-        if action in _NAMES_A_JOB and not job_id:
+        if action in _NEEDS_JOB_ID and not job_id:
             return ToolResult.failed(f"{action} needs job_id. `list` shows the jobs with their ids.")
         try:
-            return ToolResult(await self._answer(action, job_id or "", ctx, wanted))
+            return ToolResult(await self._run_action(action, job_id or "", ctx, options))
         except NanobotError as error:
             return ToolResult.failed(str(error))
 
-    async def _answer(self, action: str, job_id: str, ctx: ToolContext | None, wanted: dict[str, Any]) -> str:
+    async def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
         if action == "add":
-            return await self._add(ctx, **wanted)
+            return await self._add(ctx, **options)
         chat = ctx.scope.chat if ctx is not None else ""
         if action == "remove":
             return await self._jobs.remove(job_id, chat)
@@ -139,23 +172,25 @@ class CronTool(Tool):
         deliver: bool = True,
         notify: str | None = None,
     ) -> str:
-        """The chat that asks is the target, thread included.
+        """Create a job for the chat that asks, thread included.
 
-        The job is trusted as little as the words it came of: those of this turn, and those that its message repeats.
-        What an older turn has read is no part of it, or no job made after a look at the web could do anything.
+        It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content
+        of older turns does not count, or no job created after a web search could do anything.
         """
-        here = ctx.address if ctx is not None else None
+        if cron_expr is not None and len(cron_expr.split()) > _CRON_FIELDS:
+            raise UsageError("cron_expr has five fields, from minute to weekday: no job runs more than once a minute.")
+        address = ctx.address if ctx is not None else None
         return await self._jobs.add(
-            message=masked(message),
-            name=name and masked(name),
+            message=redact_known(message),
+            name=name and redact_known(name),
             every_seconds=every_seconds,
             cron_expr=cron_expr,
             at=at,
             tz=tz,
             deliver=deliver,
-            channel=here.channel if here is not None else None,
-            to=here.chat_id if here is not None else None,
-            thread_id=here.thread_id if here is not None else None,
+            channel=address.channel if address is not None else None,
+            to=address.chat_id if address is not None else None,
+            thread_id=address.thread_id if address is not None else None,
             session_key=ctx.session_key if ctx is not None else None,
             notify=notify,
             provenance=ctx.entered if ctx is not None else Provenance.OWNER,

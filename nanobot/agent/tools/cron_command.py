@@ -1,6 +1,6 @@
-"""`nanobot cron ...` as the call of the cron tool it means.
+"""Converts a `nanobot cron ...` command into a call of the cron tool.
 
-Old AGENTS.md files teach it, and are never overwritten. The words are those of `nanobot cron --help`.
+Old AGENTS.md files teach the command, and are never overwritten. The options are those of `nanobot cron --help`.
 """
 
 import re
@@ -20,12 +20,12 @@ _VALUES = {
 _FLAGS = {"-d": True, "--deliver": True, "--no-deliver": False}
 _ACTIONS = {"add": "add", "list": "list", "ls": "list", "remove": "remove", "rm": "remove", "enable": "enable",
             "disable": "disable", "run": "run"}  # fmt: skip
-_WITH_JOB = ("remove", "enable", "disable", "run")
-_SILENT = ("-a", "--all", "-f", "--force", "--json", "--disable")
+_NEEDS_JOB = ("remove", "enable", "disable", "run")
+_IGNORED = ("-a", "--all", "-f", "--force", "--json", "--disable")
 
 
 def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
-    """The arguments of the cron tool; None where these words are no such command."""
+    """Return the arguments of the cron tool; None if these words are no such command."""
     rest = list(words)
     while rest and re.fullmatch(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)", rest[0]):
         rest.pop(0)
@@ -34,7 +34,7 @@ def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
     action = _ACTIONS.get(rest[2])
     if action is None:
         return None
-    wanted: dict[str, Any] = {"action": action}
+    arguments: dict[str, Any] = {"action": action}
     rest = rest[3:]
     while rest:
         word, equals, value = rest.pop(0).partition("=")
@@ -44,18 +44,18 @@ def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
                     return None
                 value = rest.pop(0)
             if name := _VALUES[word]:
-                wanted[name] = _number(value) if name == "every_seconds" else value
+                arguments[name] = _number(value) if name == "every_seconds" else value
         elif word in _FLAGS:
-            wanted["deliver"] = _FLAGS[word]
-        elif word in _SILENT:
+            arguments["deliver"] = _FLAGS[word]
+        elif word in _IGNORED:
             continue
-        elif action in _WITH_JOB and not word.startswith("-") and "job_id" not in wanted:
-            wanted["job_id"] = word
+        elif action in _NEEDS_JOB and not word.startswith("-") and "job_id" not in arguments:
+            arguments["job_id"] = word
         else:
             return None
     if action == "enable" and "--disable" in words:
-        wanted["action"] = "disable"
-    return wanted
+        arguments["action"] = "disable"
+    return arguments
 
 
 def _number(value: str) -> float | str:

@@ -1,10 +1,10 @@
-"""What read_file runs to read a PDF or an Office document: its text, printed page by page.
+"""The child process in which read_file reads a PDF or an Office document: prints its text page by page.
 
-Run as a script in a child process of its own, with the open file as its stdin: a document that is made to never end, or
-to fill the memory, ends this process and nothing else. It has no path, and opens no other file of the user's.
+Runs as a script with the open file as its stdin: a document made to never end or to fill the memory ends this process
+only. It gets no path and opens no other file of the user.
 
 Prints lines of JSON: `{"unit", "total"}`, then `{"text"}` for each page, sheet or slide as it is read; or `{"error"}`,
-or `{"missing"}` where no reader is installed.
+or `{"missing"}` if no reader is installed.
 """
 
 import json
@@ -15,27 +15,27 @@ from zipfile import BadZipFile, ZipFile
 
 _CPU_S = 20
 _MEMORY = 1024 * 1024 * 1024
-_MOST_UNPACKED = 300 * 1024 * 1024
-_MOST_CHARS_OF_A_SHEET = 500_000
-_MOST_COLUMNS = 60
-_LONGEST_CELL = 500
+_MAX_UNPACKED = 300 * 1024 * 1024
+_MAX_SHEET_CHARS = 500_000
+_MAX_COLUMNS = 60
+_MAX_CELL_CHARS = 500
 
 _Pages = Iterator[str]
 
 
-class _RefusedError(Exception):
-    """The document cannot be read. The text says why."""
+class _UnreadableError(Exception):
+    """The text says why the document cannot be read."""
 
 
 def _limit() -> None:
-    """Where the host can, see to it that no document takes all of it."""
+    """Limit CPU time, memory and file size, if the host can."""
     try:
         import resource
     except ImportError:
         return
-    for what, most in ((resource.RLIMIT_CPU, _CPU_S), (resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, 0)):
-        hard = resource.getrlimit(what)[1]
-        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    for limit, value in ((resource.RLIMIT_CPU, _CPU_S), (resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, 0)):
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _pdf(file: BinaryIO) -> tuple[int, _Pages]:
@@ -43,10 +43,10 @@ def _pdf(file: BinaryIO) -> tuple[int, _Pages]:
 
     from pypdf import PdfReader
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it tells of every odd byte
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it reports every odd byte
     reader = PdfReader(file)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise _RefusedError("it is encrypted: ask for the password, and open it with exec (qpdf --decrypt)")
+        raise _UnreadableError("it is encrypted: ask for the password, and open it with exec (qpdf --decrypt)")
     pages = reader.pages
     return len(pages), (page.extract_text() for page in pages)
 
@@ -55,7 +55,7 @@ def _docx(file: BinaryIO) -> tuple[int, _Pages]:
     import docx
     from docx.table import Table
 
-    def words() -> Iterator[str]:
+    def blocks() -> Iterator[str]:
         for block in docx.Document(file).iter_inner_content():
             if isinstance(block, Table):
                 yield from (" | ".join(cell.text.strip() for cell in row.cells) for row in block.rows)
@@ -66,7 +66,7 @@ def _docx(file: BinaryIO) -> tuple[int, _Pages]:
                 heading = "#" * int(level) + " " if style.startswith("Heading ") and level.isdigit() else ""
                 yield heading + block.text
 
-    return 1, iter(["\n".join(words())])
+    return 1, iter(["\n".join(blocks())])
 
 
 def _xlsx(file: BinaryIO) -> tuple[int, _Pages]:
@@ -74,19 +74,19 @@ def _xlsx(file: BinaryIO) -> tuple[int, _Pages]:
 
     from openpyxl import load_workbook
 
-    warnings.simplefilter("ignore")  # of parts it does not know
+    warnings.simplefilter("ignore")  # about parts it does not know
     book = load_workbook(file, read_only=True, data_only=True)
 
     def sheets() -> Iterator[str]:
         for sheet in book.worksheets:
-            room, lines = _MOST_CHARS_OF_A_SHEET, [f"[{sheet.title}]"]
-            for number, row in enumerate(sheet.iter_rows(values_only=True, max_col=_MOST_COLUMNS), 1):
-                cells = ["" if value is None else str(value)[:_LONGEST_CELL] for value in row]
+            remaining, lines = _MAX_SHEET_CHARS, [f"[{sheet.title}]"]
+            for number, row in enumerate(sheet.iter_rows(values_only=True, max_col=_MAX_COLUMNS), 1):
+                cells = ["" if value is None else str(value)[:_MAX_CELL_CHARS] for value in row]
                 if not any(cells):
                     continue
                 line = f"{number}\t" + "\t".join(cells).rstrip("\t").replace("\n", " ")
-                room -= len(line)
-                if room < 0:
+                remaining -= len(line)
+                if remaining < 0:
                     lines.append(f"(cut at row {number})")
                     break
                 lines.append(line)
@@ -100,7 +100,7 @@ def _pptx(file: BinaryIO) -> tuple[int, _Pages]:
 
     slides = list(Presentation(file).slides)
 
-    def words() -> Iterator[str]:
+    def texts() -> Iterator[str]:
         for slide in slides:
             parts = []
             for shape in slide.shapes:
@@ -112,7 +112,7 @@ def _pptx(file: BinaryIO) -> tuple[int, _Pages]:
                 parts.append(f"(notes) {notes.text}")
             yield "\n".join(part for part in parts if part.strip())
 
-    return len(slides), words()
+    return len(slides), texts()
 
 
 _READERS: dict[str, tuple[str, Callable[[BinaryIO], tuple[int, _Pages]]]] = {
@@ -124,15 +124,15 @@ _READERS: dict[str, tuple[str, Callable[[BinaryIO], tuple[int, _Pages]]]] = {
 
 
 def _check_unpacked(file: BinaryIO) -> None:
-    """A ZIP that unpacks to very much is refused before anybody unpacks it."""
+    """Refuse a ZIP that unpacks to very much, before unpacking it."""
     with ZipFile(file) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > _MOST_UNPACKED:
-            raise _RefusedError(f"it unpacks to more than {_MOST_UNPACKED >> 20} MB")
+        if sum(entry.file_size for entry in archive.infolist()) > _MAX_UNPACKED:
+            raise _UnreadableError(f"it unpacks to more than {_MAX_UNPACKED >> 20} MB")
     file.seek(0)
 
 
-def _tell(told: dict[str, object]) -> None:
-    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
+def _print_json(message: dict[str, object]) -> None:
+    sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -141,26 +141,26 @@ def _read(kind: str, file: BinaryIO) -> None:
     if kind != "pdf":
         _check_unpacked(file)
     total, pages = reader(file)
-    _tell({"unit": unit, "total": total})
+    _print_json({"unit": unit, "total": total})
     for page in pages:
-        _tell({"text": page.strip()})
+        _print_json({"text": page.strip()})
 
 
 def main(kind: str) -> None:
-    """Read and print. A failure is told too."""
+    """Read and print. Failures are printed too."""
     _limit()
     try:
         _read(kind, sys.stdin.buffer)
     except ImportError:
-        _tell({"missing": True})
-    except _RefusedError as error:
-        _tell({"error": str(error)})
+        _print_json({"missing": True})
+    except _UnreadableError as error:
+        _print_json({"error": str(error)})
     except MemoryError:
-        _tell({"error": "it takes too much memory to read"})
+        _print_json({"error": "it takes too much memory to read"})
     except BadZipFile:
-        _tell({"error": "it is damaged or not whole: get it anew"})
-    except Exception as error:  # a reader of hostile bytes raises whatever it likes, in words that may be the file's
-        _tell({"error": f"it is damaged or of a kind that cannot be read ({type(error).__name__})"})
+        _print_json({"error": "it is damaged or incomplete: get it anew"})
+    except Exception as error:  # a reader of hostile bytes may raise anything, with text that may be the file's
+        _print_json({"error": f"it is damaged or of a kind that cannot be read ({type(error).__name__})"})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PDF and Office documents as text, read by a child process (`document_child`) that a hostile one may kill."""
+"""PDF and Office documents as text, read by a child process (`document_child`) to contain hostile ones."""
 
 import asyncio
 import json
@@ -11,14 +11,14 @@ from typing import BinaryIO
 from nanobot.agent.tools.base import ToolResult
 from nanobot.utils.extras import install_command
 from nanobot.utils.processes import child_process
-from nanobot.utils.text import counted, human_size
+from nanobot.utils.text import count_noun, human_size
 
 _CHILD = Path(__file__).with_name("document_child.py")
-_LARGEST = 64 * 1024 * 1024
-_MOST_TEXT = 4 * 1024 * 1024
-_PIECE = 64 * 1024
-_REMEMBERED = 4
-_PARTS = {"word/document.xml": "docx", "xl/workbook.xml": "xlsx", "ppt/presentation.xml": "pptx"}
+_MAX_FILE_BYTES = 64 * 1024 * 1024
+_MAX_TEXT = 4 * 1024 * 1024
+_CHUNK = 64 * 1024
+_MAX_CACHED = 4
+_MARKER_FILES = {"word/document.xml": "docx", "xl/workbook.xml": "xlsx", "ppt/presentation.xml": "pptx"}
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 KINDS = {
     "pdf": "a PDF document",
@@ -30,7 +30,7 @@ KINDS = {
 
 
 def document_kind(file: BinaryIO) -> str | None:
-    """What kind of document an open file is, by what is in it; None for anything else. Leaves it at its beginning."""
+    """Detect a document's kind by its content; None for anything else. Leaves the file at its beginning."""
     head = file.read(1024)
     file.seek(0)
     if head.startswith(_OLD_OFFICE):
@@ -39,7 +39,7 @@ def document_kind(file: BinaryIO) -> str | None:
         return "pdf"
     if not head.startswith(b"PK\x03\x04"):
         return None
-    from zipfile import BadZipFile, ZipFile  # 8 ms that only who reads one waits for
+    from zipfile import BadZipFile, ZipFile  # 8 ms, only if a ZIP is read
 
     try:
         with ZipFile(file) as archive:
@@ -47,70 +47,70 @@ def document_kind(file: BinaryIO) -> str | None:
     except (BadZipFile, OSError, ValueError, NotImplementedError):
         names = set()
     file.seek(0)
-    return next((kind for part, kind in _PARTS.items() if part in names), None)
+    return next((kind for part, kind in _MARKER_FILES.items() if part in names), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The text of a document, marked page by page, and what a reader should know of it."""
+    """The text of a document, with a line before each page, and a remark for the reader."""
 
     text: str
     remark: str
 
 
 class Documents:
-    """Reads documents, and remembers the last few: who reads on asks for the same one again."""
+    """Reads documents, and caches the last few: reading on asks for the same one again."""
 
-    def __init__(self, time_s: float = 30.0) -> None:
-        self._time_s = time_s
-        self._read: dict[tuple[int, int, int, int], Document] = {}
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        self._timeout_s = timeout_s
+        self._cache: dict[tuple[int, int, int, int], Document] = {}
 
     async def text(self, path: str, file: BinaryIO, kind: str) -> Document | ToolResult:
-        """All of its text; or why there is none, for a model. Cancelling leaves no child."""
-        found = os.fstat(file.fileno())
-        key = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-        document = self._read.pop(key, None)
+        """Return all text, or for a model why there is none. Cancelling leaves no child process."""
+        stat = os.fstat(file.fileno())
+        key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        document = self._cache.pop(key, None)
         if document is None:
-            what = f"{path} is {KINDS[kind]} of {human_size(found.st_size)}"
+            description = f"{path} is {KINDS[kind]} of {human_size(stat.st_size)}"
             if kind == "old":
                 return ToolResult.failed(
-                    f"{what}, in the old binary format or encrypted. Convert it with exec "
+                    f"{description}, in the old binary format or encrypted. Convert it with exec "
                     "(libreoffice --headless --convert-to), or ask for it in another format."
                 )
-            if found.st_size > _LARGEST:
-                return ToolResult.failed(f"{what}, too large to read. Take it apart with exec first.")
-            reading = _Reading()
-            problem = await self._run(file, kind, reading)
-            if problem and not reading.pages:
-                return ToolResult.failed(f"{what}, but {problem}.")
-            document = reading.document(problem)
-        self._read[key] = document
-        while len(self._read) > _REMEMBERED:
-            del self._read[next(iter(self._read))]
+            if stat.st_size > _MAX_FILE_BYTES:
+                return ToolResult.failed(f"{description}, too large to read. Split it with exec first.")
+            output = _ChildOutput()
+            problem = await self._run(file, kind, output)
+            if problem and not output.pages:
+                return ToolResult.failed(f"{description}, but {problem}.")
+            document = output.document(problem)
+        self._cache[key] = document
+        while len(self._cache) > _MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
         return document
 
-    async def _run(self, file: BinaryIO, kind: str, reading: "_Reading") -> str | None:
-        """Have it read. Why not all of it was, if so."""
+    async def _run(self, file: BinaryIO, kind: str, output: "_ChildOutput") -> str | None:
+        """Read the document in a child process. Return why it was not read to its end, if so."""
         argv = [sys.executable, "-I", str(_CHILD), kind]
         env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
         try:
-            async with asyncio.timeout(self._time_s):
+            async with asyncio.timeout(self._timeout_s):
                 async with child_process(argv, cwd=_CHILD.parent, env=env, stdin=file.fileno()) as child:
-                    held = b""
-                    while piece := await child.stdout.read(_PIECE):
-                        *lines, held = (held + piece).split(b"\n")
+                    rest = b""
+                    while chunk := await child.stdout.read(_CHUNK):
+                        *lines, rest = (rest + chunk).split(b"\n")
                         for line in lines:
-                            if (problem := reading.take(line)) is not None:
+                            if (problem := output.add_line(line)) is not None:
                                 return problem
-                        if len(held) > _MOST_TEXT:
+                        if len(rest) > _MAX_TEXT:
                             return "it has more text than can be read at once"
         except TimeoutError:
-            return f"reading it took longer than {self._time_s:g} s and was stopped"
-        return None if reading.whole else "reading it took too much time or memory and was stopped"
+            return f"reading it took longer than {self._timeout_s:g} s and was stopped"
+        return None if output.is_complete else "reading it took too much time or memory and was stopped"
 
 
-class _Reading:
-    """What the child has told so far."""
+class _ChildOutput:
+    """What the child process has printed so far."""
 
     def __init__(self) -> None:
         self.pages: list[str] = []
@@ -119,32 +119,31 @@ class _Reading:
         self._size = 0
 
     @property
-    def whole(self) -> bool:
-        """Whether all pages came."""
+    def is_complete(self) -> bool:
         return bool(self._unit) and len(self.pages) >= self._total
 
-    def take(self, line: bytes) -> str | None:
-        """One line of the child. Why no more is wanted, if so."""
-        told = json.loads(line)
-        if "missing" in told:
+    def add_line(self, line: bytes) -> str | None:
+        """Process one line of the child. Return why no more is wanted, if so."""
+        message = json.loads(line)
+        if "missing" in message:
             return f"no reader is installed here: {install_command('docs')}. Tell the owner"
-        if "error" in told:
-            return str(told["error"])
-        if "unit" in told:
-            self._unit, self._total = told["unit"], told["total"]
+        if "error" in message:
+            return str(message["error"])
+        if "unit" in message:
+            self._unit, self._total = message["unit"], message["total"]
             return None
-        self.pages.append(told["text"])
-        self._size += len(told["text"])
-        return "it has more text than can be read at once" if self._size > _MOST_TEXT and not self.whole else None
+        self.pages.append(message["text"])
+        self._size += len(message["text"])
+        return "it has more text than can be read at once" if self._size > _MAX_TEXT and not self.is_complete else None
 
     def document(self, problem: str | None) -> Document:
-        """All that came, with a mark before each page."""
+        """Return all pages that came, with a line before each."""
         if self._unit == "document":
             text = "\n".join(self.pages)
         else:
-            marked = (f"--- {self._unit} {at} of {self._total} ---\n{page}" for at, page in enumerate(self.pages, 1))
-            text = "\n\n".join(marked)
-        remarks = [] if self._unit == "document" else [f"{counted(self._total, self._unit)}."]
+            pages = (f"--- {self._unit} {at} of {self._total} ---\n{page}" for at, page in enumerate(self.pages, 1))
+            text = "\n\n".join(pages)
+        remarks = [] if self._unit == "document" else [f"{count_noun(self._total, self._unit)}."]
         if not any(self.pages):
             remarks.append("There is no text in it: it may be scanned.")
         if problem:

@@ -1,6 +1,6 @@
-"""What grep runs where ripgrep is not installed: the same search, the same rows, by the standard library alone.
+"""The fallback search of grep if ripgrep is not installed: the same rows, with the standard library alone.
 
-Run as a script in a child process of its own, so that an expression that never ends can be killed. Rows are those of
+Runs as a script in a child process, so that an expression that never ends can be killed. Rows are those of
 `rg --null --line-number`: path, NUL, number, `:` for a match or `-` for context, the line; `--` between groups.
 """
 
@@ -17,33 +17,32 @@ _SNIFFED = 8 * 1024
 
 
 def files_below(
-    look: Callable[[str], Iterable[tuple[str, bool]]], noise: Collection[str], skip: Collection[str] = ()
+    list_folder: Callable[[str], Iterable[tuple[str, bool]]], skipped_names: Collection[str], skip: Collection[str] = ()
 ) -> Iterator[str]:
-    """Paths of all plain files below a folder, relative to it, in order of their names.
+    """Yield the paths of all plain files below a folder, relative to it, sorted by name.
 
-    `look` tells the names in a folder, by its relative path, and which are folders; what is neither folder nor plain
-    file it leaves out. Not into folders of the names in `noise`, wherever they are; nor to what `skip` names by its
-    relative path.
+    `list_folder` returns names and whether each is a folder, by relative path; it omits what is neither folder nor
+    plain file. Folders named in `skipped_names` are not entered anywhere; relative paths in `skip` are left out.
     """
-    waiting = [""]
-    while waiting:
-        place = waiting.pop()
-        if place and not place.endswith("/"):
-            yield place
+    pending = [""]
+    while pending:
+        path = pending.pop()
+        if path and not path.endswith("/"):
+            yield path
             continue
         try:
-            entries = sorted(look(place), reverse=True)
+            entries = sorted(list_folder(path), reverse=True)
         except OSError:
             continue
         for name, is_dir in entries:
-            if f"{place}{name}" in skip or (is_dir and name in noise):
+            if f"{path}{name}" in skip or (is_dir and name in skipped_names):
                 continue
-            waiting.append(f"{place}{name}/" if is_dir else f"{place}{name}")
+            pending.append(f"{path}{name}/" if is_dir else f"{path}{name}")
 
 
-def _look(place: str) -> Iterator[tuple[str, bool]]:
-    """Links are not followed."""
-    with os.scandir(place or ".") as entries:
+def _list_folder(path: str) -> Iterator[tuple[str, bool]]:
+    """List a folder; links are left out."""
+    with os.scandir(path or ".") as entries:
         for entry in entries:
             try:
                 if (is_dir := entry.is_dir(follow_symlinks=False)) or entry.is_file(follow_symlinks=False):
@@ -53,52 +52,52 @@ def _look(place: str) -> Iterator[tuple[str, bool]]:
 
 
 def regex_of_glob(glob: str) -> str:
-    """A glob as an expression for a whole relative path. Without a `/` it is about the name, in any folder."""
+    """Return a regular expression for a whole relative path. A glob without `/` matches the name in any folder."""
     glob = glob.replace("\\", "/").removeprefix("./") if os.sep == "\\" else glob.removeprefix("./")
     if "/" not in glob.rstrip("/"):
         glob = f"**/{glob}"
     glob = glob.removeprefix("/")
     if glob.endswith("/"):
         glob += "**"
-    out, depth, at = [], 0, 0
-    while at < len(glob):
-        rest = glob[at:]
-        character = glob[at]
-        if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
+    out, depth, position = [], 0, 0
+    while position < len(glob):
+        rest = glob[position:]
+        character = glob[position]
+        if rest.startswith("**/") and (position == 0 or glob[position - 1] == "/"):
             out.append("(?:[^/]+/)*")
-            at += 3
-        elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
+            position += 3
+        elif rest == "**" and (position == 0 or glob[position - 1] == "/"):
             out.append(".+")
-            at += 2
+            position += 2
         elif character == "*":
             out.append("[^/]*")
-            at += 1
+            position += 1
         elif character == "?":
             out.append("[^/]")
-            at += 1
-        elif character == "[" and (end := glob.find("]", at + 2)) > 0:
-            inside = glob[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            out.append(f"(?!/)[{'^' + inside[1:] if inside[0] in '!^' else inside}]")
-            at = end + 1
+            position += 1
+        elif character == "[" and (end := glob.find("]", position + 2)) > 0:
+            characters = glob[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            out.append(f"(?!/)[{'^' + characters[1:] if characters[0] in '!^' else characters}]")
+            position = end + 1
         elif character == "{" and "}" in rest:
             out.append("(?:")
             depth += 1
-            at += 1
+            position += 1
         elif character == "," and depth:
             out.append("|")
-            at += 1
+            position += 1
         elif character == "}" and depth:
             out.append(")")
             depth -= 1
-            at += 1
+            position += 1
         else:
             out.append(re.escape(character))
-            at += 1
+            position += 1
     return "(?s:" + "".join(out) + ")"
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
-    """The lines of a text file, from its beginning; none where it is binary."""
+    """Yield the lines of a text file, from its beginning; none if it is binary."""
     head = file.read(_SNIFFED)
     encoding = "utf-8-sig"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -107,28 +106,28 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
         return
     file.seek(0)
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    held = ""
+    rest = ""
     while data := file.read(_CHUNK):
         if encoding == "utf-8-sig" and b"\0" in data:
             return
-        *lines, held = (held + decoder.decode(data)).split("\n")
+        *lines, rest = (rest + decoder.decode(data)).split("\n")
         yield from (line.removesuffix("\r") for line in lines)
-    if held:
-        yield held.removesuffix("\r")
+    if rest:
+        yield rest.removesuffix("\r")
 
 
-def _search(path: str, wanted: "re.Pattern[str]", context: int) -> Iterator[str]:
-    """The rows of one file."""
+def _search(path: str, regex: "re.Pattern[str]", context: int) -> Iterator[str]:
+    """Yield the rows of one file."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
-        yield from _rows(path, lines_of(file), wanted, context)
+        yield from _rows(path, lines_of(file), regex, context)
 
 
-def _rows(path: str, lines: Iterable[str], wanted: "re.Pattern[str]", context: int) -> Iterator[str]:
+def _rows(path: str, lines: Iterable[str], regex: "re.Pattern[str]", context: int) -> Iterator[str]:
     before: deque[tuple[int, str]] = deque(maxlen=context)
     last_match = last_row = 0
     for number, line in enumerate(lines, 1):
-        if wanted.search(line):
+        if regex.search(line):
             first = before[0][0] if before else number
             if context and last_row and first > last_row + 1:
                 yield "--"
@@ -145,31 +144,33 @@ def _rows(path: str, lines: Iterable[str], wanted: "re.Pattern[str]", context: i
 
 
 def main(arguments: list[str]) -> int:
-    """Search; 0 where something was found, 1 where nothing was, 2 where the search makes no sense."""
-    pattern, target, ignore_case, context, glob, noise, skip = arguments
+    """Run the search. Return 0 if there were matches, 1 if not, 2 if the pattern is invalid."""
+    pattern, target, ignore_case, context, glob, skipped_names, skip = arguments
     try:
-        wanted = re.compile(pattern, re.IGNORECASE if ignore_case == "1" else 0)
+        regex = re.compile(pattern, re.IGNORECASE if ignore_case == "1" else 0)
     except (re.error, RecursionError, OverflowError) as error:
-        sys.stderr.write(f"{pattern!r} is no regular expression ({error}). Escape special characters, or set literal.")
+        sys.stderr.write(
+            f"{pattern!r} is not a valid regular expression ({error}). Escape special characters, or set literal."
+        )
         return 2
-    fits = re.compile(regex_of_glob(glob)) if glob else None
-    files = files_below(_look, noise.split(","), skip.split("\n")) if target == "." else iter([target])
+    glob_regex = re.compile(regex_of_glob(glob)) if glob else None
+    files = files_below(_list_folder, skipped_names.split(","), skip.split("\n")) if target == "." else iter([target])
     out = sys.stdout.buffer
-    found = False
+    has_matches = False
     for path in files:
-        if fits is not None and not fits.fullmatch(path):
+        if glob_regex is not None and not glob_regex.fullmatch(path):
             continue
-        separator = found and context != "0"
+        separator = has_matches and context != "0"
         try:
-            for row in _search(path, wanted, int(context)):
+            for row in _search(path, regex, int(context)):
                 if separator:
                     out.write(b"--\n")
-                separator, found = False, True
+                separator, has_matches = False, True
                 out.write(row.encode(errors="surrogateescape") + b"\n")
         except OSError:
             continue
         out.flush()
-    return 0 if found else 1
+    return 0 if has_matches else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rows of a search as they come: made into lines for a model, and checked against the files they are from."""
+"""Output rows of a search: formatted for a model, and verified against the files they are from."""
 
 import os
 import re
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nanobot.agent.tools import grep_child
-from nanobot.security.opening import Opener
-from nanobot.security.paths import PathDeniedError
-from nanobot.utils.text import clip_line, counted
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathDeniedError
+from nanobot.utils.text import clip_line, count_noun
 
 ROW_BYTES = 64 * 1024
-"""Of a longer row the end is dropped."""
+"""The end of a longer row is dropped."""
 _LINE_CHARS = 400
 _RESULT_CHARS = 15_000
 _ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """A row as the search told it, and the line made of it."""
+class _Row:
+    """A row as the search printed it, and the line made of it."""
 
     file: str
     number: int
@@ -30,12 +30,12 @@ class _Taken:
     line: str
 
 
-class Rows:
-    """Rows of a search as they come, until there are enough."""
+class GrepRows:
+    """Collects the rows of a search until there are enough."""
 
     def __init__(self, shown_root: str, root: Path, files_only: bool, max_results: int) -> None:
-        self.taken: list[_Taken | None] = []
-        """None where something was left out between two rows."""
+        self.rows: list[_Row | None] = []
+        """None if something was left out between two rows."""
         self.notes: list[str] = []
         self._shown_root = shown_root
         self._root = root
@@ -47,56 +47,55 @@ class Rows:
 
     @property
     def files(self) -> set[Path]:
-        """Where the rows were found."""
-        return {self._root} | {self._root / one.file for one in self.taken if one is not None}
+        """The searched folder and all files with rows."""
+        return {self._root} | {self._root / row.file for row in self.rows if row is not None}
 
-    def take(self, row: str) -> bool:
-        """One row of output. False once no more are wanted."""
+    def add(self, row: str) -> bool:
+        """Add one row of output. Return False once no more are wanted."""
         match = _ROW.fullmatch(row)
         if match is None:
-            if row == "--" and not self._files_only and self.taken:
-                self.taken.append(None)
+            if row == "--" and not self._files_only and self.rows:
+                self.rows.append(None)
             return True
-        found = match["path"].removeprefix("./").removeprefix(".\\")
+        file = match["path"].removeprefix("./").removeprefix(".\\")
         is_match = match["mark"] == ":"
-        new_file = found != self._last_file
+        new_file = file != self._last_file
         if is_match and (new_file or not self._files_only):
             if self._matches == self._max or self._chars > _RESULT_CHARS:
-                what = "file" if self._files_only else "match"
-                said = counted(self._matches, what, "files" if self._files_only else "matches")
-                self.notes.append(f"There are more than these {said}: narrow the search or raise max_results.")
+                count = count_noun(self._matches, *(("file", "files") if self._files_only else ("match", "matches")))
+                self.notes.append(f"There are more than these {count}: narrow the search or raise max_results.")
                 return False
             self._matches += 1
-        name = shown_path(self._root, self._shown_root, found)
-        self._last_file = found
+        name = display_path(self._root, self._shown_root, file)
+        self._last_file = file
         if new_file or not self._files_only:
             rest = f"{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
             line = name if self._files_only else f"{name}{rest}"
-            self.taken.append(_Taken(found, int(match["number"]), match["text"], line))
+            self.rows.append(_Row(file, int(match["number"]), match["text"], line))
             self._chars += len(line) + 1
         return True
 
-    def as_they_stand(self, files: Opener, deadline: float) -> list[str]:
-        """The lines that are in their files when those are opened as every file is.
+    def verified_lines(self, files: Opener, deadline: float) -> list[str]:
+        """Return the lines that their files have when opened under the path policy.
 
-        The program that searched follows paths by itself: what it found behind a link that came in between, or under
-        a second name of a secret, is not told.
+        The search program follows paths by itself: what it finds behind a link that was just created, or under a second
+        name of a secret, is left out.
         """
         lines: list[str] = []
-        held = _Held(files, self._root, deadline)
-        for one in self.taken:
-            if one is None:
+        open_file = _OpenFile(files, self._root, deadline)
+        for row in self.rows:
+            if row is None:
                 lines += ["--"] if lines and lines[-1] != "--" else []
-            elif held.has(one):
-                lines.append(one.line)
-        held.close()
-        if left_out := sum(one is not None for one in self.taken) - sum(line != "--" for line in lines):
-            self.notes.append(f"{counted(left_out, 'row')} left out: not readable, or changed meanwhile.")
+            elif open_file.contains(row):
+                lines.append(row.line)
+        open_file.close()
+        if left_out := sum(row is not None for row in self.rows) - sum(line != "--" for line in lines):
+            self.notes.append(f"{count_noun(left_out, 'row')} left out: not readable, or changed meanwhile.")
         return lines
 
 
-class _Held:
-    """The file that rows were found in, read along once from its beginning."""
+class _OpenFile:
+    """The file of the present rows, read once from its beginning."""
 
     def __init__(self, files: Opener, root: Path, deadline: float) -> None:
         self._files = files
@@ -108,8 +107,8 @@ class _Held:
         self._number = 0
         self._line = ""
 
-    def has(self, row: _Taken) -> bool:
-        """Whether the file has this text in that line. Rows come in the order of their lines."""
+    def contains(self, row: _Row) -> bool:
+        """Return whether this line of the file has this text. Rows come in the order of their lines."""
         try:
             if row.file != self._name:
                 self._begin(row.file)
@@ -118,41 +117,38 @@ class _Held:
                 self._number += 1
         except (PathDeniedError, OSError, StopIteration):
             return False
-        return self._number == row.number and _compared(self._line) == _compared(row.text)
+        return self._number == row.number and _comparable(self._line) == _comparable(row.text)
 
     def _begin(self, name: str) -> None:
         self.close()
         self._name, self._number, self._lines = name, 0, iter(())
-        asked = self._root / name
-        real, self._file = self._files.open(asked)
-        if os.fspath(real) == os.path.normpath(asked):  # else somebody has put a link there
+        path = self._root / name
+        real, self._file = self._files.open(path)
+        if os.fspath(real) == os.path.normpath(path):  # else somebody has put a link there
             self._lines = grep_child.lines_of(self._file)
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _compared(text: str) -> str:
-    """What of a line no decoding changes."""
+def _comparable(text: str) -> str:
+    """Return the part of a line that no decoding changes."""
     return text.encode("ascii", "ignore").decode("ascii")[: ROW_BYTES // 4]
 
 
-def shown_path(root: Path, asked: str, relative: str) -> str:
-    """A path that can be handed to the other file tools as it stands."""
+def display_path(root: Path, shown_root: str, relative: str) -> str:
+    """Return a path that the other file tools accept as it is."""
     relative = relative.replace(os.sep, "/").encode(errors="replace").decode()
-    if asked in {"", "."}:
+    if shown_root in {"", "."}:
         return relative
-    return f"{asked.rstrip('/')}/{relative}" if Path(asked).parts else str(root / relative)
+    return f"{shown_root.rstrip('/')}/{relative}" if Path(shown_root).parts else str(root / relative)
 
 
-def with_notes(lines: list[str], notes: list[str]) -> str:
-    """The text of a result."""
-    return "\n".join([*_trimmed(lines), *([f"({' '.join(notes)})"] if notes else [])])
+def format_lines(lines: list[str], notes: list[str]) -> str:
+    return "\n".join([*_without_trailing_separator(lines), *([f"({' '.join(notes)})"] if notes else [])])
 
 
-def _trimmed(lines: list[str]) -> Iterator[str]:
-    """Without a separator that has nothing behind it."""
-    return iter(lines[:-1] if lines and lines[-1] == "--" else lines)
+def _without_trailing_separator(lines: list[str]) -> list[str]:
+    return lines[:-1] if lines and lines[-1] == "--" else lines

@@ -1,7 +1,7 @@
-"""A search by grep: how each of the two programs is asked for it, and how they run.
+"""How grep runs its two programs, ripgrep and the Python fallback.
 
-Both are a child process: a pattern that never ends is killed at the deadline, where in a thread it would hold the whole
-bot. Both print the same rows: `path NUL number mark text`.
+Both run as child processes: a pattern that never ends is killed at the timeout, where in a thread it would block the
+whole bot. Both print the same rows: `path NUL number mark text`.
 """
 
 import asyncio
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.agent.tools import grep_child
-from nanobot.agent.tools.disk import NOISE
-from nanobot.agent.tools.grep_rows import ROW_BYTES, Rows
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS
+from nanobot.agent.tools.grep_rows import ROW_BYTES, GrepRows
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import decode
 
-_SPECIAL = re.compile(r"[*?\[{}]")
-"""What a glob does not take for itself; in brackets it does."""
+_GLOB_SPECIAL = re.compile(r"[*?\[{}]")
+"""Characters with a meaning in globs; in brackets they stand for themselves."""
 WHOLE_FOLDER = "."
-"""The target of a search through all of its folder."""
-_PASSED_ON = ("PATH", "SYSTEMROOT", "LANG", "LC_ALL")
+"""The target of a search through the whole folder."""
+_ENVIRONMENT = ("PATH", "SYSTEMROOT", "LANG", "LC_ALL")
 
 
 class SearchError(Exception):
-    """Nothing was found, for a reason; the text is for the model."""
+    """The search failed without results; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search: `target` in `folder`, less what is in `skip`."""
+    """One search: `target` in `folder`, without the paths in `skip`."""
 
     pattern: str
     folder: Path
@@ -43,47 +43,49 @@ class Search:
 
     @property
     def is_whole_folder(self) -> bool:
-        """Whether it is a folder that is searched, not a file."""
         return self.target == WHOLE_FOLDER
 
-    def by_ripgrep(self, program: str) -> list[str]:
-        """As ripgrep takes it: its own command line."""
+    def ripgrep_argv(self, program: str) -> list[str]:
         options = ["--no-config", "--hidden", "--no-ignore", "--no-messages", "--no-heading", "--color=never", "--null"]
         options += ["--with-filename", "--line-number", "--sort=path", f"--context={self.context}", "--crlf"]
         options += ["--ignore-case"] if self.ignore_case else []
         options += [f"--glob={self.glob}"] if self.glob else []
-        options += [f"--glob=!**/{name}/**" for name in sorted(NOISE)]
-        options += [f"--glob=!/{_plain(name)}" for name in self.skip]
+        options += [f"--glob=!**/{name}/**" for name in sorted(SKIPPED_FOLDERS)]
+        options += [f"--glob=!/{_escape_glob(name)}" for name in self.skip]
         return [program, *options, f"--regexp={self.pattern}", "--", self.target]
 
-    def by_python(self) -> list[str]:
-        """As our stand-in takes it."""
+    def python_argv(self) -> list[str]:
         script = str(Path(grep_child.__file__))
-        options = ["1" if self.ignore_case else "0", str(self.context), self.glob or "", ",".join(sorted(NOISE))]
+        options = [
+            "1" if self.ignore_case else "0",
+            str(self.context),
+            self.glob or "",
+            ",".join(sorted(SKIPPED_FOLDERS)),
+        ]
         options.append("\n".join(self.skip))
         return [sys.executable, "-I", "-S", script, self.pattern, self.target, *options]
 
 
-async def run_search(argv: list[str], folder: Path, rows: Rows, timeout_s: float) -> None:
-    """Run it until there are enough rows. Cancelling leaves no child.
+async def run_search(argv: list[str], folder: Path, rows: GrepRows, timeout_s: float) -> None:
+    """Run the search until there are enough rows. Cancelling leaves no child process.
 
-    Raises SearchError where it failed, or took too long, without a single row.
+    Raises SearchError if it fails or times out without a single row.
     """
-    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     try:
         async with asyncio.timeout(timeout_s), child_process(argv, cwd=folder, env=env) as child:
-            complaint = asyncio.ensure_future(child.stderr.read(4_000))
+            stderr = asyncio.ensure_future(child.stderr.read(4_000))
             try:
-                async for row in _rows_of(child.stdout):
-                    if not rows.take(row):
+                async for row in _read_rows(child.stdout):
+                    if not rows.add(row):
                         await child.kill()
                         return
-                if await child.wait() >= 2 and not rows.taken:
-                    raise SearchError(f"The search failed: {decode(await complaint).strip()[:500]}")
+                if await child.wait() >= 2 and not rows.rows:
+                    raise SearchError(f"The search failed: {decode(await stderr).strip()[:500]}")
             finally:
-                complaint.cancel()
+                stderr.cancel()
     except TimeoutError:
-        if not rows.taken:
+        if not rows.rows:
             raise SearchError(
                 f"The search took longer than {timeout_s:g} s and was stopped. "
                 "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
@@ -91,23 +93,23 @@ async def run_search(argv: list[str], folder: Path, rows: Rows, timeout_s: float
         rows.notes.append(f"Stopped after {timeout_s:g} s: there may be more.")
 
 
-async def _rows_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of a stream; the end of a line too long to show is dropped."""
-    held, skipping = b"", False
+async def _read_rows(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield the lines of a stream; the end of a line too long to show is dropped."""
+    rest, skipping = b"", False
     while chunk := await stream.read(ROW_BYTES):
-        *whole, held = (held + chunk).split(b"\n")
-        for line in whole:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
             if not skipping:
                 yield decode(line[:ROW_BYTES]).rstrip("\r")
             skipping = False
-        if len(held) > ROW_BYTES:
+        if len(rest) > ROW_BYTES:
             if not skipping:
-                yield decode(held[:ROW_BYTES])
-            held, skipping = b"", True
-    if held and not skipping:
-        yield decode(held)
+                yield decode(rest[:ROW_BYTES])
+            rest, skipping = b"", True
+    if rest and not skipping:
+        yield decode(rest)
 
 
-def _plain(name: str) -> str:
-    """A glob for exactly this name."""
-    return _SPECIAL.sub(r"[\g<0>]", name)
+def _escape_glob(name: str) -> str:
+    """Return a glob for exactly this name."""
+    return _GLOB_SPECIAL.sub(r"[\g<0>]", name)

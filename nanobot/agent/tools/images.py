@@ -1,8 +1,7 @@
-"""Pictures for the model: a file is shown as a block that names a copy of it, made for that.
+"""Images for the model: a file is shown as a content block that names a copy of it.
 
-The copy is what the session keeps: its path, never its bytes, so that a request after a restart shows the same picture
-whatever has become of the file. Copies lie beside spilled results in the workspace, and go when nobody needed them for
-a month.
+The session stores the copy's path, never its bytes, so that a request after a restart shows the same image whatever
+became of the file. Copies lie beside spilled results in the workspace, and are removed after a month without use.
 """
 
 import hashlib
@@ -11,28 +10,28 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.security.opening import Opener
+from nanobot.security.files.open import Opener
 from nanobot.utils.files import PRIVATE_FILE
-from nanobot.utils.pictures import LARGEST_FILE, PictureError, fitted, picture_kind
+from nanobot.utils.images import MAX_FILE_BYTES, ImageError, fit_image, image_kind
 from nanobot.utils.text import human_size
 
 FOLDER = Path(".nanobot/images")
-_KEPT_DAYS = 30
+_RETENTION_DAYS = 30
 
 
-def shown_picture(files: Opener, path: str, file: BinaryIO) -> ToolResult:
-    """The result that shows this picture. Blocking, up to a second."""
+def show_image(files: Opener, path: str, file: BinaryIO) -> ToolResult:
+    """Return the result that shows this image. Blocks, up to a second."""
     size = os.fstat(file.fileno()).st_size
-    if size > LARGEST_FILE:
+    if size > MAX_FILE_BYTES:
         return ToolResult.failed(
             f"{path} is a picture of {human_size(size)}, too large to show. Make it smaller first, with exec."
         )
-    data = file.read(LARGEST_FILE)
-    kind = picture_kind(data[:32]) or "a picture"
+    data = file.read(MAX_FILE_BYTES)
+    kind = image_kind(data[:32]) or "a picture"
     try:
-        picture = fitted(data)
-        copy = _kept(files, picture.data, picture.suffix)
-    except PictureError as error:
+        picture = fit_image(data)
+        copy = _save_copy(files, picture.data, picture.suffix)
+    except ImageError as error:
         return ToolResult.failed(f"{path} is {kind} of {human_size(size)}. {error}")
     except OSError as error:
         return ToolResult.failed(f"{path} cannot be shown: its copy was not written ({error.strerror or error}).")
@@ -43,10 +42,10 @@ def shown_picture(files: Opener, path: str, file: BinaryIO) -> ToolResult:
     )
 
 
-def _kept(files: Opener, data: bytes, suffix: str) -> Path:
-    """Where a copy of these bytes lies; the same bytes always at the same place. Raises OSError, PathDeniedError."""
+def _save_copy(files: Opener, data: bytes, suffix: str) -> Path:
+    """Return the path of a copy; the same bytes have the same path. Raises OSError, PathDeniedError."""
     name = hashlib.sha256(data).hexdigest()[:32] + suffix
     with Opener(files.policy).place(FOLDER / name, make=True) as place:
         place.replace(data, PRIVATE_FILE)
-        place.remove_old_neighbours(_KEPT_DAYS * 86_400)
+        place.remove_old_neighbours(_RETENTION_DAYS * 86_400)
         return place.real

@@ -1,7 +1,7 @@
 """Jupyter notebooks: their cells as text for read_file, and `notebook_edit`, which changes one of them.
 
-The format is nbformat 4 (https://nbformat.readthedocs.io/en/latest/format_description.html). What is not changed is
-kept as it is, and the file is written the way Jupyter writes it: JSON, indented by one.
+The format is nbformat 4 (https://nbformat.readthedocs.io/en/latest/format_description.html). Unchanged parts stay as
+they are, and the file is written the way Jupyter writes it: JSON, indented by one.
 """
 
 import json
@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.differences import diff
-from nanobot.agent.tools.disk import asked_for, in_thread, new_file_mode, opener, within
-from nanobot.agent.tools.reach import Reach
+from nanobot.agent.tools.access import Access
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.disk import in_thread, limit_to_scope, new_file_mode, opener, requested_access
 from nanobot.agent.tools.schema import string, takes
-from nanobot.agent.tools.textfile import NotTextError
-from nanobot.security.opening import Place
-from nanobot.security.paths import PathPolicy
-from nanobot.utils.text import counted
+from nanobot.agent.tools.textfile import NotTextError, diff
+from nanobot.security.files.open import FileLocation
+from nanobot.security.files.paths import PathPolicy
+from nanobot.utils.text import count_noun
 
 LARGEST_NOTEBOOK = 32 * 1024 * 1024
 _OUTPUT_CHARS = 2_000
@@ -26,60 +25,57 @@ Cell = dict[str, Any]
 
 
 class NotANotebookError(NotTextError):
-    """This is no notebook that can be read. `{path}` in the message stands for its path."""
+    """The file is not a readable notebook. `{path}` in the message stands for its path."""
 
 
 def notebook_text(data: bytes) -> str:
-    """The cells as text, each under a mark with its number and id; outputs shortened, pictures named.
+    """Return the cells as text, each below a line with its number and id; outputs shortened, pictures named.
 
     Raises NotANotebookError.
     """
-    _, cells = _parsed(data)
+    _, cells = _parse(data)
     return "\n\n".join(_cell_text(number, cell) for number, cell in enumerate(cells)) or "(a notebook without cells)"
 
 
 @dataclass(frozen=True, slots=True)
-class CellSeen:
-    """A cell of a notebook as it stands."""
-
+class NotebookCell:
     id: str
     kind: str
     source: str
 
 
-def cells_of(data: bytes) -> list[CellSeen]:
-    """The cells in their order. Raises NotANotebookError."""
-    _, cells = _parsed(data)
+def cells_of(data: bytes) -> list[NotebookCell]:
+    """Return the cells in order. Raises NotANotebookError."""
+    _, cells = _parse(data)
     return [
-        CellSeen(str(cell.get("id") or ""), str(cell.get("cell_type", "code")), _joined(cell.get("source")))
+        NotebookCell(str(cell.get("id") or ""), str(cell.get("cell_type", "code")), _join_lines(cell.get("source")))
         for cell in cells
     ]
 
 
 class NotebookEditTool(Tool):
-    """One cell of a notebook."""
-
     name = "notebook_edit"
     description = (
-        "Change a cell of a Jupyter notebook: replace its source, insert a cell after it, delete it. read_file shows "
-        "numbers and ids."
+        "Change one cell of a Jupyter notebook: replace its source, insert one after it, or delete it. read_file shows "
+        "the numbers and ids of cells."
     )
     parameters = takes(
         "path",
-        path=string("An .ipynb file"),
-        cell=string("Number from 0, or id; none: insert first"),
-        mode=string("Default replace", enum=["replace", "insert", "delete"]),
-        source=string(),
-        cell_type=string(enum=["code", "markdown", "raw"]),
+        path=string("Path of the .ipynb file, relative to the workspace"),
+        cell=string("Number of the cell (from 0) or its id; leave out to insert at the top"),
+        mode=string("What to do (default replace)", enum=["replace", "insert", "delete"]),
+        source=string("New source of the cell"),
+        cell_type=string("Type of an inserted cell (default code)", enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE
+    touches = Touches.FILE
 
     def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """A folder outside of the workspace, keys, and what is read into later turns."""
-        return await asked_for(lambda: within(self._paths, ctx).wanted_to_write(arguments["path"]))
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Declare folders outside of the workspace, keys, and files that later turns read."""
+        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
 
     async def execute(
         self,
@@ -91,18 +87,18 @@ class NotebookEditTool(Tool):
         *,
         ctx: ToolContext | None = None,
     ) -> ToolResult:
-        """Change it. Cancelling leaves the old file or the new one, whole."""
+        """Change the cell. Cancelling leaves the old or the new file, whole."""
         files = opener(self._paths, ctx)
 
         def edit() -> ToolResult:
             with files.place(path) as place:
-                return _edited(place, path, _Change(cell, mode, source, cell_type))
+                return _edit(place, path, _Change(cell, mode, source, cell_type))
 
         return await in_thread(path, files, edit)
 
 
 class _Change:
-    """What is to be done to which cell."""
+    """A change of one cell."""
 
     def __init__(self, cell: str | None, mode: str, source: str | None, cell_type: str | None) -> None:
         self.cell = cell
@@ -110,66 +106,66 @@ class _Change:
         self.source = source
         self.cell_type = cell_type
 
-    def problem(self) -> str | None:
-        """What is wrong with it by itself, for a model."""
+    def find_problem(self) -> str | None:
+        """Return what is missing in the request, for a model."""
         if self.mode != "insert" and self.cell is None:
             return f"Which cell to {self.mode}? Give its number or its id; read_file shows both."
         if self.mode != "delete" and self.source is None:
             return f"There is no source to {self.mode}. Give the whole new text of the cell."
         return None
 
-    def made_to(self, notebook: dict[str, Any], cells: list[Cell]) -> str | None:
-        """Change the cells; what is wrong, if it cannot be done."""
+    def apply(self, notebook: dict[str, Any], cells: list[Cell]) -> str | None:
+        """Change the cells; return why it cannot be done, if so."""
         at = -1 if self.cell is None else _find(cells, self.cell)
         if at is None:
-            return f"There is no cell {self.cell}. There are {counted(len(cells), 'cell')}, counted from 0."
+            return f"There is no cell {self.cell}. There are {count_noun(len(cells), 'cell')}, counted from 0."
         if self.mode == "delete":
             del cells[at]
         elif self.mode == "insert":
             cells.insert(at + 1, _new_cell(notebook, self.source or "", self.cell_type or "code"))
         else:
-            cells[at] = _replaced(cells[at], self.source or "", self.cell_type)
+            cells[at] = _with_source(cells[at], self.source or "", self.cell_type)
         return None
 
 
-def _edited(place: Place, path: str, change: _Change) -> ToolResult:
-    if (problem := change.problem()) is not None:
+def _edit(place: FileLocation, path: str, change: _Change) -> ToolResult:
+    if (problem := change.find_problem()) is not None:
         return ToolResult.failed(problem)
     with place.read() as file:
         data = file.read(LARGEST_NOTEBOOK + 1)
     place.check_permission()
-    notebook, cells = _parsed(data)
+    notebook, cells = _parse(data)
     before = notebook_text(data)
     old = json.dumps(cells)
-    if (problem := change.made_to(notebook, cells)) is not None:
+    if (problem := change.apply(notebook, cells)) is not None:
         return ToolResult.failed(problem)
     if json.dumps(cells) == old:
-        return ToolResult.failed("The cell has just this source already: there is nothing to change.")
+        return ToolResult.failed("The cell has exactly this source already: there is nothing to change.")
     written = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
-    left = place.replace(written, new_file_mode())
-    done = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
-    which = "a cell" if change.mode == "insert" else f"cell {change.cell}"
-    text = f"{done} {which} of {path}; it has {counted(len(cells), 'cell')} now."
-    return ToolResult(text, display=diff(before, notebook_text(written), path), left=left)
+    stamp = place.replace(written, new_file_mode())
+    verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
+    target = "a cell" if change.mode == "insert" else f"cell {change.cell}"
+    text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
+    return ToolResult(text, display=diff(before, notebook_text(written), path), stamp=stamp)
 
 
-def _parsed(data: bytes) -> tuple[dict[str, Any], list[Cell]]:
+def _parse(data: bytes) -> tuple[dict[str, Any], list[Cell]]:
     if len(data) > LARGEST_NOTEBOOK:
         raise NotANotebookError("{path} is too large for a notebook. Use exec with jq.")
     try:
         notebook = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise NotANotebookError(f"{{path}} is no notebook: {str(error)[:200]}. Mend it with edit_file.") from error
+        raise NotANotebookError(f"{{path}} is no valid notebook: {str(error)[:200]}. Fix it with edit_file.") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise NotANotebookError(
-            "{path} has no list of cells: it is no notebook of format 4. Convert it with exec (jupyter nbconvert)."
+            "{path} has no list of cells: it is not a notebook of format 4. Convert it with exec (jupyter nbconvert)."
         )
     return notebook, cells
 
 
 def _find(cells: list[Cell], wanted: str) -> int | None:
-    """The place of a cell by its id or its number."""
+    """Return the index of a cell by its id or its number."""
     for number, cell in enumerate(cells):
         if cell.get("id") == wanted:
             return number
@@ -185,10 +181,10 @@ def _new_cell(notebook: dict[str, Any], source: str, kind: str) -> Cell:
     return cell
 
 
-def _replaced(cell: Cell, source: str, kind: str | None) -> Cell:
-    """The cell with another source. What it put out before is no longer its output."""
+def _with_source(cell: Cell, source: str, kind: str | None) -> Cell:
+    """Return the cell with another source, without outputs of the old one."""
     kind = kind or str(cell.get("cell_type", "code"))
-    if source == _joined(cell.get("source")) and kind == cell.get("cell_type"):
+    if source == _join_lines(cell.get("source")) and kind == cell.get("cell_type"):
         return cell
     changed = {**cell, "cell_type": kind, "source": _lines(source) if _is_list(cell) else source}
     for name in ("execution_count", "outputs"):
@@ -204,20 +200,20 @@ def _lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def _joined(text: object) -> str:
-    """A text that may be written as a list of lines."""
+def _join_lines(text: object) -> str:
+    """Join a text that may be stored as a list of lines."""
     if isinstance(text, list):
         return "".join(str(line) for line in text)
     return text if isinstance(text, str) else ""
 
 
 def _cell_text(number: int, cell: Cell) -> str:
-    named = f" id={cell['id']}" if cell.get("id") else ""
-    parts = [f"--- cell {number} {cell.get('cell_type', 'code')}{named} ---", _joined(cell.get("source"))]
+    cell_id = f" id={cell['id']}" if cell.get("id") else ""
+    parts = [f"--- cell {number} {cell.get('cell_type', 'code')}{cell_id} ---", _join_lines(cell.get("source"))]
     outputs = cell.get("outputs")
-    shown = [_output_text(one) for one in cast("list[object]", outputs)] if isinstance(outputs, list) else []
-    if any(shown):
-        parts += ["--- output ---", *filter(None, shown)]
+    texts = [_output_text(output) for output in cast("list[object]", outputs)] if isinstance(outputs, list) else []
+    if any(texts):
+        parts += ["--- output ---", *filter(None, texts)]
     return "\n".join(parts)
 
 
@@ -226,7 +222,7 @@ def _output_text(output: object) -> str:
         return ""
     data = output.get("data")
     kinds: dict[str, Any] = data if isinstance(data, dict) else {}
-    text = _joined(output.get("text")) or _joined(kinds.get("text/plain"))
+    text = _join_lines(output.get("text")) or _join_lines(kinds.get("text/plain"))
     if output.get("output_type") == "error":
         text = f"{output.get('ename')}: {output.get('evalue')}"
     pictures = [f"[{kind}]" for kind in kinds if kind.startswith("image/")]

@@ -1,4 +1,4 @@
-"""How far the words of a file are trusted, for the tools that show some of it."""
+"""Provenance of file contents, for the tools that show them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,54 +6,54 @@ from typing import Protocol
 
 from nanobot.messages.types import Provenance, least_trusted
 
-WordsOf = Callable[[Path], Provenance | None]
-"""Whose words a file holds, by its real path; None for the owner's own. Neither blocks long nor raises."""
+ProvenanceOf = Callable[[Path], Provenance | None]
+"""Returns the provenance of a file's content by its real path; None for the owner's own. Fast; never raises."""
 
 
-def nothing_known(path: Path) -> Provenance | None:
-    """Nobody keeps account of files."""
+def untracked_files(path: Path) -> Provenance | None:
+    """For bots that do not track files."""
     return None
 
 
-def trust_in(real: Path, words_of: WordsOf, own: Provenance = Provenance.FILE) -> Provenance:
-    """The least trusted of what such a file is by itself and whose words it holds."""
-    return least_trusted([own, words_of(real) or own])
+def file_provenance(real: Path, provenance_of: ProvenanceOf, own: Provenance = Provenance.FILE) -> Provenance:
+    """Return the less trusted of what such a file is by itself (`own`) and what its content is."""
+    return least_trusted([own, provenance_of(real) or own])
 
 
-MarkChanged = Callable[[Sequence[Path], int, Provenance], None]
-"""Told that what was changed in these folders since that moment (`time.time_ns`) holds such words. Blocks; raises
-StorageError."""
+MarkChanged = Callable[[Sequence[Path], int, Provenance, bool], None]
+"""Records that what changed in these folders since that instant (`time.time_ns`) has this provenance, and whether
+whole third-party folders may have come. Blocks; raises StorageError."""
 
 
-def nothing_marked(folders: Sequence[Path], since_ns: int, words: Provenance) -> None:
-    """Nobody keeps account of files."""
+def mark_nothing(folders: Sequence[Path], since_ns: int, provenance: Provenance, brings_trees: bool) -> None:
+    """For bots that do not track files."""
 
 
-class Reading(Protocol):
-    """A command under watch. The methods block, briefly."""
+class SourceReading(Protocol):
+    """Observes the files one command reads. The methods block briefly."""
 
     def words(self, printed: str) -> Provenance | None:
-        """The least trusted of the files it has read until now, and has printed so much; None for the owner's own."""
+        """Return the least trusted provenance of the files read so far, given the output; None for the owner's own."""
         ...
 
     def close(self) -> None:
-        """It has ended."""
+        """Stop observing."""
         ...
 
 
-WatchReading = Callable[[str, Path, Provenance | None], Reading]
-"""Watches what a command reads that is about to run in that folder, with these words from outside in it, if any.
-Blocks; raises StorageError."""
+WatchReading = Callable[[str, Path, Provenance | None], SourceReading]
+"""Starts observing what a command reads that is about to run in a folder, with this provenance in play, if any. Blocks;
+raises StorageError."""
 
 
-class NothingRead:
-    """Nobody keeps account of files."""
+class NoSources:
+    """For bots that do not track files."""
 
-    def __init__(self, command: str, folder: Path, words: Provenance | None) -> None:
-        """As a `WatchReading`."""
+    def __init__(self, command: str, folder: Path, provenance: Provenance | None) -> None:
+        """Take the arguments of a `WatchReading`."""
 
     def words(self, printed: str) -> Provenance | None:
-        """Nothing is known."""
+        """Return None: nothing is known."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""

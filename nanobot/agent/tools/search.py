@@ -1,7 +1,7 @@
 """The search tools: glob (names) and grep (contents).
 
-grep asks ripgrep where it is installed and a small stand-in of ours (`grep_child`) where it is not; `grep_search` says
-how. Both look at the same files: hidden ones too, but not into the folders of NOISE.
+grep runs ripgrep if it is installed, else a Python fallback (`grep_child`); see `grep_search`. Both search the same
+files: hidden ones too, but not the folders of SKIPPED_FOLDERS.
 """
 
 import asyncio
@@ -16,83 +16,84 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.tools import grep_child
+from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener, within
-from nanobot.agent.tools.grep_rows import Rows, shown_path, with_notes
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, in_thread, limit_to_scope, opener, requested_access
+from nanobot.agent.tools.grep_rows import GrepRows, display_path, format_lines
 from nanobot.agent.tools.grep_search import WHOLE_FOLDER, Search, SearchError, run_search
-from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
-from nanobot.agent.tools.reach import Reach
+from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.security.opening import Opener, OpenFolder
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.open import Opener, OpenFolder
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 
 
 class GlobTool(Tool):
-    """Files whose path fits a pattern."""
-
     name = "glob"
-    description = (
-        "Find files by name: `*.py` in every folder, `src/**/*.py` below src; `{a,b}` and `[abc]` work. .git, "
-        "node_modules and the like are left out."
-    )
+    description = "Find files by a glob pattern of their path. Skips .git, node_modules and similar folders."
     parameters = takes(
         "pattern",
-        pattern=string(),
-        path=string("Folder (default: workspace)"),
-        max_results=integer("Default 200"),
+        pattern=string("Glob such as *.py (in every folder), docs/*.md or src/**/*.py; {a,b} and [abc] work"),
+        path=string("Folder to search, relative to the workspace (default: the workspace)"),
+        max_results=integer("Most paths to return (default 200)"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known, *, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files, *, timeout_s: float = 20.0
+    ) -> None:
         self._paths = paths
-        self._words_of = words_of
+        self._provenance_of = provenance_of
         self._timeout_s = timeout_s
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """Our own state, and where keys are kept."""
-        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Declare nanobot's own state and places with keys."""
+        return await requested_access(
+            lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments.get("path", "."))
+        )
 
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
     ) -> ToolResult:
-        """Find them, in the order of their paths."""
+        """Return matching paths in sorted order."""
         files = opener(self._paths, ctx)
         return await in_thread(path, files, lambda: self._find(files, pattern, path, max(1, max_results)))
 
     def _find(self, files: Opener, pattern: str, path: str, max_results: int) -> ToolResult:
         try:
-            wanted = re.compile(grep_child.regex_of_glob(pattern))
+            regex = re.compile(grep_child.regex_of_glob(pattern))
         except re.error as error:
-            return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
-        root = files.policy.listable(path, files.granted)
+            return ToolResult.failed(f"{pattern!r} is not a valid glob pattern ({error}).")
+        root = files.policy.resolve_listable(path, files.granted)
         if not root.is_dir():
             missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
             return ToolResult.failed(f"{missing} Give the folder to search in.")
         deadline = time.monotonic() + self._timeout_s
-        found: list[str] = []
+        matches: list[str] = []
         notes = []
         with files.folder(path) as folder:
-            for relative in grep_child.files_below(partial(_names, folder), NOISE, files.policy.left_out_of(root)):
-                if wanted.fullmatch(relative):
-                    if len(found) == max_results:
-                        notes.append(f"More than {max_results} files fit: narrow the pattern or raise max_results.")
+            for relative in grep_child.files_below(
+                partial(_names, folder), SKIPPED_FOLDERS, files.policy.excluded_below(root)
+            ):
+                if regex.fullmatch(relative):
+                    if len(matches) == max_results:
+                        notes.append(f"More than {max_results} files match: narrow the pattern or raise max_results.")
                         break
-                    found.append(relative)
+                    matches.append(relative)
                 if time.monotonic() > deadline:
                     notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
                     break
-        if not found and not notes:
-            return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
+        if not matches and not notes:
+            return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
-            with_notes([shown_path(root, path, name) for name in found], notes),
-            provenance=trust_in(root, self._words_of),
+            format_lines([display_path(root, path, name) for name in matches], notes),
+            provenance=file_provenance(root, self._provenance_of),
         )
 
 
 def _names(folder: OpenFolder, relative: str) -> list[tuple[str, bool]]:
-    """What glob sees in a folder: folders and plain files."""
+    """Return folders and plain files in a folder, and whether each is a folder."""
     try:
         return [(entry.name, entry.is_dir) for entry in folder.entries(relative) if entry.is_dir or entry.is_file]
     except PathDeniedError:
@@ -100,23 +101,21 @@ def _names(folder: OpenFolder, relative: str) -> list[tuple[str, bool]]:
 
 
 class GrepTool(Tool):
-    """Lines that fit a regular expression."""
-
     name = "grep"
     description = (
-        "Search text files for a regular expression; rows are `path:line: text`. .git, node_modules and the like are "
-        "left out."
+        "Search the contents of text files for a regular expression; results are `path:line: text`. Skips .git, "
+        "node_modules and similar folders."
     )
     parameters = takes(
         "pattern",
-        pattern=string(),
-        path=string("File or folder (default: workspace)"),
-        glob=string("Only files like *.py"),
-        ignore_case=boolean(),
-        literal=boolean(),
-        context=integer("Lines around each", minimum=0),
-        files_only=boolean(),
-        max_results=integer("Default 100"),
+        pattern=string("Regular expression, matched line by line"),
+        path=string("File or folder, relative to the workspace (default: the workspace)"),
+        glob=string("Only files whose name matches, such as *.py"),
+        ignore_case=boolean("Ignore upper and lower case"),
+        literal=boolean("Search for the pattern as plain text"),
+        context=integer("Lines to show before and after each match", minimum=0),
+        files_only=boolean("Return only the paths of files that match"),
+        max_results=integer("Most matches to return (default 100)"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE
@@ -124,19 +123,21 @@ class GrepTool(Tool):
     def __init__(
         self,
         paths: PathPolicy,
-        words_of: WordsOf = nothing_known,
+        provenance_of: ProvenanceOf = untracked_files,
         *,
         timeout_s: float = 20.0,
         ripgrep: bool = True,
     ) -> None:
         self._paths = paths
-        self._words_of = words_of
+        self._provenance_of = provenance_of
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """Our own state, and where keys are kept."""
-        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Declare nanobot's own state and places with keys."""
+        return await requested_access(
+            lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments.get("path", "."))
+        )
 
     async def execute(
         self,
@@ -151,53 +152,56 @@ class GrepTool(Tool):
         *,
         ctx: ToolContext | None = None,
     ) -> ToolResult:
-        """Search. A pattern or a tree that takes too long ends in a result that says so. Cancelling leaves no child."""
+        """Search. A search that takes too long ends in a result that says so. Cancelling leaves no child process."""
         files = opener(self._paths, ctx)
-        asked = re.escape(pattern) if literal else pattern
+        expression = re.escape(pattern) if literal else pattern
         context = 0 if files_only else min(context, 20)
         try:
-            search = await asyncio.to_thread(self._search, asked, path, files, glob, context, ignore_case=ignore_case)
+            search = await asyncio.to_thread(
+                self._search, expression, path, files, glob, context, ignore_case=ignore_case
+            )
             shown_root = path if search.is_whole_folder else str(Path(path).parent)
-            rows = await self._found(search, partial(Rows, shown_root, search.folder, files_only, max_results))
+            rows = await self._run(search, partial(GrepRows, shown_root, search.folder, files_only, max_results))
         except (PathDeniedError, SearchError) as error:
             return ToolResult.failed(str(error))
         except OSError as error:
-            return ToolResult.failed(await asyncio.to_thread(explained, error, path, files))
+            return ToolResult.failed(await asyncio.to_thread(explain_error, error, path, files))
         except re.error as error:
-            return ToolResult.failed(f"{glob!r} is no glob pattern ({error}).")
-        lines = await asyncio.to_thread(rows.as_they_stand, files, time.monotonic() + self._timeout_s)
+            return ToolResult.failed(f"{glob!r} is not a valid glob pattern ({error}).")
+        lines = await asyncio.to_thread(rows.verified_lines, files, time.monotonic() + self._timeout_s)
         if not lines and not rows.notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
-        words = await asyncio.to_thread(lambda: least_trusted(trust_in(file, self._words_of) for file in rows.files))
-        return ToolResult(with_notes(lines, rows.notes), provenance=words)
+        known = (file_provenance(file, self._provenance_of) for file in rows.files)
+        provenance = await asyncio.to_thread(lambda: least_trusted(known))
+        return ToolResult(format_lines(lines, rows.notes), provenance=provenance)
 
     def _search(
         self, pattern: str, path: str, files: Opener, glob: str | None, context: int, *, ignore_case: bool
     ) -> Search:
-        """What to search, and where. Raises PathDeniedError, SearchError, OSError; re.error for the glob."""
-        root = files.policy.readable(path, files.granted)
+        """Prepare the search. Raises PathDeniedError, SearchError, OSError; re.error for the glob."""
+        root = files.policy.resolve_readable(path, files.granted)
         is_folder = root.is_dir()
         if not is_folder and not root.is_file():
             kind = f"{path} is a device, pipe or socket." if root.exists() else f"There is no {path}."
             raise SearchError(f"{kind} Give the file or folder to search in.")
         if is_folder:
-            files.policy.listable(path, files.granted)
-            os.stat(f"{root}/.")  # noqa: PTH116 - the search starts in it: it must let us in
+            files.policy.resolve_listable(path, files.granted)
+            os.stat(f"{root}/.")  # noqa: PTH116 - the search starts there: it must be enterable
         if glob is not None:
             re.compile(grep_child.regex_of_glob(glob))
         if not is_folder:
             return Search(pattern, root.parent, root.name, None, ignore_case, (), context)
-        skip = tuple(files.policy.left_out_of(root))
+        skip = tuple(files.policy.excluded_below(root))
         return Search(pattern, root, WHOLE_FOLDER, glob, ignore_case, skip, context)
 
-    async def _found(self, search: Search, new_rows: Callable[[], Rows]) -> Rows:
-        """By ripgrep; by our stand-in where there is none, or the expression is one that only Python knows."""
+    async def _run(self, search: Search, new_rows: Callable[[], GrepRows]) -> GrepRows:
+        """Run ripgrep; the fallback if it is not installed or rejects the expression."""
         program = await asyncio.to_thread(shutil.which, "rg") if self._ripgrep else None
         if program is not None:
             rows = new_rows()
             with suppress(SearchError):
-                await run_search(search.by_ripgrep(program), search.folder, rows, self._timeout_s)
+                await run_search(search.ripgrep_argv(program), search.folder, rows, self._timeout_s)
                 return rows
         rows = new_rows()
-        await run_search(search.by_python(), search.folder, rows, self._timeout_s)
+        await run_search(search.python_argv(), search.folder, rows, self._timeout_s)
         return rows

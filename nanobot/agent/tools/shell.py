@@ -1,13 +1,12 @@
-"""exec: a shell command, with everything a command may do to its caller kept from it.
+"""The `exec` tool: runs a shell command in a sandbox.
 
-It is read by the guard, then runs behind the walls of this machine, in a session of its own, with no terminal and
-nothing on its stdin; of our environment it gets what it needs and no keys. Its output is read while it runs into a
-bounded head and tail, the whole goes to a file. When its time is up, or the turn is stopped, it goes with its whole
-family.
+The guard checks the command. It then runs in a session of its own, without terminal or stdin, with a minimal
+environment that has no keys. Its output is read while it runs into a bounded head and tail; the whole goes to a file. A
+timeout or cancellation ends the command with all its processes.
 
-When the shell ends, its session hangs up, as when a terminal is closed: what it left in the background ends, except
-for what was started with nohup or setsid. That goes on, behind its wall, and is named in the result; a later `kill` of
-a process so named is carried out from here, since no other command can see it.
+When the shell ends, its session hangs up, which ends background processes except those started with nohup or setsid.
+These go on in their sandbox, and the result names them. A later `kill` of one is carried out by this process, since no
+other command can see it.
 """
 
 import asyncio
@@ -22,57 +21,61 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.background import Background
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
+from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.background import BackgroundCommands
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call
 from nanobot.agent.tools.cron_command import cron_call
-from nanobot.agent.tools.disk import within
-from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, WatchReading, nothing_marked
-from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.disk import limit_to_scope
+from nanobot.agent.tools.execution import CommandExecution, ExecLimits
+from nanobot.agent.tools.origins import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
+from nanobot.agent.tools.resource_monitor import ResourceLimits
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
-from nanobot.agent.tools.watch import Most
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
-from nanobot.security.environment import needed_of
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.environment import child_environment
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 
-if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
-    from nanobot.agent.tools.needs import Needs
-    from nanobot.security.sandbox.walls import Behind, Walls, Wish
-    from nanobot.security.shell.guard import Guard, Judgement
+if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
+    from nanobot.agent.tools.permissions import ExtraPermissions
+    from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand, SandboxMode
+    from nanobot.security.shell.guard import Guard, GuardDecision
 
 log = logging.getLogger(__name__)
 
-_NOT_APART = (
-    "Others read what is said in this chat, and no wall (tools.exec.sandbox is none) keeps a command from what was "
-    "told in private. It needs the owner's yes."
+_PRIVATE_DATA = (
+    "Others read this chat, and without a sandbox (tools.exec.sandbox is none) a command can read what was said in "
+    "private. It needs the owner's approval."
 )
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-"""Programs that look here know that nobody can answer them."""
+"""Tells programs that nobody can answer them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecPolicy:
-    """How commands run. `path_append` goes behind PATH; `allowed_env_keys` are passed on from our environment.
+    """How commands run.
 
-    `sandbox`: `auto` walls commands off where the machine can and asks the owner about each where it cannot, `bwrap`
-    refuses to run without, `none` does without. `cache` and `tmp` are as in `Walls`, `deny` and `allow` as in `Guard`.
+    `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
+
+    `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
+    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
+    `Guard`.
     """
 
     timeout_s: float = 60.0
     max_timeout_s: float = 600.0
+    path_prepend: str = ""
     path_append: str = ""
     allowed_env_keys: tuple[str, ...] = ()
     max_processes: int = 512
-    """A command that has more processes than this is stopped (where they can be counted: Linux)."""
+    """A command with more processes is stopped (where they can be counted: Linux)."""
     max_memory: int = 0
-    """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
+    """A command whose processes together hold more bytes is stopped; 0: as much as one process may have."""
     disk_left: int = 256 * 1024 * 1024
-    """The same where it leaves less than these bytes on the disk of the workspace."""
+    """A command that leaves less bytes free on the workspace's disk is stopped."""
     spill_cap: int = SPILL_CAP
-    sandbox: "Wish" = "auto"
+    sandbox: "SandboxMode" = "auto"
     network: bool = True
     cache: Path | None = None
     tmp: Path | None = None
@@ -81,34 +84,37 @@ class ExecPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Considered:
-    """A command before it runs: where it would, what the guard says, what it needs, whether there is a wall."""
+class _PreparedCommand:
+    """A command that is ready to run."""
 
     folder: Path
-    judgement: "Judgement"
-    wants: "Needs"
-    walled: bool
+    decision: "GuardDecision"
+    permissions: "ExtraPermissions"
+    sandboxed: bool
     paths: PathPolicy
-    """What may be seen of the disk by whom the turn answers."""
+    """The files that the turn's audience may see."""
 
 
 class ExecTool(Tool):
-    """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
-    what a command wrote that holds words from outside, `watch_reading` sees which such files it reads."""
+    """`find_tool` returns tools by name: a command may mean another one. `mark_changed` records files written from
+    untrusted content, `watch_reading` observes which such files a command reads."""
 
     name = "exec"
     description = (
-        "Run a shell command, without terminal or input. It writes in the workspace and its own /tmp. What must "
-        "outlive it: `nohup ... >file 2>&1 &`."
+        "Run a shell command without terminal or standard input. It can write in the workspace and in its own /tmp. To "
+        "leave a process running, use `nohup ... >file 2>&1 &`."
     )
     parameters = takes(
         "command",
-        command=string(),
-        working_dir=string("Default: the workspace"),
-        timeout=number("Seconds, at most 600"),
-        needs=array("Asks the owner for a folder to write, a device, a socket, `network`"),
+        command=string("The command line, run by bash or sh"),
+        working_dir=string("Folder to run in (default: the workspace)"),
+        timeout=number("Seconds until it is stopped (at most 600)"),
+        needs=array(
+            "Extra permissions to ask the owner for: a folder to write in, a device, a socket file, or `network`"
+        ),
     )
     effect = Effect.ONCE
+    touches = Touches.COMMAND
     derives = True
 
     def __init__(
@@ -117,22 +123,23 @@ class ExecTool(Tool):
         policy: ExecPolicy | None = None,
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
-        mark_changed: MarkChanged = nothing_marked,
-        watch_reading: WatchReading = NothingRead,
+        mark_changed: MarkChanged = mark_nothing,
+        watch_reading: WatchReading = NoSources,
     ) -> None:
         self._mark_changed = mark_changed
         self._watch_reading = watch_reading
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
-        self._background = Background()
+        self.background = BackgroundCommands()
+        """Processes that commands left running."""
 
     @cached_property
-    def _walls(self) -> "Walls":
-        from nanobot.security.sandbox.walls import Walls
+    def _sandbox(self) -> "Sandbox":
+        from nanobot.security.sandbox.sandbox import Sandbox
 
         policy = self._policy
-        return Walls(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+        return Sandbox(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
     @cached_property
     def _guard(self) -> "Guard":
@@ -140,25 +147,24 @@ class ExecTool(Tool):
 
         return Guard(self._paths, self._policy.deny, self._policy.allow)
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """The command itself, which the owner is always asked about where no wall stands that he wants; and its needs.
-
-        A command that means another tool reaches for what that one does.
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Return the access of the command, which needs approval in any case where a wanted sandbox is missing, and of
+        `needs`. A command that means another tool accesses what that tool does.
         """
         command = arguments["command"]
-        plain, stands = await asyncio.to_thread(self._judged, command, self._paths.workspace)
-        told_apart = not ctx.scope.is_owners
-        if meant := self._meant(plain):
-            tool, wanted = meant
-            return await tool.reaches(wanted, ctx)
-        if self._walls.required and not stands:
-            return ()  # no yes would make it run
-        unwalled = not stands and (self._walls.wanted or told_apart)
-        detail = "Nothing walls it off on this machine." if unwalled else ""
-        detail += " It may read what others told nanobot in private." if unwalled and told_apart else ""
-        needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
+        decision, has_sandbox = await asyncio.to_thread(self._judge, command, self._paths.workspace)
+        is_shared = not ctx.scope.is_owners
+        if redirect := self._redirect(decision):
+            tool, tool_arguments = redirect
+            return await tool.required_access(tool_arguments, ctx)
+        if self._sandbox.required and not has_sandbox:
+            return ()  # it will not run, approved or not
+        unsandboxed = not has_sandbox and (self._sandbox.wanted or is_shared)
+        detail = "It runs without a sandbox on this machine." if unsandboxed else ""
+        detail += " It may read what others told nanobot in private." if unsandboxed and is_shared else ""
+        permissions = await asyncio.to_thread(self._permissions, arguments.get("needs"), command)
         target = self._target(command, arguments.get("working_dir"))
-        return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
+        return (Access(AccessKind.COMMAND, target, needs_approval=unsandboxed, detail=detail), *permissions.accesses)
 
     async def execute(
         self,
@@ -169,181 +175,194 @@ class ExecTool(Tool):
         *,
         ctx: ToolContext | None = None,
     ) -> ToolResult:
-        """Run it. On a cancel and at its time limit the command and all its children are gone within two seconds."""
+        """Run the command. On cancellation and timeout it ends with all its children within two seconds."""
         if not command.strip() or "\0" in command:
             return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
         try:
-            paths = within(self._paths, ctx)
-            considered = await asyncio.to_thread(self._considered, command, working_dir or ".", needs, paths)
+            paths = limit_to_scope(self._paths, ctx)
+            prepared = await asyncio.to_thread(self._prepare, command, working_dir or ".", needs, paths)
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
-        judgement, walled, wants = considered.judgement, considered.walled, considered.wants
-        if judgement.refusal:
-            return ToolResult.failed(judgement.refusal)
-        if meant := self._meant(judgement):
-            tool, wanted = meant
-            if problems := tool.validate_params(wanted):
+        decision, sandboxed, permissions = prepared.decision, prepared.sandboxed, prepared.permissions
+        if decision.refusal:
+            return ToolResult.failed(decision.refusal)
+        if redirect := self._redirect(decision):
+            tool, tool_arguments = redirect
+            if problems := tool.validate_params(tool_arguments):
                 return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
-            return await passed_on(tool, wanted, ctx)
-        if (done := self._background.ended_by(judgement.single)) is not None:
-            return done
+            return await delegate_call(tool, tool_arguments, ctx)
+        if (result := self.background.handle_kill(decision.single)) is not None:
+            return result
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted, ctx)):
+        if not sandboxed and (refusal := self._sandbox_refusal(self._target(command, working_dir), granted, ctx)):
             return ToolResult.failed(refusal)
-        if refusal := wants.refusal(granted):
+        if refusal := permissions.refusal(granted):
             return ToolResult.failed(refusal)
-        limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
-        return await self._run(command, limit, considered, ctx)
+        timeout_s = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
+        return await self._run(command, timeout_s, prepared, ctx)
 
-    async def _run(self, command: str, limit: float, considered: "_Considered", ctx: ToolContext | None) -> ToolResult:
-        from nanobot.agent.tools.needs import advice_for
-        from nanobot.security.sandbox.limits import Limits
-        from nanobot.security.sandbox.walls import NoWallError
-        from nanobot.security.shell.runs import tells_no_words
+    async def _run(
+        self, command: str, timeout_s: float, prepared: "_PreparedCommand", ctx: ToolContext | None
+    ) -> ToolResult:
+        from nanobot.agent.tools.permissions import find_sandbox_hints
+        from nanobot.security.sandbox.limits import CommandLimits
+        from nanobot.security.sandbox.sandbox import SandboxUnavailableError
+        from nanobot.security.shell.file_runs import prints_no_content
 
-        policy, judgement, walled = self._policy, considered.judgement, considered.walled
-        most = Most(policy.max_processes, policy.max_memory or Limits().memory, policy.disk_left)
-        bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
-        fetched = Provenance.WEB if judgement.fetches else None
-        words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
-        execution = Execution(bounds, self._paths.workspace, ctx, words)
+        policy, decision, sandboxed = self._policy, prepared.decision, prepared.sandboxed
+        resources = ResourceLimits(policy.max_processes, policy.max_memory or CommandLimits().memory, policy.disk_left)
+        limits = ExecLimits(timeout_s, policy.max_timeout_s, resources, policy.spill_cap)
+        fetched = Provenance.WEB if decision.fetches else None
+        provenance = least_trusted([known for known in (fetched, ctx and ctx.entered) if known])
+        execution = CommandExecution(limits, self._paths.workspace, ctx, provenance)
         env = environment(os.environ, policy)
         try:
-            brought = words if judgement.fetches or (ctx is not None and is_outside(ctx.entered)) else None
-            behind, before, reading = await asyncio.to_thread(self._ready, command, considered, brought)
-            began, printed = time.time_ns(), ""
+            is_tainted = decision.fetches or (ctx is not None and is_outside(ctx.entered))
+            brought = provenance if is_tainted else None
+            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, brought)
+            started_ns, printed = time.time_ns(), ""
             try:
-                outcome = await execution.outcome(command, behind, considered.folder, env)
-                printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
+                outcome = await execution.run(command, command_line, prepared.folder, env)
+                printed = "" if prints_no_content(command) or not outcome.output_tail.strip() else outcome.text
             finally:
-                behind.close()
-                granted = considered.wants.grants.folders
-                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought, granted))
-        except NoWallError as error:
+                command_line.close()
+                read_provenance = await finish(
+                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, brought, prepared)
+                )
+        except SandboxUnavailableError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
-            return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
+            return ToolResult.failed(f"It was not run: the provenance of what it writes cannot be recorded. {error}")
         except OSError as error:
-            return ToolResult.failed(self._why_not_started(error, walled=walled))
-        if walled and outcome.code == 1 and outcome.said.startswith("bwrap: "):
-            await asyncio.to_thread(self._walls.forget)
-        self._background.remember(outcome.left)
-        advice = []
-        if walled:
-            walls = self._walls
-            look = partial(advice_for, network=policy.network, fenced=walls.fenced)
-            advice = await asyncio.to_thread(look, outcome, command, walls.tmp, before)
-        told = [one for one in (fetched, read if printed else None) if one is not None]
+            return ToolResult.failed(self._describe_start_error(error, sandboxed=sandboxed))
+        if sandboxed and outcome.exit_code == 1 and outcome.output_tail.startswith("bwrap: "):
+            await asyncio.to_thread(self._sandbox.forget)
+        self.background.remember(outcome.survivors)
+        hints = []
+        if sandboxed:
+            sandbox = self._sandbox
+            find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.fenced)
+            hints = await asyncio.to_thread(find_hints, outcome, command, sandbox.tmp, before)
+        provenances = [known for known in (fetched, read_provenance if printed else None) if known is not None]
         return ToolResult(
-            "\n".join([outcome.text, *advice]),
-            error=outcome.code != 0,
-            provenance=least_trusted(told) if told else None,
+            "\n".join([outcome.text, *hints]),
+            error=outcome.exit_code != 0,
+            provenance=least_trusted(provenances) if provenances else None,
         )
 
-    def _why_not_started(self, error: OSError, *, walled: bool) -> str:
+    def _describe_start_error(self, error: OSError, *, sandboxed: bool) -> str:
         hint = ""
         if error.errno == errno.E2BIG:
             hint = "Put the text into a file with write_file first."
-        elif error.errno == errno.EACCES and walled:
-            hint = self._walls.why_closed
+        elif error.errno == errno.EACCES and sandboxed:
+            hint = self._sandbox.workspace_problem
         return f"The command could not be started: {error.strerror or error}. {hint}".rstrip()
 
-    def _settled(
-        self, reading: Reading, printed: str, began: int, brought: Provenance | None, granted: Sequence[Path]
+    def _finish_reading(
+        self,
+        reading: SourceReading,
+        printed: str,
+        started_ns: int,
+        brought: Provenance | None,
+        prepared: "_PreparedCommand",
     ) -> Provenance | None:
-        """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
+        """Return the provenance of what the command read. Marks what it changed with that and `brought`."""
         try:
-            read = reading.words(printed)
+            read_provenance = reading.words(printed)
         except StorageError as error:
-            log.warning("Where the words of files come from cannot be kept: %s", error)
-            read = Provenance.WEB
+            log.warning("Cannot record the provenance of files: %s", error)
+            read_provenance = Provenance.WEB
         finally:
             reading.close()
-        words = [one for one in (read, brought) if one is not None]
-        if words:
-            self._mark(began, least_trusted(words), granted)
-        return read
+        known = [provenance for provenance in (read_provenance, brought) if provenance is not None]
+        if known:
+            self._mark_written(started_ns, least_trusted(known), prepared)
+        return read_provenance
 
-    def _mark(self, began: int, words: Provenance, granted: Sequence[Path]) -> None:
-        """What was changed wherever a command may write."""
-        home, tmp = self._paths.workspace, self._walls.tmp
-        allowed = [place for place in (*self._paths.allowed, *granted) if not place.is_relative_to(home)]
+    def _mark_written(self, started_ns: int, provenance: Provenance, prepared: "_PreparedCommand") -> None:
+        """Mark what changed in all folders a command may write in."""
+        workspace, tmp, granted = self._paths.workspace, self._sandbox.tmp, prepared.permissions.grants.folders
+        allowed = [folder for folder in (*self._paths.allowed, *granted) if not folder.is_relative_to(workspace)]
+        folders = [workspace, workspace / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed]
         try:
-            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed], began, words)
+            self._mark_changed(folders, started_ns, provenance, prepared.decision.brings_trees)
         except StorageError as error:
-            log.warning("Where the words of files come from cannot be kept: %s", error)
+            log.warning("Cannot record the provenance of files: %s", error)
 
-    def _considered(self, command: str, asked: str, needs: Sequence[str] | None, paths: PathPolicy) -> "_Considered":
-        """All that is to be known before it runs. Raises PathDeniedError where it cannot run in that folder."""
+    def _prepare(
+        self, command: str, working_dir: str, needs: Sequence[str] | None, paths: PathPolicy
+    ) -> "_PreparedCommand":
+        """Check everything before the command runs. Raises PathDeniedError if it cannot run in that folder."""
         try:
-            folder = paths.readable(asked)
+            folder = paths.resolve_readable(working_dir)
             if not folder.is_dir():
-                raise PathDeniedError(f"The working_dir {asked} is not a folder that exists.")
+                raise PathDeniedError(f"The working_dir {working_dir} is not a folder that exists.")
         except OSError as error:
-            problem = f"The working_dir {asked} cannot be entered: {error.strerror or error}."
+            problem = f"The working_dir {working_dir} cannot be entered: {error.strerror or error}."
             raise PathDeniedError(problem) from error
-        judgement, walled = self._judged(command, folder)
-        return _Considered(folder, judgement, self._needs(needs, command), walled, paths)
+        decision, sandboxed = self._judge(command, folder)
+        return _PreparedCommand(folder, decision, self._permissions(needs, command), sandboxed, paths)
 
-    def _ready(
-        self, command: str, considered: "_Considered", brought: Provenance | None
-    ) -> "tuple[Behind, frozenset[str], Reading]":
-        """How it is started, what lies in its /tmp before, and who sees what it reads."""
-        from nanobot.agent.tools.needs import told_tmp
-        from nanobot.security.sandbox.walls import unwalled
+    def _start(
+        self, command: str, prepared: "_PreparedCommand", brought: Provenance | None
+    ) -> "tuple[SandboxedCommand, frozenset[str], SourceReading]":
+        """Return how to start the command, what lies in its /tmp, and the observer of what it reads."""
+        from nanobot.agent.tools.permissions import describe_tmp
+        from nanobot.security.sandbox.sandbox import run_unsandboxed
 
-        line, folder = _shell(command), considered.folder
-        if not considered.walled or isinstance(line, str):
-            return unwalled(line), frozenset(), self._watch_reading(command, folder, brought)
-        behind = self._walls.behind(line, folder, considered.wants.grants, considered.paths)
-        return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder, brought)
+        line, folder = _shell_argv(command), prepared.folder
+        if not prepared.sandboxed or isinstance(line, str):
+            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, brought)
+        sandboxed = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
+        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, brought)
 
-    def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
-        walled = self._walls.stand
-        return self._guard.judge(command, folder, walled=walled), walled
+    def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
+        sandboxed = self._sandbox.is_available
+        return self._guard.check(command, folder, walled=sandboxed), sandboxed
 
-    def _meant(self, judgement: "Judgement") -> tuple[Tool, dict[str, Any]] | None:
-        """The other tool that a command means, and with which arguments."""
-        wanted = cron_call(judgement.single)
-        tool = self._find_tool("cron") if wanted is not None else None
-        return (tool, wanted) if tool is not None and wanted is not None else None
+    def _redirect(self, decision: "GuardDecision") -> tuple[Tool, dict[str, Any]] | None:
+        """Return the other tool that a command means, with arguments."""
+        arguments = cron_call(decision.single)
+        tool = self._find_tool("cron") if arguments is not None else None
+        return (tool, arguments) if tool is not None and arguments is not None else None
 
-    def _needs(self, asked: Sequence[str] | None, command: str) -> "Needs":
-        from nanobot.agent.tools.needs import Needs
+    def _permissions(self, needs: Sequence[str] | None, command: str) -> "ExtraPermissions":
+        from nanobot.agent.tools.permissions import ExtraPermissions
 
-        return Needs.of(asked or (), command, self._paths, network=self._policy.network)
+        return ExtraPermissions.of(needs or (), command, self._paths, network=self._policy.network)
 
     def _target(self, command: str, working_dir: str | None) -> str:
-        """What a yes is given to: the command, and where it runs unless that is the workspace."""
-        home = self._paths.workspace
-        folder = os.path.normpath(home / (working_dir or "."))
-        return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
+        """Return what is approved: the command, and its folder unless that is the workspace."""
+        workspace = os.path.normpath(self._paths.workspace)
+        folder = os.path.normpath(self._paths.workspace / (working_dir or "."))
+        return command if folder == workspace else f"{command} (in {folder})"
 
-    def _refusal(self, target: str, granted: frozenset[str], ctx: ToolContext | None) -> str:
-        """Why a command may not run without a wall; nothing where it may."""
-        told_apart = ctx is not None and not ctx.scope.is_owners
-        if not self._walls.wanted and not told_apart:
+    def _sandbox_refusal(self, target: str, granted: frozenset[str], ctx: ToolContext | None) -> str:
+        """Return why a command may not run without a sandbox; empty if it may."""
+        is_shared = ctx is not None and not ctx.scope.is_owners
+        if not self._sandbox.wanted and not is_shared:
             return ""
-        if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
+        if not self._sandbox.required and Access(AccessKind.COMMAND, target).rule in granted:
             return ""
-        return self._walls.advice if self._walls.wanted else _NOT_APART
+        return self._sandbox.advice if self._sandbox.wanted else _PRIVATE_DATA
 
 
 def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
-    """The context of a command that the owner typed: about running it they need not be asked."""
-    return replace(ctx, granted=frozenset({Reach(ReachKind.COMMAND, command).rule}))
+    """Return the context of a command that the owner typed, which needs no approval."""
+    return replace(ctx, granted=frozenset({Access(AccessKind.COMMAND, command).rule}))
 
 
-def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
-    """What a command may know of our environment: what programs need to run, and what the owner allowed."""
+def environment(inherited: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
+    """Return a command's environment: what programs need to run, and what the owner allowed."""
     allowed = {name.upper() for name in policy.allowed_env_keys}
-    passed = needed_of(ours, allowed)
-    if policy.path_append:
-        passed["PATH"] = os.pathsep.join(filter(None, (passed.get("PATH", os.defpath), policy.path_append)))
+    passed = child_environment(inherited, allowed)
+    if policy.path_prepend or policy.path_append:
+        path = (policy.path_prepend, passed.get("PATH", os.defpath), policy.path_append)
+        passed["PATH"] = os.pathsep.join(filter(None, path))
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
 
 
-def _shell(command: str) -> list[str] | str:
+def _shell_argv(command: str) -> list[str] | str:
     if os.name == "nt":
-        return command  # the system's own shell takes it as one line
+        return command  # the system's shell takes it as one line
     return [shutil.which("bash") or "/bin/sh", "-c", command]

@@ -1,12 +1,14 @@
-"""Files as text, and back: encodings, line endings, pages of lines, and a piece of text found and replaced.
+"""Files as text: encodings, line endings, pages of lines, finding and replacing text, and differences.
 
-What is not changed stays as it is, byte for byte: BOM, encoding, line endings, even bytes that are no UTF-8.
+Unchanged parts stay as they are, byte for byte: BOM, encoding, line endings, even bytes that are not UTF-8.
 """
 
 import codecs
+import difflib
 import io
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -18,7 +20,7 @@ LINE_CHARS = 2_000
 _CHUNK = 64 * 1024
 _SNIFFED = 8 * 1024
 _COUNT_CAP = 16 * 1024 * 1024
-"""Only files up to this size are read to their end to know how many lines they have."""
+"""Lines are counted only in files up to this size."""
 
 _BOMS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -50,12 +52,12 @@ _MAGIC = (
 
 
 class NotTextError(NanobotError):
-    """A file that is no text. `{path}` in the message stands for its path."""
+    """The file is not text. `{path}` in the message stands for its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A whole file as text. Bytes that are no text of its encoding are kept as surrogates, and written back as such."""
+    """A whole file as text. Bytes that are invalid in its encoding become surrogates, and are written back as such."""
 
     text: str
     bom: bytes
@@ -63,7 +65,7 @@ class TextFile:
 
     @classmethod
     def parse(cls, data: bytes) -> "TextFile":
-        """Raises NotTextError for binary data."""
+        """Decode the data. Raises NotTextError for binary data."""
         bom, encoding = _encoding_of(data[:_SNIFFED], len(data))
         errors = "surrogateescape" if encoding == "utf-8" else "strict"
         try:
@@ -72,54 +74,52 @@ class TextFile:
             raise NotTextError(f"{{path}} is damaged text ({encoding}) and cannot be changed safely.") from error
 
     def with_text(self, text: str) -> bytes:
-        """Another text in the same dress."""
-        kept = "surrogateescape" if self.encoding == "utf-8" else "replace"
+        """Encode another text in the same encoding, with the same BOM."""
+        errors = "surrogateescape" if self.encoding == "utf-8" else "replace"
         try:
-            return self.bom + text.encode(self.encoding, kept)
-        except UnicodeEncodeError:  # half a character in what a model wrote
+            return self.bom + text.encode(self.encoding, errors)
+        except UnicodeEncodeError:  # the model wrote half a surrogate pair
             return self.bom + text.encode(self.encoding, "replace")
 
 
 @dataclass(slots=True)
-class Page:
-    """Some lines of a file."""
-
+class TextPage:
     lines: list[str] = field(default_factory=list)
     more: bool = False
     total: int | None = None
-    """Lines of the whole file, where it was small enough to count."""
+    """Lines of the whole file, if it was small enough to count."""
     file_size: int = 0
     size_seen: int = 0
     remarks: list[str] = field(default_factory=list)
 
 
-def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> Page:
-    """Lines from `offset` (1 is the first) on, until `count` or `max_chars` is reached; one line at least.
+def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPage:
+    """Read lines from `offset` (1 is the first), until `count` or `max_chars` is reached; at least one line.
 
     Reads as a stream: a huge file, or a huge line, costs a page of memory. Raises NotTextError for binary files.
     """
     head = file.read(_SNIFFED)
-    page = Page(file_size=max(os.fstat(file.fileno()).st_size, len(head)), size_seen=len(head))
+    page = TextPage(file_size=max(os.fstat(file.fileno()).st_size, len(head)), size_seen=len(head))
     bom, encoding = _encoding_of(head, page.file_size)
     file.seek(len(bom))
     errors = "surrogateescape" if encoding == "utf-8" else "replace"
     reader = io.TextIOWrapper(file, encoding, errors, newline="\n")
-    number, room, crlf, broken, cut = 0, max_chars, False, False, False
+    number, remaining, crlf, broken, cut = 0, max_chars, False, False, False
     for line, length in _lines(reader):
         number += 1
         if number < offset:
             continue
         shown = clip_line(line.rstrip("\r\n"), LINE_CHARS)
-        if length > len(line):  # longer than what was read of it
+        if length > len(line):  # only its beginning was read
             shown = f"{line[:LINE_CHARS]}... [{length - LINE_CHARS} more characters]"
-        room -= len(shown) + 7
-        if len(page.lines) == count or (room < 0 and page.lines):
+        remaining -= len(shown) + 7
+        if len(page.lines) == count or (remaining < 0 and page.lines):
             page.more = True
             break
         crlf, cut = crlf or line.endswith("\r\n"), cut or len(shown) > LINE_CHARS
-        sound = _without_surrogates(shown)
-        broken = broken or sound != shown
-        page.lines.append(sound)
+        printable = _replace_surrogates(shown)
+        broken = broken or printable != shown
+        page.lines.append(printable)
     if not page.more:
         page.total = number
     elif page.file_size <= _COUNT_CAP:
@@ -138,53 +138,52 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> Page:
     return page
 
 
-def page_of(lines: list[str], offset: int, count: int, max_chars: int) -> Page:
-    """The same of lines that are in memory already."""
-    page = Page(total=len(lines))
-    room = max_chars
+def page_lines(lines: list[str], offset: int, count: int, max_chars: int) -> TextPage:
+    """Do the same with lines that are in memory."""
+    page = TextPage(total=len(lines))
+    remaining = max_chars
     for line in lines[offset - 1 :]:
         shown = clip_line(line, LINE_CHARS)
-        room -= len(shown) + 7
-        if len(page.lines) == count or (room < 0 and page.lines):
+        remaining -= len(shown) + 7
+        if len(page.lines) == count or (remaining < 0 and page.lines):
             page.more = True
             break
         page.lines.append(shown)
     return page
 
 
-def numbered(lines: list[str], first: int) -> str:
-    """Lines with their numbers before them."""
+def number_lines(lines: list[str], first: int) -> str:
     return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, first))
 
 
 def find_all(text: str, wanted: str) -> list[int]:
-    """The line of each place where the wanted text stands. LF in it matches CRLF and the other way round."""
-    pattern = re.compile(f"(?={_loose(wanted)})")
-    places, line, seen = [], 1, 0
+    """Return the line number of each occurrence. LF in `wanted` matches CRLF and the other way round."""
+    pattern = re.compile(f"(?={_line_ending_pattern(wanted)})")
+    numbers, line, counted_to = [], 1, 0
     for match in pattern.finditer(text):
-        line += text.count("\n", seen, match.start())
-        seen = match.start()
-        places.append(line)
-    return places
+        line += text.count("\n", counted_to, match.start())
+        counted_to = match.start()
+        numbers.append(line)
+    return numbers
 
 
-def replaced(text: str, old: str, new: str, *, every: bool) -> tuple[str, int]:
-    """The text with the first or every `old` as `new`, and how many there were. New lines end as the file's do."""
+def replace_text(text: str, old: str, new: str, *, every: bool) -> tuple[str, int]:
+    """Replace the first or every `old`; return text and count. New lines get the file's line endings."""
     endings = text.count("\r\n")
     if "\n" in text:
         ending = "\r\n" if endings * 2 > text.count("\n") else "\n"
         new = new.replace("\r\n", "\n").replace("\n", ending)
-    return re.subn(_loose(old), lambda _: new, text, count=0 if every else 1)
+    return re.subn(_line_ending_pattern(old), lambda _: new, text, count=0 if every else 1)
 
 
-def _loose(wanted: str) -> str:
-    """A pattern for the text with any line endings. An LF does not match from the middle of a CRLF."""
+def _line_ending_pattern(wanted: str) -> str:
+    """Return a pattern for the text with any line endings. An LF does not match within a CRLF."""
     parts = [re.escape(part) for part in re.split(r"\r?\n", wanted)]
     return r"\r?\n".join(parts) if parts[0] else r"(?<!\r)" + r"\r?\n".join(parts)
 
 
 def _lines(reader: io.TextIOWrapper) -> Iterator[tuple[str, int]]:
-    """Each line, no more of it than a chunk, and its whole length."""
+    """Yield the beginning of each line, at most a chunk, and the line's whole length."""
     while head := reader.readline(_CHUNK):
         length, piece = len(head), head
         while not piece.endswith("\n") and (piece := reader.readline(_CHUNK)):
@@ -193,14 +192,14 @@ def _lines(reader: io.TextIOWrapper) -> Iterator[tuple[str, int]]:
 
 
 def _encoding_of(head: bytes, size: int) -> tuple[bytes, str]:
-    """The BOM and the encoding of a file by its first bytes. Raises NotTextError for binary ones."""
+    """Detect BOM and encoding. Raises NotTextError for binary data."""
     for bom, encoding in _BOMS:
         if head.startswith(bom):
             return bom, encoding
-    what = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
-    if b"\0" in head or (what is not None and not _is_utf8(head)):
+    kind = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    if b"\0" in head or (kind is not None and not _is_utf8(head)):
         raise NotTextError(
-            f"{{path}} is {what or 'a binary file'} of {human_size(size)}, not text. "
+            f"{{path}} is {kind or 'a binary file'} of {human_size(size)}, not text. "
             "It is not shown; use exec with a program made for it."
         )
     return b"", "utf-8"
@@ -214,9 +213,60 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def _without_surrogates(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
         return text.encode(errors="surrogateescape").decode(errors="replace")
     return text
+
+
+_DIFF_LINES = 4_000
+_DISPLAY_LINES = 200
+_CLOSEST_TIMEOUT_S = 0.5
+
+
+def diff(before: str, after: str, path: str) -> str | None:
+    """Return a unified diff; None if computing it would take long."""
+    old, new = before.splitlines(), after.splitlines()
+    if len(old) + len(new) > _DIFF_LINES and old:
+        return None
+    name = path.removeprefix("/")
+    lines = list(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""))
+    if len(lines) > _DISPLAY_LINES:
+        lines = [*lines[:_DISPLAY_LINES], f"... {len(lines) - _DISPLAY_LINES} more lines"]
+    return "\n".join(lines)
+
+
+def closest_match(path: str, text: str, old_text: str) -> str:
+    """Explain why old_text was not found: what is closest to it, and where."""
+    lines = text.splitlines()
+    wanted = old_text.strip("\r\n").splitlines()
+    closest = _closest(lines, wanted)
+    if closest is None:
+        return f"old_text is not in {path}, nor anything like it. Read the file and take the text from there."
+    start, ratio = closest
+    actual = lines[start : start + len(wanted)]
+    hint = " It differs in white space." if [x.split() for x in actual] == [x.split() for x in wanted] else ""
+    return (
+        f"old_text is not in {path}. The closest text ({ratio:.0%} alike) begins at line {start + 1}.{hint}\n"
+        f"{number_lines(actual[:40], start + 1)}\nTake old_text from there, without the line numbers."
+    )
+
+
+def _closest(lines: list[str], wanted: list[str]) -> tuple[int, float] | None:
+    """Return start and similarity of the lines most like `wanted`. Searches for half a second at most."""
+    target = "\n".join(wanted)[:2_000]
+    deadline = time.monotonic() + _CLOSEST_TIMEOUT_S
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(target)
+    best, best_ratio = None, 0.5
+    for start in range(max(1, len(lines) - len(wanted) + 1)):
+        matcher.set_seq1("\n".join(lines[start : start + len(wanted)])[:2_000])
+        if matcher.real_quick_ratio() > best_ratio and matcher.quick_ratio() > best_ratio:
+            ratio = matcher.ratio()
+            if ratio > best_ratio:
+                best, best_ratio = start, ratio
+        if time.monotonic() > deadline:
+            break
+    return None if best is None else (best, best_ratio)

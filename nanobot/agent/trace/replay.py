@@ -1,7 +1,7 @@
-"""A recorded turn again: with another model, on the recorded prompt and the recorded results of tools.
+"""Replays a recorded turn with another model, the recorded prompt and the recorded tool results.
 
-No tool runs and nothing is written: each call is answered with what the same call gave when the turn was recorded. A
-call that was not made then has no answer; it is the difference that one looks for.
+No tool runs and nothing is written: each call gets the result of the same call in the recording. A call that was not
+recorded has no result; finding such differences is the purpose.
 """
 
 from collections import deque
@@ -11,34 +11,34 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.hook_wall import HookWall
-from nanobot.agent.hooks import CallSeen, Hook, NewArguments
-from nanobot.agent.run.runner import run
-from nanobot.agent.run.spec import Model, RunLimits, RunResult, RunSpec
+from nanobot.agent.engine.runner import run
+from nanobot.agent.engine.spec import Model, RunLimits, RunResult, RunSpec
+from nanobot.agent.events import Emitter, TurnEnded, TurnOutcome
+from nanobot.agent.hooks.api import CallSeen, Hook, NewArguments
+from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.validation import mended
-from nanobot.agent.trace.recorded import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn, merged_turn
-from nanobot.agent.trace.turn_trace import Piece, TurnTrace
-from nanobot.agent.turn import Emitter, TurnEnded, TurnOutcome
+from nanobot.agent.tools.validation import repair_arguments
+from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn, merge_turn
+from nanobot.agent.trace.turn_trace import TraceRecord, TurnTrace
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema
-from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, calling_for
+from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, call_context_scope
 from nanobot.utils.clock import Clock
 
-STEPS_MORE = 3
-"""How many steps more than were recorded another model may take."""
+EXTRA_STEPS = 3
+"""Steps that the model may take beyond the recorded ones."""
 _NOT_RECORDED = (
-    "This call was not run: the turn is being replayed, and then nobody made this call. "
-    "Make no other calls like it; answer with what you know."
+    "This call was not run: the turn is being replayed, and the recording has no such call. "
+    "Make no similar calls; answer with what you know."
 )
-_NEVER = 1 << 40
+_NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that was done otherwise. `step` counts from 1."""
+    """The first difference. `step` counts from 1."""
 
     step: int
     what: str
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Replay:
-    """A turn run again. `unrecorded` are the calls that had no recorded result."""
+    """A replayed turn. `unrecorded` are the calls without a recorded result."""
 
     turn: RecordedTurn
     unrecorded: list[RecordedCall]
@@ -57,11 +57,11 @@ class Replay:
 async def replay(
     recorded: RecordedTurn, prompt: RecordedPrompt, model: Model, *, clock: Clock, workspace: Path
 ) -> Replay:
-    """Run the turn again with this model. A model that fails ends it as FAILED; cancelling is safe."""
+    """Run the turn again with this model. A failing model ends it as FAILED. Cancelling is safe."""
     rows: list[ChatMessage] = []
-    pieces: list[Piece] = []
+    records: list[TraceRecord] = []
     message = InboundMessage("cli", "owner", "replay", recorded.message, session_key_override=recorded.session)
-    trace = TurnTrace(recorded.turn_id, message, clock, pieces.append)
+    trace = TurnTrace(recorded.turn_id, message, clock, records.append)
     emit = Emitter(recorded.turn_id, trace)
     tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
     boundaries = deque(step.heard for before, step in pairwise(recorded.asked) if before.calls)
@@ -83,36 +83,42 @@ async def replay(
         emit=emit,
         record=record,
         joining=joining,
-        hook_wall=HookWall().and_these([_RecordedChanges(recorded)]),
+        hook_runner=HookRunner().with_hooks([_RecordedChanges(recorded)]),
     )
     trace.runs(spec)
     try:
-        with calling_for(CallContext("replay", recorded.session, recorded.turn_id)):
-            emit(_ended(await run(spec)))
-    except Exception as error:  # the wall of a turn, as in the pipeline
+        with call_context_scope(CallContext("replay", recorded.session, recorded.turn_id)):
+            emit(_turn_ended(await run(spec)))
+    except Exception as error:  # isolate the failure, as the pipeline does
         text = str(error) if isinstance(error, NanobotError) else f"{type(error).__name__}: {error}"
         emit(TurnEnded(outcome=TurnOutcome.FAILED, text=text, error=type(error).__name__))
-    return Replay(merged_turn(recorded, rows, [piece.facts for piece in pieces]), tools.unrecorded)
+    return Replay(merge_turn(recorded, rows, [record.facts for record in records]), tools.unrecorded)
 
 
 async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> list[ChatMessage]:
-    """The messages the turn began with, as they were sent: fitted into the window and made legal."""
-    listener = _Listener()
-    model = Model(listener, "recorded", recorded.model, limits=prompt.limits)
+    """Return the messages of the turn's first request, fitted into the window and repaired."""
+    capture = _RequestCapture()
+    model = Model(capture, "recorded", recorded.model, limits=prompt.limits)
     await replay(replace(recorded, steps=[]), prompt, model, clock=clock, workspace=Path())
-    return listener.request
+    return capture.request
 
 
 class _RecordedChanges(Hook):
-    """Changes a call as a hook did when the turn was recorded; no hook of today's runs."""
+    """Applies the recorded changes of hooks to calls; no current hook runs."""
 
     def __init__(self, recorded: RecordedTurn) -> None:
         self._changed = [call for step in recorded.steps for call in step.calls if call.asked is not None]
 
     async def before_tool(self, call: CallSeen) -> NewArguments | None:
-        """The recorded arguments for those that were asked for."""
-        found = next((one for one in self._changed if (one.name, one.asked) == (call.name, call.arguments)), None)
-        return NewArguments(found.arguments) if found is not None else None
+        match = next(
+            (
+                candidate
+                for candidate in self._changed
+                if (candidate.name, candidate.asked) == (call.name, call.arguments)
+            ),
+            None,
+        )
+        return NewArguments(match.arguments) if match is not None else None
 
 
 class RecordedTools(ToolRegistry):
@@ -122,13 +128,13 @@ class RecordedTools(ToolRegistry):
         super().__init__()
         self.unrecorded: list[RecordedCall] = []
         for schema in schemas:
-            stand_in = _StandIn(schema, self.unrecorded)
-            stand_in.remember([call for call in calls if call.name == stand_in.name])
-            self.register(stand_in)
+            replay_tool = _ReplayTool(schema, self.unrecorded)
+            replay_tool.remember([call for call in calls if call.name == replay_tool.name])
+            self.register(replay_tool)
 
 
-class _StandIn(Tool):
-    """Answers as the tool did, in the order in which it answered where the same was asked more than once."""
+class _ReplayTool(Tool):
+    """Answers with the recorded results; equal calls get theirs in the recorded order."""
 
     effect = Effect.READ
 
@@ -142,21 +148,24 @@ class _StandIn(Tool):
         self._unrecorded = unrecorded
 
     def remember(self, calls: Sequence[RecordedCall]) -> None:
-        """These are the calls it has answers to."""
-        self._waiting = [(mended(call.arguments, self.parameters), call) for call in calls if call.content is not None]
+        """Set the recorded calls."""
+        self._waiting = [
+            (repair_arguments(call.arguments, self.parameters), call) for call in calls if call.content is not None
+        ]
 
     def to_schema(self) -> ToolSchema:
-        """As it was sent, whatever else stood in it."""
+        """Return the recorded schema unchanged."""
         return self._schema
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
-        """The recorded result of this call."""
         for entry in self._waiting:
-            given, call = entry
-            if given == arguments:
+            recorded_arguments, call = entry
+            if recorded_arguments == arguments:
                 self._waiting.remove(entry)
-                provenance = next((one for one in Provenance if one == call.provenance), None)
-                failure = next((one for one in ToolFailure if one == call.failure), ToolFailure.ENDED_BADLY)
+                provenance = next((candidate for candidate in Provenance if candidate == call.provenance), None)
+                failure = next(
+                    (candidate for candidate in ToolFailure if candidate == call.failure), ToolFailure.ENDED_BADLY
+                )
                 failed = call.ok is False or call.failure is not None
                 return ToolResult(call.content or "", error=failed, provenance=provenance, failure=failure)
         self._unrecorded.append(RecordedCall("", self.name, arguments))
@@ -164,15 +173,15 @@ class _StandIn(Tool):
 
 
 def first_difference(recorded: Sequence[RecordedStep], replayed: Sequence[RecordedStep]) -> Difference | None:
-    """What was done otherwise first; where the same was done, what was said otherwise first. None where all is one."""
+    """Return the first difference in calls, or if there is none, the first in text. None if everything is equal."""
     for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
-        before, after = _unlike(then, now), _unlike(now, then)
+        before, after = _calls_missing_in(then, now), _calls_missing_in(now, then)
         if before or after:
             return _difference(number, then, now, before, after)
     for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
-        said, says = then.text.strip() if then else "", now.text.strip() if now else ""
-        if said != says:
-            return Difference(number, "other words", said, says)
+        recorded_text, replayed_text = then.text.strip() if then else "", now.text.strip() if now else ""
+        if recorded_text != replayed_text:
+            return Difference(number, "other words", recorded_text, replayed_text)
     return None
 
 
@@ -193,20 +202,20 @@ def _difference(
     return Difference(number, "other arguments" if same_tool else "another tool", a.in_words, b.in_words)
 
 
-def _unlike(step: RecordedStep | None, other: RecordedStep | None) -> list[RecordedCall]:
-    """The calls of a step that the other did not make."""
-    theirs = [(call.name, call.arguments) for call in other.calls] if other else []
-    mine = []
+def _calls_missing_in(step: RecordedStep | None, other: RecordedStep | None) -> list[RecordedCall]:
+    """Return the calls of a step that the other did not make."""
+    other_calls = [(call.name, call.arguments) for call in other.calls] if other else []
+    missing = []
     for call in step.calls if step else ():
-        if (call.name, call.arguments) in theirs:
-            theirs.remove((call.name, call.arguments))
+        if (call.name, call.arguments) in other_calls:
+            other_calls.remove((call.name, call.arguments))
         else:
-            mine.append(call)
-    return mine
+            missing.append(call)
+    return missing
 
 
-class _Listener(LLMProvider):
-    """Hears what a model would be asked."""
+class _RequestCapture(LLMProvider):
+    """A provider that captures the request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,15 +229,17 @@ class _Listener(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """Keep the request and end the run."""
+        """Store the request and end the run."""
         self.request = [*messages]
         yield Finished(LLMResponse("heard"))
 
 
 def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
-    steps = min(model.limits.max_steps, len(recorded.steps) + STEPS_MORE)
-    return replace(model.limits, max_steps=steps, max_result_chars=_NEVER)  # results were cut when they were recorded
+    steps = min(model.limits.max_steps, len(recorded.steps) + EXTRA_STEPS)
+    return replace(
+        model.limits, max_steps=steps, max_result_chars=_NO_LIMIT
+    )  # results were limited when they were recorded
 
 
-def _ended(result: RunResult) -> TurnEnded:
+def _turn_ended(result: RunResult) -> TurnEnded:
     return TurnEnded(outcome=result.outcome, text=result.text, usage=result.usage, cost_usd=result.cost_usd)

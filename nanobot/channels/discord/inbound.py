@@ -1,7 +1,7 @@
 """What a message of Discord says: where it was said, to whom, in which words, with which files."""
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,14 @@ from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 
 if TYPE_CHECKING:
-    from nanobot.utils.http import HttpPools
+    from nanobot.net.http import HttpPools
 
 _NAMED = re.compile(r"<(?:@!?(?P<user>\d+)|@&(?P<role>\d+)|#(?P<channel>\d+)|a?(?P<emoji>:\w+:)\d+)>")
 _HEARD = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """Where something was said."""
 
     chat_id: str
@@ -28,11 +28,11 @@ class Place:
     """The thread and the server, for lists that name them."""
 
 
-def place_of(channel_id: int, channel: object, guild_id: int | None) -> Place:
+def message_place(channel_id: int, channel: object, guild_id: int | None) -> MessagePlace:
     """A thread belongs to the channel it hangs on, and is a conversation of its own."""
     if isinstance(channel, discord.Thread):
-        return Place(str(channel.parent_id), str(channel_id), False, (str(channel_id), str(channel.guild.id)))
-    return Place(str(channel_id), None, guild_id is None, (str(guild_id),) if guild_id is not None else ())
+        return MessagePlace(str(channel.parent_id), str(channel_id), False, (str(channel_id), str(channel.guild.id)))
+    return MessagePlace(str(channel_id), None, guild_id is None, (str(guild_id),) if guild_id is not None else ())
 
 
 def guild_id_of(message: discord.Message) -> int | None:
@@ -94,20 +94,16 @@ def files_of(message: discord.Message) -> list[discord.Attachment]:
     return [*message.attachments, *(file for one in message.message_snapshots for file in one.attachments)]
 
 
-def described(file: discord.Attachment) -> Attachment:
+def describe_file(file: discord.Attachment) -> Attachment:
     """What Discord says of a file."""
     kind = MediaKind.VOICE if file.is_voice_message() else MediaKind.of_type(file.content_type)
-    return Attachment(kind, str(file.id), file.filename, file.content_type, file.size)
+    return Attachment(kind, str(file.id), file.filename, file.content_type, file.size, source=file.url)
 
 
-def chunks_of(file: discord.Attachment, pools: "HttpPools") -> Callable[[], AsyncIterator[bytes]]:
-    """Opens its download, bit by bit: the SDK would hold all of it in memory."""
-
-    async def chunks() -> AsyncIterator[bytes]:
-        async with pools.lend(file.url) as client, client.stream("GET", file.url) as response:
-            if response.status_code != 200:
-                raise MediaError(f"Discord answered {response.status_code}")
-            async for chunk in response.aiter_bytes():
-                yield chunk
-
-    return chunks
+async def chunks_of(url: str, pools: "HttpPools") -> AsyncIterator[bytes]:
+    """A download, bit by bit: the SDK would hold all of it in memory."""
+    async with pools.borrow_client(url) as client, client.stream("GET", url) as response:
+        if response.status_code != 200:
+            raise MediaError(f"Discord answered {response.status_code}")
+        async for chunk in response.aiter_bytes():
+            yield chunk

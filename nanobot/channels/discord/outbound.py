@@ -57,8 +57,8 @@ def as_send_errors() -> Iterator[None]:
     except aiohttp.ClientConnectorError as error:
         raise NotConnectedError(f"Discord cannot be reached: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
-        said = f"the connection to Discord broke: {type(error).__name__} {error}"
-        raise SendError(said, may_have_it=True) from error
+        said = f"connection to Discord lost: {type(error).__name__} {error}"
+        raise SendError(said, may_have_arrived=True) from error
 
 
 def nonce_of(salt: str, chat: int, nonce: str) -> str:

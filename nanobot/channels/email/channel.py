@@ -18,26 +18,26 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import MAY_REPEAT, BaseChannel
-from nanobot.channels.email.book import Known, MailBook, open_book
+from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.email.auto_replies import auto_reply_reason
 from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import FetchedMail
-from nanobot.channels.email.inbox import Inbox
+from nanobot.channels.email.inbox import MailFolder
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
 from nanobot.channels.email.login import open_mailbox
-from nanobot.channels.email.loops import why_dropped
-from nanobot.channels.email.outgoing import Attached, Letter, first_subject, message_id, reply_subject
-from nanobot.channels.email.quotes import parted, without_signature
+from nanobot.channels.email.outgoing import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.channels.email.quotes import split_quote, without_signature
 from nanobot.channels.email.settings import MailSettings
+from nanobot.channels.email.store import MailRecord, MailStore, open_store
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Attachment, Kept, one_chunk
+from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import open_still, outgoing
-from nanobot.channels.text.dialects import EMAIL
-from nanobot.channels.text.pieces import pieces
+from nanobot.channels.outgoing import open_outgoing, prepare_outgoing
 from nanobot.errors import StorageError
+from nanobot.markdown.chunks import split_message
+from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
-from nanobot.utils.aio import all_or_first_error
+from nanobot.utils.aio import gather_or_raise
 from nanobot.utils.text import clip, human_size
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNOR
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _MailSession:
     """What is at hand while there is a connection."""
 
     settings: MailSettings
-    book: MailBook
+    book: MailStore
     broken: "asyncio.Future[None]"
     """Holds what ended the sending, once it has."""
 
@@ -63,13 +63,13 @@ class EmailChannel(BaseChannel):
     """A mailbox."""
 
     name = "email"
-    at_most: ClassVar[Provenance] = Provenance.MAIL
+    max_provenance: ClassVar[Provenance] = Provenance.MAIL
     stall_s = 50.0  # a line that died unseen, as while a laptop slept, is to be noticed within a minute
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._desk: _Desk | None = None
-        self._book: MailBook | None = None
+        self._desk: _MailSession | None = None
+        self._book: MailStore | None = None
         self._kept = AsyncExitStack()
 
     async def start(self) -> None:
@@ -79,12 +79,19 @@ class EmailChannel(BaseChannel):
             folder = self.services.state or Path(
                 self._kept.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
             )
-            self._book = await self._kept.enter_async_context(open_book(folder / "email.db"))
-        desk = self._desk = _Desk(settings, self._book, asyncio.get_running_loop().create_future())
+            self._book = await self._kept.enter_async_context(open_store(folder / "email.db"))
+            if settings.believes_nobody:
+                log.warning(
+                    "email: no sender can be verified: which server checks mail for %s is not known. Set "
+                    "channels.email.authservId to the name it writes into Authentication-Results; until then only "
+                    'allowFrom ["*"] allows senders. See docs/guides/email.md.',
+                    settings.config.imap_host,
+                )
+        desk = self._desk = _MailSession(settings, self._book, asyncio.get_running_loop().create_future())
         try:
             if settings.smtp is not None:
                 await settings.smtp.check()
-            await all_or_first_error([self._read(desk), _until(desk.broken)])
+            await gather_or_raise([self._read(desk), _until(desk.broken)])
         finally:
             desk.broken.cancel()
             self._desk = None
@@ -107,7 +114,7 @@ class EmailChannel(BaseChannel):
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send what is meant to stay; how the work goes is nobody's mail."""
-        return await self.send(message) if message.kind.lasts else ()
+        return await self.send(message) if message.kind.is_durable else ()
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send it as one mail, its files with it; the id of the mail. The same message is the same mail, always.
@@ -120,7 +127,7 @@ class EmailChannel(BaseChannel):
         is_answer = _answers_a_mail(message)
         config = desk.settings.config
         if is_answer and not config.auto_reply_enabled:
-            log.info("email: an answer stays unsent: channels.email.autoReplyEnabled is false")
+            log.info("email: an answer was not sent: channels.email.autoReplyEnabled is false")
             return ()
         if desk.settings.smtp is None:
             raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
@@ -150,12 +157,12 @@ class EmailChannel(BaseChannel):
 
     # -- mails in
 
-    async def _read(self, desk: _Desk) -> None:
+    async def _read(self, desk: _MailSession) -> None:
         settings, config = desk.settings, desk.settings.config
-        async with open_mailbox(settings, self.evidence.sign) as (imap, folder):
+        async with open_mailbox(settings, self.status.touch) as (imap, folder):
             name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
-            inbox = Inbox(imap, desk.book, self.services.clock, name, mark_seen=config.mark_seen)
-            self.up()
+            inbox = MailFolder(imap, desk.book, self.services.clock, name, mark_seen=config.mark_seen)
+            self.mark_up()
             place = await inbox.begin(folder, self._take)
             while True:
                 place = await inbox.look(place, self._take)
@@ -172,15 +179,15 @@ class EmailChannel(BaseChannel):
         if desk is None:
             raise NotConnectedError("the mailbox is not open")
         mail = await asyncio.to_thread(read_mail, fetched.raw)
-        if reason := why_dropped(mail.headers, mail.content_type, mail.sender, desk.settings.own):
-            log.info("email: a mail from %s is left alone: %s", json.dumps(mail.sender), reason)
+        if reason := auto_reply_reason(mail.headers, mail.content_type, mail.sender, desk.settings.own):
+            log.info("email: ignored a mail from %s: %s", json.dumps(mail.sender), reason)
             return False
-        verdict = desk.settings.judge(mail)
-        if not verdict.is_proven:
-            log.info("email: a mail from %s proves nothing: %s", json.dumps(mail.sender), verdict.reason)
-        known = await self._known(mail, desk.book) if verdict.is_proven else None
-        thread_id = known.thread_id if known else mail.root if verdict.is_proven else f"{_UNPROVEN}{mail.root}"
-        await desk.book.note(mail.sender, Known(mail.message_id, thread_id, mail.subject, mail.ancestors))
+        verdict = desk.settings.verify_sender(mail)
+        if not verdict.is_verified:
+            log.info("email: the sender of a mail from %s is not verified: %s", json.dumps(mail.sender), verdict.reason)
+        known = await self._known(mail, desk.book) if verdict.is_verified else None
+        thread_id = known.thread_id if known else mail.root if verdict.is_verified else f"{_UNPROVEN}{mail.root}"
+        await desk.book.note(mail.sender, MailRecord(mail.message_id, thread_id, mail.subject, mail.ancestors))
         words = _words(mail, most=desk.settings.config.max_body_chars, goes_on=known is not None)
         if not fetched.is_whole:
             words = replace(
@@ -188,37 +195,27 @@ class EmailChannel(BaseChannel):
             )
         whole = mail.text if words.leaves_out else ""
 
-        async def fetch() -> list[Kept]:
+        async def fetch() -> list[StoredAttachment]:
             return await self._keep(mail, whole, desk.settings)
 
-        busy = asyncio.create_task(self._sign_while_busy(), name="email is busy")
-        try:
-            accepted = await self.receive(
-                mail.sender,
-                mail.sender,
-                words.text,
-                message_id=mail.message_id,
-                thread_id=thread_id,
-                is_proven=verdict.is_proven,
-                fetch=fetch if mail.files or whole else None,
-                metadata={"subject": mail.subject},
-            )
-        finally:
-            busy.cancel()
-        return accepted or (verdict.is_proven and self.is_allowed(mail.sender))
+        accepted = await self.receive(
+            mail.sender,
+            mail.sender,
+            words.text,
+            message_id=mail.message_id,
+            thread_id=thread_id,
+            is_verified=verdict.is_verified,
+            fetch=fetch if mail.files or whole else None,
+            metadata={"subject": mail.subject},
+        )
+        return accepted or (verdict.is_verified and self.is_allowed(mail.sender))
 
-    async def _sign_while_busy(self) -> None:
-        """A server that is not asked is not silent: a long recording may take its time to be transcribed."""
-        while True:
-            self.evidence.sign()
-            await asyncio.sleep(self._silence_s)
-
-    async def _known(self, mail: Mail, book: MailBook) -> Known | None:
+    async def _known(self, mail: Mail, book: MailStore) -> MailRecord | None:
         """The mail it answers, as far as we know it."""
         known = await book.find(mail.sender, mail.ancestors)
         return None if known is not None and (known.thread_id or "").startswith(_UNPROVEN) else known
 
-    async def _keep(self, mail: Mail, whole: str, settings: MailSettings) -> list[Kept]:
+    async def _keep(self, mail: Mail, whole: str, settings: MailSettings) -> list[StoredAttachment]:
         """What is attached, and the text where the model does not get all of it."""
         kept = []
         for number, file in enumerate(mail.files):
@@ -226,38 +223,36 @@ class EmailChannel(BaseChannel):
                 number >= settings.config.max_attachments_per_email
                 or len(file.data) > settings.config.max_attachment_size
             ):
-                log.warning(
-                    "email: an attachment is left out: channels.email.maxAttachmentSize, maxAttachmentsPerEmail"
-                )
-                kept.append(Kept(MediaKind.of_type(file.content_type), None))
+                log.warning("email: an attachment is skipped: channels.email.maxAttachmentSize, maxAttachmentsPerEmail")
+                kept.append(StoredAttachment(MediaKind.of_type(file.content_type), None))
             else:
                 kept.append(await self._keep_file(file))
         if whole:
             kept.append(await self._keep_file(MailFile("mail.txt", "text/plain", whole.encode())))
         return kept
 
-    async def _keep_file(self, file: MailFile) -> Kept:
+    async def _keep_file(self, file: MailFile) -> StoredAttachment:
         same = hashlib.sha256(file.data).hexdigest()
         attachment = Attachment(
             MediaKind.of_type(file.content_type), same, file.name, file.content_type, len(file.data)
         )
-        return await self.services.media.keep(attachment, lambda: one_chunk(file.data))
+        return await self.services.media.store(attachment, lambda: one_chunk(file.data))
 
     # -- mails out
 
-    async def _write(self, message: OutboundMessage, desk: _Desk) -> Letter:
+    async def _write(self, message: OutboundMessage, desk: _MailSession) -> OutgoingMail:
         """The mail that says it."""
         about = await _about(message, desk.book)
         choices = "".join(f"\n- {button.label}: answer `{button.value}`" for button in message.buttons)
-        text = message.content + (f"\n{choices}" if choices else "") + (MAY_REPEAT if message.may_repeat else "")
+        text = message.content + (f"\n{choices}" if choices else "") + repeat_note(message)
         files, notes = await _files(message.media)
-        said = pieces("\n\n".join([text, *notes]), EMAIL)
+        said = split_message("\n\n".join([text, *notes]), EMAIL)
         plain = "\n\n".join(piece.text for piece in said)
         given = str(message.metadata.get("subject") or "")
         prefix = desk.settings.config.subject_prefix
         subject = given or (reply_subject(about.subject, prefix) if about is not None else first_subject(plain))
         name = f"{message.journal_id or secrets.token_hex(16)} {message.chat_id} {message.thread_id} {message.content}"
-        return Letter(
+        return OutgoingMail(
             desk.settings.sender,
             message.chat_id,
             " ".join(subject.split()),
@@ -284,7 +279,7 @@ class _Words:
 
 def _words(mail: Mail, *, most: int, goes_on: bool) -> _Words:
     """What is said. In a thread that goes on the session has what is quoted, and the subject."""
-    new, quoted = parted(mail.text) if goes_on and not _FORWARDED.match(mail.subject) else (mail.text, "")
+    new, quoted = split_quote(mail.text) if goes_on and not _FORWARDED.match(mail.subject) else (mail.text, "")
     command = without_signature(new).strip()
     if command.startswith("/") and "\n" not in command:
         return _Words(command, leaves_out=False)
@@ -304,7 +299,7 @@ def _answers_a_mail(message: OutboundMessage) -> bool:
     return message.reply_to is not None or (message.kind is OutboundKind.NOTICE and message.thread_id is not None)
 
 
-async def _about(message: OutboundMessage, book: MailBook) -> Known | None:
+async def _about(message: OutboundMessage, book: MailStore) -> MailRecord | None:
     """The mail it answers: the one it names, else the latest of its thread."""
     if message.reply_to is not None and (known := await book.find(message.chat_id, [message.reply_to])) is not None:
         return known
@@ -312,22 +307,22 @@ async def _about(message: OutboundMessage, book: MailBook) -> Known | None:
         return None
     known = await book.last_of(message.chat_id, message.thread_id)
     root = message.thread_id.removeprefix(_UNPROVEN)
-    return known or (Known(root, message.thread_id, "", ()) if "@" in root else None)
+    return known or (MailRecord(root, message.thread_id, "", ()) if "@" in root else None)
 
 
 def _bytes_of(path: Path) -> bytes:
-    with open_still(path) as file:
+    with open_outgoing(path) as file:
         return file.read()
 
 
-async def _files(named: list[str]) -> tuple[list[Attached], list[str]]:
+async def _files(named: list[str]) -> tuple[list[MailAttachment], list[str]]:
     """What goes along, and a word on what does not."""
-    files: list[Attached] = []
+    files: list[MailAttachment] = []
     notes: list[str] = []
     left = LARGEST_FILES
     for one in named:
         try:
-            found = await outgoing(one, largest=left)
+            found = await prepare_outgoing(one, largest=left)
             if found.path is None:
                 notes.append(f"{found.name}: {found.url}")
                 continue
@@ -336,15 +331,17 @@ async def _files(named: list[str]) -> tuple[list[Attached], list[str]]:
             notes.append(f"({error})")
             continue
         left -= len(data)
-        files.append(Attached(found.name, data))
+        files.append(MailAttachment(found.name, data))
     return files, notes
 
 
-async def _remember(book: MailBook, message: OutboundMessage, letter: Letter, answered_at: float | None) -> None:
+async def _remember(book: MailStore, message: OutboundMessage, letter: OutgoingMail, answered_at: float | None) -> None:
     """The mail is out. A disk that refuses now must not have it sent again."""
     try:
-        await book.note(message.chat_id, Known(letter.message_id, message.thread_id, letter.subject, letter.ancestors))
+        await book.note(
+            message.chat_id, MailRecord(letter.message_id, message.thread_id, letter.subject, letter.ancestors)
+        )
         if answered_at is not None:
             await book.answered(message.chat_id, message.thread_id, letter.message_id, answered_at)
     except StorageError as error:
-        log.warning("email: a mail was sent, but not remembered: %s", error)
+        log.warning("email: a mail was sent, but could not be recorded: %s", error)

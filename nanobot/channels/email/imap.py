@@ -107,7 +107,7 @@ async def open_imap(server: ImapServer, sign: Callable[[], None] = lambda: None)
     except ssl.SSLError as error:
         raise NoTlsError(f"{place} answers with something that is not TLS") from error
     except OSError as error:
-        raise ConnectionError(f"{place} is out of reach ({str(error) or 'no answer'})") from error
+        raise ConnectionError(f"{place} cannot be reached ({str(error) or 'no answer'})") from error
     imap = Imap(reader, writer, sign)
     try:
         await imap.greet()
@@ -134,13 +134,13 @@ class Imap:
         """Hear the server's first word, and what it can do."""
         greeting = await self._read()
         if not greeting.text.upper().startswith(b"* OK"):
-            raise ConnectionError(f"the mail server does not want us now: {_shown(greeting.text)}")
+            raise ConnectionError(f"the mail server refuses connections now: {_shown(greeting.text)}")
         await self._ask_capabilities()
 
     async def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
         """From here on nobody reads along. Raises NoTlsError where the server does not offer it."""
         if "STARTTLS" not in self.capabilities:
-            raise NoTlsError("it does not offer STARTTLS")
+            raise NoTlsError("the server does not offer STARTTLS")
         await self._command(b"STARTTLS")
         reader = asyncio.StreamReader(limit=_LONGEST_LINE)  # what came behind that answer is nobody's word
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -279,7 +279,7 @@ class Imap:
             one = await self._read(byes=byes)
             size += one.size
             if size > _LARGEST_ANSWER:
-                raise ConnectionError("the mail server gives an answer without end")
+                raise ConnectionError("the mail server's answer is too long")
             if one.text.startswith(tag):
                 status = _STATUS.match(one.text[len(tag) :])
                 if status is None or status[1].upper() != b"OK":
@@ -299,13 +299,13 @@ class Imap:
                 try:
                     line = await self._reader.readuntil(b"\n")
                 except asyncio.IncompleteReadError:
-                    raise ConnectionError("the mail server ended the connection") from None
+                    raise ConnectionError("the mail server closed the connection") from None
                 except asyncio.LimitOverrunError:
-                    raise ConnectionError("the mail server sent a line without end") from None
+                    raise ConnectionError("the mail server sent a line that is too long") from None
             self._sign()
             text += line
             if len(text) > 2 * _LONGEST_LINE:
-                raise ConnectionError("the mail server sends a response without end")
+                raise ConnectionError("the mail server's response is too long")
             literal = _LITERAL.search(line)
             if literal is None:
                 break
@@ -322,7 +322,7 @@ class Imap:
             async with asyncio.timeout(ANSWER_S):
                 more = await self._reader.read(min(size - len(data), _AT_ONCE))
             if not more:
-                raise ConnectionError("the mail server ended the connection")
+                raise ConnectionError("the mail server closed the connection")
             self._sign()
             data += more
         return bytes(data)

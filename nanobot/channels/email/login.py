@@ -44,10 +44,10 @@ async def _logged_in(settings: MailSettings, sign: Callable[[], None]) -> AsyncI
                 await imap.log_in(config.imap_username, config.imap_password)
             except ImapRefusedError as error:
                 if _NOT_NOW.search(str(error)):
-                    raise ConnectionError(f"{host} lets nobody in just now ({error})") from error
+                    raise ConnectionError(f"{host} refuses logins at the moment ({error})") from error
                 raise ChannelSetupError(
-                    f"{host} refused the name or the password ({error}). Check channels.email.imapUsername and "
-                    "channels.email.imapPassword; many services want an app password, not that of the account."
+                    f"{host} rejected the user name or password ({error}). Check channels.email.imapUsername and "
+                    "channels.email.imapPassword; many services require an app password."
                 ) from error
             await imap.introduce("nanobot", __version__)
             yield imap

@@ -14,7 +14,7 @@ from email.mime.text import MIMEText
 from email.utils import format_datetime, parseaddr
 from mimetypes import guess_type
 
-from nanobot.channels.email.loops import LOOP_HEADER
+from nanobot.channels.email.auto_replies import LOOP_HEADER
 
 NO_SUBJECT = "A message from nanobot"
 _LONGEST_SUBJECT = 200
@@ -28,7 +28,7 @@ _FOLD = policy.compat32.clone(linesep="\r\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class MailAttachment:
     """A file that goes along."""
 
     name: str
@@ -36,7 +36,7 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class OutgoingMail:
     """A mail of ours."""
 
     sender: str
@@ -46,7 +46,7 @@ class Letter:
     date: datetime
     text: str
     html: str | None = None
-    files: tuple[Attached, ...] = ()
+    files: tuple[MailAttachment, ...] = ()
     ancestors: tuple[str, ...] = ()
     """The mails it answers, oldest first; the last is the one it is in reply to."""
 
@@ -125,7 +125,7 @@ def _text(text: str, subtype: str) -> MIMEText:
     return part
 
 
-def _part(file: Attached) -> MIMEBase:
+def _part(file: MailAttachment) -> MIMEBase:
     guessed, encoding = guess_type(file.name)
     main, _, sub = (guessed if guessed and not encoding else "application/octet-stream").partition("/")
     if main in ("message", "multipart"):

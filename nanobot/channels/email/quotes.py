@@ -34,7 +34,7 @@ _OTHER_HEADING = re.compile(
 _SIGNATURE = "-- "
 
 
-def parted(text: str) -> tuple[str, str]:
+def split_quote(text: str) -> tuple[str, str]:
     """What is new, and what is quoted below it (empty where there is nothing to part). Joined they are all of it."""
     lines = text.splitlines(keepends=True)
     own = len(without_signature(text).splitlines()) - 1

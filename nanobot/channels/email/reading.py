@@ -13,7 +13,7 @@ from nanobot.channels.email.imap import FetchedMail, Folder, Imap
 from nanobot.channels.email.inbox import HEAD, imap_day, received_at
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
 from nanobot.channels.email.login import open_mailbox
-from nanobot.channels.email.quotes import parted
+from nanobot.channels.email.quotes import split_quote
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
@@ -109,14 +109,14 @@ class MailReader:
             "mail": f"{folder.validity}-{fetched.uid}",
             "received": self._time(fetched),
             "from": _line(mail.headers, "From"),
-            "sender_proven": settings.judge(mail).is_proven,
+            "sender_proven": settings.verify_sender(mail).is_verified,
             "subject": clip_line(mail.subject, _LONGEST_LINE),
             "unread": not fetched.is_seen,
             "size": human_size(fetched.size),
         }
 
     def _whole(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
-        new, quoted = parted(mail.text)
+        new, quoted = split_quote(mail.text)
         told = self._head(settings, folder, fetched, mail)
         told |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
         told["text"] = clip(new.strip(), settings.config.max_body_chars, "{left_out} characters left out")

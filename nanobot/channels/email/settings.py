@@ -10,11 +10,11 @@ from typing import Any
 from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import ImapServer
 from nanobot.channels.email.incoming import Mail
-from nanobot.channels.email.proof import Checker, Verdict, checker_of, judge
+from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
 from nanobot.channels.email.smtp import SmtpServer
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
-from nanobot.utils.http import is_loopback
+from nanobot.net.http import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,17 @@ class MailSettings:
     """Ours, as the From line has it."""
     own: frozenset[str]
     """All addresses by which we may be known."""
-    checker: Checker = field(repr=False)
+    checker: AuthServer = field(repr=False)
 
     @classmethod
     def of(cls, section: Any) -> "MailSettings":
-        """Reads the certificates that are trusted: not on the event loop. Raises ChannelSetupError."""
+        """Reads certificates and the public suffix list: not on the event loop. Raises ChannelSetupError."""
         config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
         _check(config)
         name, address = _own_address(config)
         own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
         tls = _tls(config.ca_file)
+        public_suffixes()
         hides = config.imap_use_ssl or not is_loopback(config.imap_host)
         return cls(
             config,
@@ -51,17 +52,22 @@ class MailSettings:
             address.lower(),
             formataddr((name, address)) if name else address,
             frozenset(own),
-            checker_of(config.imap_host, sorted(own), config.authserv_id or ""),
+            auth_server(config.imap_host, config.authserv_id or ""),
         )
 
-    def judge(self, mail: Mail) -> Verdict:
+    @property
+    def believes_nobody(self) -> bool:
+        """Whether no sender can be proven until the owner names the server that checks mail."""
+        return not self.checker.names and not self.config.server_checks_senders
+
+    def verify_sender(self, mail: Mail) -> SenderVerdict:
         """Whether the sender is who the mail says."""
         if not mail.has_one_sender:
-            return Verdict(False, "its From line names several people, or nobody plainly")
+            return SenderVerdict(False, "its From line names several people, or nobody plainly")
         if self.config.server_checks_senders:
-            return Verdict(True)
-        verdict = judge(mail.headers.lines, mail.sender.rpartition("@")[2], self.checker)
-        if verdict.is_proven or mail.headers.has("Authentication-Results"):
+            return SenderVerdict(True)
+        verdict = verify_sender(mail.headers.lines, mail.sender.rpartition("@")[2], self.checker)
+        if verdict.is_verified or mail.headers.has("Authentication-Results"):
             return verdict
         return replace(
             verdict,

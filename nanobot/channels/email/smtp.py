@@ -86,10 +86,10 @@ class SmtpServer:
         except aiosmtplib.SMTPAuthenticationError as error:
             if error.code // 100 == 5:
                 raise ChannelSetupError(
-                    f"{self.host} refused the name or the password ({_words(error)}). Check channels.email.smtpUsername"
-                    " and channels.email.smtpPassword; many services want an app password, not that of the account."
+                    f"{self.host} rejected the user name or password ({_words(error)}). Check channels.email."
+                    "smtpUsername and channels.email.smtpPassword; many services require an app password."
                 ) from error
-            raise NotConnectedError(f"{self.host} lets nobody in just now ({_words(error)})") from error
+            raise NotConnectedError(f"{self.host} refuses logins at the moment ({_words(error)})") from error
         except ssl.SSLCertVerificationError as error:
             raise ChannelSetupError(untrusted(self.host, "smtpHost", error)) from error
         except aiosmtplib.SMTPNotSupported as error:

@@ -3,28 +3,28 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.media import Kept
+from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.posting import Posting, PostingChannel
-from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
-from nanobot.channels.slack.names import Names
-from nanobot.channels.slack.past import Past, remembered
-from nanobot.channels.slack.twins import Twins
-from nanobot.channels.text.dialects import SLACK
-from nanobot.channels.text.pieces import Piece, pieces
+from nanobot.channels.slack.history import SlackHistory, remembered
+from nanobot.channels.slack.incoming import IncomingMessage, read_command, read_event, read_press
+from nanobot.channels.slack.mention_dedupe import MentionDeduplicator
+from nanobot.channels.slack.names import UserNames
 from nanobot.config.channels import SlackConfig
+from nanobot.markdown.chunks import Chunk, split_message
+from nanobot.markdown.dialects import SLACK
 
 if TYPE_CHECKING:
-    from nanobot.channels.slack.lines import Envelope
-    from nanobot.channels.slack.web import Web
+    from nanobot.channels.slack.socket_mode import Envelope
+    from nanobot.channels.slack.web_api import SlackApi
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _CALLED = re.compile(r"@([A-Z0-9]+)\b")
 _GOODBYES = ("tokens_revoked", "app_uninstalled")
 
 
-class SlackChannel(PostingChannel):
+class SlackChannel(ChatChannel):
     """Channels, threads and private chats of one app."""
 
     name = "slack"
@@ -55,29 +55,31 @@ class SlackChannel(PostingChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
-        self._now: Web | None = None
-        self._names: Names | None = None
-        self._past = Past()
-        self._twins = Twins()
+        self._now: SlackApi | None = None
+        self._names: UserNames | None = None
+        self._past = SlackHistory()
+        self._twins = MentionDeduplicator()
         self._asking = asyncio.Semaphore(_AT_ONCE)
 
     async def start(self) -> None:
         """Log in, and hear what is said until the connection ends."""
         await _load_sdk()
-        from nanobot.channels.slack.lines import Ears, Lines
-        from nanobot.channels.slack.web import open_web
+        from nanobot.channels.slack.socket_mode import SocketModeCallbacks, SocketModeConnections
+        from nanobot.channels.slack.web_api import open_api
 
         clock = self.services.clock
-        async with open_web(self._settings, clock) as web:
+        async with open_api(self._settings, clock) as web:
             me = await web.log_in()
             async with remembered(self.services.state, me.user) as past:
                 self._now, self._past = web, past
-                names = self._names = Names(web.name_of, clock)
+                names = self._names = UserNames(web.name_of, clock)
                 ends = past.open_ends(clock.now())
                 missed = {chat: partial(self._hear_missed, chat, marks) for chat, marks in ends.items()}
-                ears = Ears(self._arrived, self._take, self.evidence.sign, self.up, lambda: self.stall_s)
+                ears = SocketModeCallbacks(
+                    self._arrived, self._take, self.status.touch, self.mark_up, lambda: self.stall_s
+                )
                 try:
-                    await Lines(web, ears).run(missed)
+                    await SocketModeConnections(web, ears).run(missed)
                 finally:
                     self._now = self._names = None
                     await names.close()
@@ -85,25 +87,25 @@ class SlackChannel(PostingChannel):
     async def login(self, force: bool = False) -> bool:
         """Ask Slack whose tokens these are, and say so. Raises ChannelSetupError, or SendError where it is away."""
         await _load_sdk()
-        from nanobot.channels.slack.web import open_web
+        from nanobot.channels.slack.web_api import open_api
         from nanobot.utils.clock import SystemClock
 
-        async with open_web(self._settings, SystemClock()) as web:
+        async with open_api(self._settings, SystemClock()) as web:
             me = await web.log_in()
             await web.socket_address()
         print(f"The tokens are good. Your bot is @{me.name}: write `/invite @{me.name}` in a channel.")  # noqa: T201 a person waits
         return True
 
-    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+    async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
         """Post one piece, in its thread. (Slack cannot quote: the thread is its way to answer a message.)"""
         blocks = {"blocks": _blocks(piece, how.buttons)} if how.buttons else {}
         return await self._web.post(to.chat_id, to.thread_id, piece.text, **blocks)
 
-    async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
+    async def edit(self, to: Address, platform_id: str, piece: Chunk) -> None:
         """Make a message say this."""
         await self._web.edit(to.chat_id, platform_id, piece.text)
 
-    async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
+    async def post_file(self, to: Address, file: Outgoing, how: SendOptions) -> str:
         """Send a file; of an address Slack makes a picture by itself."""
         if file.path is None:
             return await self._web.post(
@@ -115,8 +117,12 @@ class SlackChannel(PostingChannel):
         """Put a sign on somebody's message; `emoji` by its name in Slack, such as eyes."""
         await self._web.react(to.chat_id, message_id, emoji.strip(":"))
 
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """A file somebody sent."""
+        return self._web.download(attachment)
+
     @property
-    def _web(self) -> "Web":
+    def _web(self) -> "SlackApi":
         if self._now is None:
             raise NotConnectedError("Slack is not connected")
         return self._now
@@ -138,16 +144,16 @@ class SlackChannel(PostingChannel):
 
     async def _hear_missed(self, chat: str, marks: Mapping[str | None, str]) -> None:
         """Hear what was said in a chat and its threads since these marks. Raises StorageError, as `receive` does."""
-        missed: dict[str, Said] = {}
+        missed: dict[str, IncomingMessage] = {}
         for thread, last in marks.items():
             try:
                 told = await self._missed(chat, thread, last)
             except UndeliverableError as error:
-                log.debug("slack: %s is not asked any more what was missed there: %s", chat, error)
+                log.debug("slack: missed messages in %s are not fetched any more: %s", chat, error)
                 self._past.forget(chat, thread)
                 continue
             except SendError as error:  # what comes now must not wait for what was
-                log.warning("slack: what was missed in %s is not known (%s); say it again there", chat, error)
+                log.warning("slack: missed messages in %s cannot be fetched (%s); send them again", chat, error)
                 return
             for one in told:
                 said = self._said({**one, "type": "message", "channel": chat})
@@ -167,12 +173,12 @@ class SlackChannel(PostingChannel):
                     await asyncio.sleep(error.retry_after_s)
             return await self._web.since(chat, thread, last)
 
-    def _read(self, envelope: "Envelope") -> Said | None:
+    def _read(self, envelope: "Envelope") -> IncomingMessage | None:
         match envelope.kind:
             case "events_api":
                 event = _event_of(envelope)
                 if event.get("type") in _GOODBYES:  # logging in again will say what is to do
-                    raise ConnectionResetError("the app was taken out of the workspace")
+                    raise ConnectionResetError("the app was removed from the workspace")
                 return self._said(event)
             case "slash_commands":
                 return read_command(envelope.payload)
@@ -181,10 +187,10 @@ class SlackChannel(PostingChannel):
             case _:
                 return None
 
-    def _said(self, event: Mapping[str, Any]) -> Said | None:
+    def _said(self, event: Mapping[str, Any]) -> IncomingMessage | None:
         return read_event(event, self._web.me, reply_in_thread=self._settings.reply_in_thread)
 
-    async def _receive(self, said: Said) -> None:
+    async def _receive(self, said: IncomingMessage) -> None:
         when = said.when
         accepted = await self.receive(
             said.sender_id,
@@ -194,24 +200,22 @@ class SlackChannel(PostingChannel):
             thread_id=said.thread_id,
             is_private=said.is_private,
             is_mentioned=said.is_mentioned,
-            fetch=partial(self._fetch, said.files) if said.files else None,
+            attachments=said.files,
             timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
             quotes_others=said.quotes_others,
         )
         self._past.note(said, accepted=accepted)
 
-    async def _with_names(self, said: Said) -> str:
+    async def _with_names(self, said: IncomingMessage) -> str:
         """The text with the names of those it calls, their ids behind; only what is heard is worth a question."""
         policy = self._settings.group_policy
         is_meant = said.is_private or said.is_mentioned or policy != "mention"
-        if not (said.people and is_meant and self._names is not None and self.services.access.knows(said.sender_id)):
+        if not (
+            said.people and is_meant and self._names is not None and self.services.access.is_allowed(said.sender_id)
+        ):
             return said.text
         named = await self._names.of(said.people)
         return _CALLED.sub(lambda call: f"@{named[call[1]]} ({call[1]})" if call[1] in named else call[0], said.text)
-
-    async def _fetch(self, files: Sequence[RemoteFile]) -> list[Kept]:
-        web, keep = self._web, self.services.media.keep
-        return [await keep(file.attachment, web.download(file)) for file in files]
 
 
 def _event_of(envelope: "Envelope") -> Mapping[str, Any]:
@@ -219,7 +223,7 @@ def _event_of(envelope: "Envelope") -> Mapping[str, Any]:
     return event if isinstance(event, Mapping) else {}
 
 
-def _blocks(piece: Piece, buttons: Sequence[Button]) -> list[dict[str, Any]]:
+def _blocks(piece: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     """A text with buttons below it (docs.slack.dev/reference/block-kit/block-elements/button-element).
 
     The value travels in the button itself, so that a press is understood after a restart; one that is too long for that
@@ -227,7 +231,7 @@ def _blocks(piece: Piece, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     """
     texts = [piece.text]
     if len(piece.text) > _LONGEST_SECTION:
-        texts = [part.text for part in pieces(piece.source, SLACK, _LONGEST_SECTION)]
+        texts = [part.text for part in split_message(piece.source, SLACK, _LONGEST_SECTION)]
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
     return [*sections, {"type": "actions", "elements": elements}]
@@ -246,4 +250,4 @@ def _button(number: int, button: Button) -> dict[str, Any]:
 
 async def _load_sdk() -> None:
     """In a thread: it takes 0.3 s, and other channels are starting too."""
-    await asyncio.to_thread(import_module, "nanobot.channels.slack.lines")
+    await asyncio.to_thread(import_module, "nanobot.channels.slack.socket_mode")

@@ -25,7 +25,7 @@ Payload = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class BotIdentity:
     """Who the bot is, as `auth.test` says it."""
 
     user: str
@@ -33,15 +33,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file that lies at Slack. `url` is empty where Slack tells only its id yet."""
-
-    attachment: Attachment
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
+class IncomingMessage:
     """Something a person said."""
 
     sender_id: str
@@ -52,7 +44,7 @@ class Said:
     kind: str
     """im: a private chat; mpim: a private group; else a channel."""
     is_mentioned: bool
-    files: tuple[RemoteFile, ...] = ()
+    files: tuple[Attachment, ...] = ()
     quotes_others: bool = False
     is_twin: bool = False
     """Whether the same message comes as another event, too, which may say more."""
@@ -73,7 +65,7 @@ class Said:
             return None
 
 
-def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
+def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> IncomingMessage | None:
     """A message for somebody to hear; None for anything else, and for what bots say, this one first."""
     is_mention = event.get("type") == "app_mention"
     if not is_mention and (event.get("type") != "message" or _text(event, "subtype") not in _HEARD):
@@ -93,7 +85,7 @@ def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
         thread = ts
-    return Said(
+    return IncomingMessage(
         user,
         chat,
         "\n".join(word for word in words if word),
@@ -108,7 +100,7 @@ def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
     )
 
 
-def read_command(payload: Payload) -> Said | None:
+def read_command(payload: Payload) -> IncomingMessage | None:
     """A slash command of the app: `/nanobot what is new` says "what is new", `/stop` says "/stop"."""
     user, chat = _text(payload, "user_id"), _text(payload, "channel_id")
     command, trigger = _text(payload, "command"), _text(payload, "trigger_id")
@@ -117,10 +109,10 @@ def read_command(payload: Payload) -> Said | None:
     words = _text(payload, "text").strip()
     text = (words or "/help") if command == COMMAND else f"{command} {words}".strip()
     kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
-    return Said(user, chat, text, trigger, None, kind, is_mentioned=True)
+    return IncomingMessage(user, chat, text, trigger, None, kind, is_mentioned=True)
 
 
-def read_press(payload: Payload) -> Said | None:
+def read_press(payload: Payload) -> IncomingMessage | None:
     """A button below a message of ours: pressing it says its value, where the message is."""
     if payload.get("type") != "block_actions":
         return None
@@ -133,11 +125,11 @@ def read_press(payload: Payload) -> Said | None:
     if not (value and pressed):
         return None
     thread = _text(message, "thread_ts") or _text(place, "thread_ts") or None
-    return Said(_text(user, "id"), chat, value, pressed, thread, _kind({}, chat), is_mentioned=True)
+    return IncomingMessage(_text(user, "id"), chat, value, pressed, thread, _kind({}, chat), is_mentioned=True)
 
 
-def described(file: Payload) -> Attachment:
-    """What Slack says of a file."""
+def describe_file(file: Payload) -> Attachment:
+    """What Slack says of a file. Its source is empty where only the id is told yet."""
     content_type = _text(file, "mimetype")
     kind = MediaKind.VOICE if _text(file, "subtype") == "slack_audio" else MediaKind.of_type(content_type)
     size = file.get("size")
@@ -147,18 +139,12 @@ def described(file: Payload) -> Attachment:
         _text(file, "name") or None,
         content_type or None,
         size if isinstance(size, int) and size >= 0 else None,
+        source=_text(file, "url_private_download") or _text(file, "url_private"),
     )
 
 
-def address_of(file: Payload) -> str:
-    """Where a file is fetched from; empty where Slack does not say."""
-    return _text(file, "url_private_download") or _text(file, "url_private")
-
-
-def _file(file: Payload) -> RemoteFile | None:
-    if file.get("mode") in _NOT_HERE or not _text(file, "id"):
-        return None
-    return RemoteFile(described(file), address_of(file))
+def _file(file: Payload) -> Attachment | None:
+    return describe_file(file) if file.get("mode") not in _NOT_HERE and _text(file, "id") else None
 
 
 def _elsewhere(file: Payload) -> str:
@@ -167,7 +153,7 @@ def _elsewhere(file: Payload) -> str:
     return f"[file: {name} {_text(file, 'url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
 
 
-def _forwarded(share: Payload, me: Me) -> str:
+def _forwarded(share: Payload, me: BotIdentity) -> str:
     author = _text(share, "author_name") or _text(share, "author_id")
     return f"[forwarded{' from ' + author if author else ''}]\n{as_read(_text(share, 'text'), me.user, me.name)}"
 

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from nanobot.channels.errors import SendError, UndeliverableError
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock
-from nanobot.utils.newest import put_newest
 
 WAIT_S = 1.0
 """How long a message waits for names. Slack gives three seconds until it wants to hear that the message came."""
@@ -19,7 +19,7 @@ _MOST_A_MESSAGE = 10
 _LONGEST = 80
 
 
-class Names:
+class UserNames:
     """Names by the ids of people. To be closed."""
 
     def __init__(self, ask: Callable[[str], Awaitable[str]], clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Names:
             name = ""
         except SendError:  # not now
             return
-        put_newest(self._known, person, (self._clock.monotonic() + KEPT_S, name), MOST)
+        put_bounded(self._known, person, (self._clock.monotonic() + KEPT_S, name), MOST)
 
 
 def _clean(name: str) -> str:

@@ -4,14 +4,12 @@ To be imported when a bot is started, in a thread: the SDK takes its time.
 """
 
 import asyncio
+import json
 import logging
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlencode
-
-os.environ["PTB_TIMEDELTA"] = "true"  # spans of time come as such; the other way the SDK warns at each 429
 
 import httpx
 from telegram import Bot
@@ -22,7 +20,6 @@ from telegram.error import (
     Forbidden,
     InvalidToken,
     NetworkError,
-    RetryAfter,
     TelegramError,
 )
 from telegram.request import BaseRequest, RequestData
@@ -35,9 +32,9 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.telegram.polling import ConflictError, Raw
-from nanobot.utils.clients import reason_of
-from nanobot.utils.connection import HttpError, place_of
-from nanobot.utils.http import HttpPools, proxy_for
+from nanobot.net.clients import connection_error_reason
+from nanobot.net.connection import HttpError, parse_server_address
+from nanobot.net.http import HttpPools, proxy_for
 
 API = "https://api.telegram.org"
 CONNECT_S = 10.0
@@ -65,12 +62,20 @@ class CutOffError(NetworkError):
     """The line broke with the request on it: Telegram may have it."""
 
 
+class PauseError(TelegramError):
+    """Too much at once. (The SDK's own error for it warns, unless a variable of the process's environment is set.)"""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"Telegram asks for a pause of {seconds:g} s")
+        self.seconds = seconds
+
+
 class PooledRequest(BaseRequest):
     """Requests over our own connections: one shared TLS context, no proxy to this machine."""
 
     def __init__(self, pools: HttpPools, base: str, proxy: str | None) -> None:
         self._pools = pools
-        self._base = place_of(f"{base}/")
+        self._base = parse_server_address(f"{base}/")
         self._is_direct = proxy_for(base, proxy) is None
 
     @property
@@ -93,21 +98,29 @@ class PooledRequest(BaseRequest):
         *args: object,
         **kwargs: object,
     ) -> tuple[int, bytes]:
-        """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError or CutOffError."""
+        """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError, CutOffError or PauseError."""
+        status, body = await self._answer(url, method, request_data, read_timeout)
+        if status == httpx.codes.TOO_MANY_REQUESTS:
+            raise PauseError(_pause_s(body))
+        return status, body
+
+    async def _answer(
+        self, url: str, method: str, request_data: RequestData | None, read_timeout: object
+    ) -> tuple[int, bytes]:
         answer_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
         form = request_data.json_parameters if request_data is not None else {}
         files = request_data.multipart_data if request_data is not None else {}
         if self._is_direct and not files:
             return await self._ask(url, urlencode(form).encode(), answer_s)
         try:
-            async with self._pools.lend(url) as client:
+            async with self._pools.borrow_client(url) as client:
                 limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=answer_s)
                 answer = await client.request(method, url, timeout=limits, data=form, files=files)
                 return answer.status_code, answer.content
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
-            raise OutOfReachError(reason_of(error)) from error
+            raise OutOfReachError(connection_error_reason(error)) from error
         except httpx.HTTPError as error:
-            raise CutOffError(f"{type(error).__name__}: {reason_of(error)}") from error
+            raise CutOffError(f"{type(error).__name__}: {connection_error_reason(error)}") from error
 
     async def _ask(self, url: str, form: bytes, answer_s: float) -> tuple[int, bytes]:
         """The plain case, for half of what a general client takes."""
@@ -115,7 +128,7 @@ class PooledRequest(BaseRequest):
             connection = await self._pools.connect(self._base, CONNECT_S)
         except HttpError as error:
             raise OutOfReachError(str(error)) from error
-        connection.place = place_of(url)  # every method has an address of its own, on the same connections
+        connection.place = parse_server_address(url)  # every method has an address of its own, on the same connections
         try:
             async with asyncio.timeout(answer_s):
                 await connection.post(_FORM, form)
@@ -123,7 +136,7 @@ class PooledRequest(BaseRequest):
                 while piece := await connection.read():
                     body += piece
                     if len(body) > _LARGEST_ANSWER:
-                        raise CutOffError("an answer without end")
+                        raise CutOffError("the answer is too long")
             return connection.status, bytes(body)
         except HttpError as error:
             raise CutOffError(str(error)) from error
@@ -131,7 +144,7 @@ class PooledRequest(BaseRequest):
             raise CutOffError(f"no answer within {answer_s:g} s") from error
         finally:
             connection.place = self._base
-            await self._pools.take_back(connection)
+            await self._pools.release(connection)
 
 
 class TelegramBot(Bot):
@@ -140,7 +153,8 @@ class TelegramBot(Bot):
     async def updates(self, offset: int | None, wait_s: float) -> list[Raw]:
         """Poll. Raises TelegramError."""
         told = {"timeout": int(wait_s), "offset": offset, "allowed_updates": UPDATES}
-        found = await self._post("getUpdates", told, read_timeout=wait_s + POLL_SLACK_S)
+        # In lower case, which Telegram takes too: for a method that it wraps itself the SDK warns.
+        found = await self.do_api_request("getupdates", told, read_timeout=wait_s + POLL_SLACK_S)
         return [raw for raw in found if isinstance(raw, dict) and isinstance(raw.get("update_id"), int)]
 
 
@@ -149,7 +163,7 @@ async def make_bot(token: str, pools: HttpPools, api_base: str | None, proxy: st
     base = (api_base or API).rstrip("/")
     try:
         if proxy_for(base, proxy) is not None:
-            async with pools.lend(base):
+            async with pools.borrow_client(base):
                 pass
     except (ImportError, ValueError) as error:
         hint = "Run `pip install socksio`" if isinstance(error, ImportError) else "Write it as http://host:port"
@@ -169,9 +183,9 @@ async def download(bot: TelegramBot, pools: HttpPools, file_id: str) -> AsyncIte
         async for chunk in _read(Path(where)):
             yield chunk
         return
-    async with pools.lend(where) as client, client.stream("GET", where, timeout=ANSWER_S) as answer:
+    async with pools.borrow_client(where) as client, client.stream("GET", where, timeout=ANSWER_S) as answer:
         if answer.status_code != httpx.codes.OK:
-            raise SendError(f"Telegram does not give the file out (HTTP {answer.status_code})")
+            raise SendError(f"Telegram did not send the file (HTTP {answer.status_code})")
         async for chunk in answer.aiter_bytes(_CHUNK):
             yield chunk
 
@@ -189,24 +203,31 @@ def error_of(error: TelegramError) -> SendError:
     """What the SDK's error means for who sends."""
     said = error.message
     match error:
-        case RetryAfter(retry_after=pause):
-            seconds = pause if isinstance(pause, int | float) else pause.total_seconds()
-            return RateLimitedError(f"Telegram wants a pause of {seconds:g} s", seconds)
+        case PauseError(seconds=seconds):
+            return RateLimitedError(said, seconds)
         case Conflict():
             return ConflictError(
                 "another process polls with this token, and Telegram gives each message to one of them only. "
                 "Stop it (a second gateway, another bot program), or give it a token of its own with @BotFather."
             )
         case InvalidToken():
-            return NotConnectedError(f"Telegram refuses the token ({said})")  # the poll says it to the owner
+            return NotConnectedError(f"Telegram rejects the token ({said})")  # the poll says it to the owner
         case OutOfReachError():
-            return NotConnectedError(f"Telegram is out of reach: {said}")
+            return NotConnectedError(f"Telegram cannot be reached: {said}")
         case CutOffError():
-            return NotConnectedError(f"the line to Telegram broke: {said}", may_have_it=True)
+            return SendError(f"connection to Telegram lost: {said}", may_have_arrived=True)
         case Forbidden() | BadRequest() | ChatMigrated():
-            return UndeliverableError(f"Telegram refuses it: {said}")
+            return UndeliverableError(f"Telegram refused it: {said}")
         case _:
-            return SendError(f"Telegram has trouble: {said}")
+            return SendError(f"Telegram server error: {said}")
+
+
+def _pause_s(body: bytes) -> float:
+    """How long Telegram wants to be left alone; not a number where it does not say."""
+    try:
+        return float(json.loads(body)["parameters"]["retry_after"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return float("nan")
 
 
 def setup_error_of(error: InvalidToken, api_base: str | None) -> ChannelSetupError:

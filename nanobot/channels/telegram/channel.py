@@ -2,32 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
-from nanobot.channels.media import Kept
+from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.posting import Posting, PostingChannel
-from nanobot.channels.telegram.polling import Pace, Poller, Raw
-from nanobot.channels.text.dialects import TELEGRAM
-from nanobot.channels.text.pieces import Piece
+from nanobot.channels.telegram.polling import Poller, PollTimeouts, Raw
 from nanobot.config.channels import TelegramConfig
-from nanobot.utils.clients import load_httpx
+from nanobot.markdown.chunks import Chunk
+from nanobot.markdown.dialects import TELEGRAM
+from nanobot.net.clients import load_httpx
 from nanobot.utils.clock import SystemClock
 
 if TYPE_CHECKING:
-    from nanobot.channels.telegram.incoming import Incoming, Remote
-    from nanobot.channels.telegram.line import Line
+    from nanobot.channels.telegram.client import TelegramClient
+    from nanobot.channels.telegram.incoming import Incoming
 
 log = logging.getLogger(__name__)
 
 
-class TelegramChannel(PostingChannel):
+class TelegramChannel(ChatChannel):
     """Private chats, groups and topics of one bot."""
 
     name = "telegram"
@@ -38,25 +37,27 @@ class TelegramChannel(PostingChannel):
     group_interval_s: ClassVar[float] = 3.0
     """A group takes twenty messages a minute, edits included (core.telegram.org/bots/faq)."""
 
-    def __init__(self, config: TelegramConfig, bus: MessageBus, *, pace: Pace | None = None) -> None:
+    def __init__(self, config: TelegramConfig, bus: MessageBus, *, pace: PollTimeouts | None = None) -> None:
         super().__init__(config, bus)
         self._section = config
-        self._pace = pace or Pace()
-        self._now: Line | None = None
+        self._pace = pace or PollTimeouts()
+        self._now: TelegramClient | None = None
         self._told = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or a proxy that is no good."""
         await _load_sdk()
-        from nanobot.channels.telegram.line import open_line
+        from nanobot.channels.telegram.client import open_client
 
         folder = self.services.state
-        async with open_line(self._section, folder / "bot.json" if folder else None, self.services.clock) as line:
+        async with open_client(self._section, folder / "bot.json" if folder else None, self.services.clock) as line:
             self._now = line
             self._look_at_privacy(line)
             menu = asyncio.create_task(line.show_menu(self.services.commands), name="telegram menu")
             try:
-                await Poller(line.updates, self._take, line.state, self.evidence, self.up, self._pace).run()
+                await Poller(
+                    line.updates, self._take, line.state, self.status, self.mark_up, self._pace, self._give_up
+                ).run()
             finally:
                 self._now = None
                 menu.cancel()
@@ -65,9 +66,9 @@ class TelegramChannel(PostingChannel):
     async def login(self, force: bool = False) -> bool:
         """Ask Telegram whose token it is, and say so. Raises ChannelSetupError, or SendError where it is away."""
         await _load_sdk()
-        from nanobot.channels.telegram.line import open_line
+        from nanobot.channels.telegram.client import open_client
 
-        async with open_line(self._section, None, SystemClock()) as line:
+        async with open_client(self._section, None, SystemClock()) as line:
             me = line.me
         print(f"The token is good. Your bot is {me.first_name}: https://t.me/{me.username}")  # noqa: T201 a person waits
         return True
@@ -76,15 +77,15 @@ class TelegramChannel(PostingChannel):
         """Groups, whose ids are below zero, are shown a growing answer less often."""
         return self.group_interval_s if chat_id.startswith("-") else self.delta_interval_s
 
-    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+    async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
         """Post one piece."""
         return await self._line.post(to, piece, how)
 
-    async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
+    async def edit(self, to: Address, platform_id: str, piece: Chunk) -> None:
         """Make a message say this."""
         await self._line.edit(to, int(platform_id), piece)
 
-    async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
+    async def post_file(self, to: Address, file: Outgoing, how: SendOptions) -> str:
         """Post a file as what it is: a picture, a voice, music, a film, or a document."""
         return await self._line.post_file(to, file, how)
 
@@ -99,10 +100,10 @@ class TelegramChannel(PostingChannel):
 
         number = number_of(message_id)
         if number is None:
-            raise UndeliverableError(f"{message_id!r} is no message of Telegram's")
+            raise UndeliverableError(f"{message_id!r} is not a Telegram message id")
         await line.react(to, number, emoji)
 
-    def _look_at_privacy(self, line: "Line") -> None:
+    def _look_at_privacy(self, line: "TelegramClient") -> None:
         """Say once where Telegram keeps from the bot what the config wants it to hear."""
         policy = self._section.group_policy
         if policy == "mention" or line.me.can_read_all_group_messages or self._told:
@@ -114,8 +115,12 @@ class TelegramChannel(PostingChannel):
             policy,
         )
 
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """A file somebody sent."""
+        return self._line.download(attachment.source)
+
     @property
-    def _line(self) -> "Line":
+    def _line(self) -> "TelegramClient":
         if self._now is None:
             raise NotConnectedError("Telegram is not connected")
         return self._now
@@ -124,7 +129,7 @@ class TelegramChannel(PostingChannel):
         """Take in an update, or the parts of an album. Raises StorageError where the disk refuses."""
         from telegram import Update
 
-        from nanobot.channels.telegram.incoming import as_one, menu_name, read_message, read_press
+        from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
 
         line = self._line
         updates = [Update.de_json(raw, line.bot) for raw in together]
@@ -142,7 +147,16 @@ class TelegramChannel(PostingChannel):
         names = {menu_name(entry.name): entry.name for entry in self.services.commands}
         read = [found for message in messages if (found := read_message(message, line.me, names)) is not None]
         if read:
-            await self._receive(as_one(read))
+            await self._receive(merge_album(read))
+
+    async def _give_up(self, raw: Raw) -> None:
+        """Tell whoever wrote it. Nothing of it can be relied on."""
+        message = raw.get("message")
+        told = message if isinstance(message, dict) else {}
+        chat, sender = (one if isinstance(one := told.get(name), dict) else {} for name in ("chat", "from"))
+        if isinstance(chat.get("id"), int) and isinstance(sender.get("id"), int):
+            to = Address(self.name, str(chat["id"]))
+            await self.report_unreadable(str(sender["id"]), to, is_private=chat.get("type") == "private")
 
     async def _receive(self, one: "Incoming") -> bool:
         old = self._line.state.was_at(one.chat_id)  # a group that moved keeps its session, and its place on lists
@@ -155,16 +169,12 @@ class TelegramChannel(PostingChannel):
             thread_id=one.thread_id,
             is_private=one.is_private,
             is_mentioned=one.is_mentioned,
-            within=(old,) if old else (),
-            fetch=partial(self._fetch, one.files) if one.files else None,
+            parent_ids=(old,) if old else (),
+            attachments=one.files,
             session_key=kept,
             timestamp=one.when.astimezone(self.services.clock.now().tzinfo) if one.when else None,
             quotes_others=one.quotes_others,
         )
-
-    async def _fetch(self, files: "Sequence[Remote]") -> list[Kept]:
-        line, keep = self._line, self.services.media.keep
-        return await asyncio.gather(*[keep(file.attachment, partial(line.download, file)) for file in files])
 
 
 async def _load_sdk() -> None:
@@ -172,6 +182,6 @@ async def _load_sdk() -> None:
 
     def load() -> None:
         load_httpx()  # before the SDK does, which would bring httpx's command line along
-        import_module("nanobot.channels.telegram.line")
+        import_module("nanobot.channels.telegram.client")
 
     await asyncio.to_thread(load)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from telegram import CallbackQuery, Message, MessageEntity, MessageOrigin, User
 
@@ -16,14 +17,6 @@ from nanobot.channels.media_kinds import MediaKind
 _LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _PRESS = "press"
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """A file that lies at Telegram."""
-
-    attachment: Attachment
-    file_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,7 @@ class Incoming:
     is_private: bool
     is_mentioned: bool
     when: datetime | None
-    files: tuple[Remote, ...] = ()
+    files: tuple[Attachment, ...] = ()
     quotes_others: bool = False
     """Whether words of somebody else are in it."""
 
@@ -64,7 +57,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     if sender is None:
         return None
     said = _said(message)
-    called = _COMMAND.match(said)
+    called = _COMMAND.match(said) if message.forward_origin is None else None  # a forwarded text commands nothing
     if called and called[2] and called[2].lower() != (me.username or "").lower():
         return None
     if called and called[1].lower() == "start" and is_private:
@@ -78,7 +71,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     is_mentioned = is_private or is_ours or _names_us(message, me) or _is_reply_to(message, me)
     if not text and not files and not _names_us(message, me):
         return None
-    before, quotes_others = ("", False) if called else _quoted(message, me)
+    before, quotes_others = ("", False) if called else _quoted(message, me)  # a command leaves out what it replies to
     return Incoming(
         sender,
         str(message.chat.id),
@@ -110,7 +103,7 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
     )
 
 
-def as_one(read: Sequence[Incoming]) -> Incoming:
+def merge_album(read: Sequence[Incoming]) -> Incoming:
     """An album is one message, named by its first and last part: one that grew since is not taken for a repeat."""
     if len(read) == 1:
         return read[0]
@@ -185,9 +178,7 @@ def _quoted(message: Message, me: User) -> tuple[str, bool]:
     """What it replies to, or who it was forwarded from; and whether those are words of somebody else."""
     origin = message.forward_origin
     if origin is not None:
-        of_sender = getattr(origin, "sender_user", None)
-        is_own = of_sender is not None and of_sender == message.from_user
-        return f"[forwarded from {_origin_name(origin)}]", not is_own
+        return f"[forwarded from {_origin_name(origin)}]", True
     answered = _replied_to(message)
     words = (message.quote.text if message.quote else "") or (
         (answered.text or answered.caption or "") if answered is not None else ""
@@ -228,26 +219,22 @@ _FILES = (
 """In this order: an animation comes as a document too."""
 
 
-def _files_of(message: Message) -> tuple[Remote, ...]:
+def _files_of(message: Message) -> tuple[Attachment, ...]:
     if message.photo:
         largest = max(message.photo, key=lambda size: size.width * size.height)
-        told = Attachment(MediaKind.IMAGE, largest.file_unique_id, size=largest.file_size)
-        return (Remote(told, largest.file_id),)
+        return (_attachment(MediaKind.IMAGE, largest),)
     sticker = message.sticker
     if sticker is not None and not (sticker.is_animated or sticker.is_video):
-        told = Attachment(MediaKind.IMAGE, sticker.file_unique_id, size=sticker.file_size)
-        return (Remote(told, sticker.file_id),)
+        return (_attachment(MediaKind.IMAGE, sticker),)
     for name, kind in _FILES:
         if (file := getattr(message, name)) is not None:
-            told = Attachment(
-                kind,
-                file.file_unique_id,
-                getattr(file, "file_name", None),
-                getattr(file, "mime_type", None),
-                file.file_size,
-            )
-            return (Remote(told, file.file_id),)
+            return (_attachment(kind, file),)
     return ()
+
+
+def _attachment(kind: MediaKind, file: Any) -> Attachment:
+    name, content_type = getattr(file, "file_name", None), getattr(file, "mime_type", None)
+    return Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id)
 
 
 def _told(message: Message, name: str, say: Callable[[Message], str]) -> str:

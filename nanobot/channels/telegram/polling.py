@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, SendError
-from nanobot.channels.evidence import ChannelState, Evidence
-from nanobot.channels.telegram.state import State
+from nanobot.channels.status import ChannelState, ChannelStatus
+from nanobot.channels.telegram.state import TelegramState
 from nanobot.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ Raw = dict[str, Any]
 RENUMBERED_S = 6 * 86400.0
 """Behind a week without updates their numbers begin anew anywhere; an offset of that age would hide what comes."""
 _LONGEST_PAUSE_S = 30.0
+_READ_TRIES = 3
 
 
 class ConflictError(SendError):
@@ -32,7 +33,7 @@ class ConflictError(SendError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollTimeouts:
     """How long is waited for what."""
 
     poll_s: float = 30.0
@@ -45,7 +46,7 @@ class Pace:
     """Before what failed is tried again; it grows."""
 
 
-class Tray:
+class OffsetTracker:
     """Updates that came and are not confirmed: those that are safe, and those that are being taken in."""
 
     def __init__(self, offset: int | None = None) -> None:
@@ -77,7 +78,7 @@ class Tray:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ChatQueue:
     """One chat's updates, in their order."""
 
     waiting: deque[Raw] = field(default_factory=deque)
@@ -91,19 +92,24 @@ class Poller:
         self,
         fetch: Callable[[int | None, float], Awaitable[list[Raw]]],
         handle: Callable[[Sequence[Raw]], Awaitable[None]],
-        state: State,
-        evidence: Evidence,
+        state: TelegramState,
+        status: ChannelStatus,
         up: Callable[[], None],
-        pace: Pace,
+        pace: PollTimeouts,
+        give_up: Callable[[Raw], Awaitable[None]],
     ) -> None:
-        """`fetch` polls, `handle` takes in an update (or an album) and raises StorageError where the disk refuses."""
+        """`fetch` polls, `handle` takes in an update (or an album) and raises StorageError where the disk refuses.
+
+        `give_up` is handed the first of those that `handle` could not take in.
+        """
         self._fetch = fetch
         self._handle = handle
         self._state = state
-        self._evidence = evidence
+        self._status = status
         self._up = up
         self._pace = pace
-        self._lanes: dict[str, _Lane] = {}
+        self._give_up = give_up
+        self._lanes: dict[str, _ChatQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._safe = asyncio.Event()
         self._conflicts = 0
@@ -114,7 +120,7 @@ class Poller:
         Cancelled, what was not taken in whole comes again.
         """
         is_stale = time.time() - self._state.heard_at > RENUMBERED_S
-        self._tray = Tray(None if is_stale else self._state.offset)
+        self._tray = OffsetTracker(None if is_stale else self._state.offset)
         try:
             await self._poll()
         finally:
@@ -133,7 +139,7 @@ class Poller:
                 wait_s = 0.0
                 continue
             except RateLimitedError as error:
-                self._evidence.sign()
+                self._status.touch()
                 await asyncio.sleep(min(max(error.retry_after_s, self._pace.busy_s), _LONGEST_PAUSE_S))
                 continue
             except (NotConnectedError, ChannelSetupError):  # servers are known to refuse a good token for a moment
@@ -153,24 +159,24 @@ class Poller:
 
     def _offset(self) -> int | None:
         if self._tray.is_empty and time.time() - self._state.heard_at > RENUMBERED_S:
-            self._tray = Tray()
+            self._tray = OffsetTracker()
         return self._tray.offset
 
     def _connected(self, *, after_waiting: bool) -> None:
-        self._evidence.sign()
+        self._status.touch()
         if not self._conflicts:
             self._up()
             return
-        self._evidence.turn(ChannelState.UP)  # not said each time: two programs that take turns would fill the log
+        self._status.set_state(ChannelState.UP)  # not said each time: two programs that take turns would fill the log
         if after_waiting:
             self._conflicts = 0
-            log.info("telegram: nobody else takes this bot's messages any more; it receives again")
+            log.info("telegram: no other program polls this bot any more; receiving again")
 
     async def _yield_to(self, error: ConflictError) -> None:
         if not self._conflicts:
             log.error("telegram: %s", error)
         self._conflicts += 1
-        self._evidence.turn(ChannelState.DOWN, str(error))
+        self._status.set_state(ChannelState.DOWN, str(error))
         await asyncio.sleep(min(self._pace.pause_s * self._conflicts, _LONGEST_PAUSE_S))
 
     async def _until_safe(self) -> None:
@@ -198,13 +204,13 @@ class Poller:
             lane.waiting.append(raw)
             lane.arrived.set()
             return True
-        self._lanes[key] = lane = _Lane(deque([raw]))
+        self._lanes[key] = lane = _ChatQueue(deque([raw]))
         task = asyncio.create_task(self._serve(key, lane), name="telegram chat")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def _serve(self, key: str, lane: _Lane) -> None:
+    async def _serve(self, key: str, lane: _ChatQueue) -> None:
         while lane.waiting:
             together = await self._next(lane)
             await self._take_in(together)
@@ -213,7 +219,7 @@ class Poller:
             self._safe.set()
         del self._lanes[key]
 
-    async def _next(self, lane: _Lane) -> list[Raw]:
+    async def _next(self, lane: _ChatQueue) -> list[Raw]:
         """The next update, or all pictures of an album: they come as messages of their own, within a moment."""
         together = [lane.waiting.popleft()]
         album = _album_of(together[0])
@@ -231,19 +237,24 @@ class Poller:
         return together
 
     async def _take_in(self, together: Sequence[Raw]) -> None:
-        """Try until the disk takes it. An update that nobody can read is said and left behind."""
-        refusals = 0
+        """Try until the disk takes it. An update that cannot be read is tried a few times, and its person is told."""
+        refusals = failures = 0
         while True:
             try:
                 await self._handle(together)
                 return
-            except StorageError as error:
+            except (StorageError, SendError) as error:
                 if not refusals:
-                    log.error("telegram: a message waits at Telegram: %s", error)  # noqa: TRY400
+                    log.error("telegram: a message could not be journaled and waits at Telegram: %s", error)  # noqa: TRY400
                 refusals += 1
                 await asyncio.sleep(min(self._pace.pause_s * refusals, _LONGEST_PAUSE_S))
-            except Exception:  # the wall of a connection: one odd update must not make the bot deaf
+            except Exception:  # one odd update must not make the bot deaf
+                failures += 1
+                if failures < _READ_TRIES:
+                    await asyncio.sleep(self._pace.pause_s)
+                    continue
                 log.exception("telegram: the update %s could not be read", together[0]["update_id"])
+                await self._give_up(together[0])
                 return
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.files import make_private_folder, write_atomic
-from nanobot.utils.newest import put_newest
-from nanobot.utils.text import sound_json
+from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _TOKEN = "#"  # noqa: S105 it begins the name of a value that is kept here
 
 
 @dataclass(slots=True)
-class State:
+class TelegramState:
     """The memory of one bot, in one file; without a path it lasts as long as the process."""
 
     path: Path | None = None
@@ -39,7 +39,7 @@ class State:
     _refused: bool = False
 
     @classmethod
-    def load(cls, path: Path | None, bot_id: int) -> "State":
+    def load(cls, path: Path | None, bot_id: int) -> "TelegramState":
         """What is remembered of this bot; nothing where it is another's, or cannot be read. Never raises."""
         if path is None:
             return cls(None, bot_id)
@@ -59,7 +59,7 @@ class State:
             return cls(path, bot_id)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             # What Telegram holds back comes again, and what came already the journal knows.
-            log.warning("%s cannot be read (%s); a new one is begun", path.name, error)
+            log.warning("%s cannot be read (%s); starting a new one", path.name, error)
             return cls(path, bot_id)
 
     async def save(self) -> None:
@@ -76,11 +76,11 @@ class State:
                 "values": self.values,
             }
             try:
-                await asyncio.to_thread(_write, path, sound_json(told))
+                await asyncio.to_thread(_write, path, strict_json(told))
                 self._refused = False
             except OSError as error:
                 if not self._refused:
-                    log.error("%s cannot be written: %s. Look at the disk.", path.name, error)  # noqa: TRY400
+                    log.error("%s cannot be written: %s. Check the disk.", path.name, error)  # noqa: TRY400
                 self._refused = True
 
     async def confirmed(self, offset: int | None) -> None:
@@ -110,7 +110,7 @@ class State:
             return value
         token = _TOKEN + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         if token not in self.values:
-            put_newest(self.values, token, value, _MOST_VALUES)
+            put_bounded(self.values, token, value, _MOST_VALUES)
             await self.save()
         return token
 

@@ -1,6 +1,6 @@
 """A view as arguments of bubblewrap. https://manpages.debian.org/bookworm/bubblewrap/bwrap.1.en.html
 
-The options stand in the order in which they are carried out. Nothing here touches the disk but to look.
+bwrap carries the options out in their order. Nothing here writes to the disk.
 """
 
 import os
@@ -9,34 +9,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, Access, View
+from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, PathAccess, View
 
 INSIDE_UID = 1000
-"""Who root is inside: nobody special. What it writes belongs to root outside."""
+"""What root becomes inside: an ordinary user. Files it writes belong to root outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bwrap:
-    """The program, and which of its walls this machine allows."""
+    """The program, and which of its restrictions work on this machine."""
 
     program: str
     own_proc: bool = True
-    """A /proc of its own; else the host's is shown, read-only: other processes can be seen, not touched."""
+    """A /proc of its own; otherwise the host's read-only: other processes can be seen, not touched."""
     no_more_userns: bool = True
-    """No user namespaces inside, which give a command powers over parts of the kernel."""
+    """No user namespaces inside, which would open more of the kernel to a command."""
     as_root: bool = field(default_factory=lambda: hasattr(os, "geteuid") and os.geteuid() == 0)
 
     def argv(self, view: View, folder: Path, command: Sequence[str], *options: str) -> list[str]:
-        """Run `command` in `folder` with this view, and with these options on top."""
+        """Arguments to run `command` in `folder` with this view and these additional options."""
         return [
             self.program,
             *self._namespaces(view),
-            *_ground(view),
+            *_base(view),
             *(_proc(as_root=self.as_root) if self.own_proc else ("--ro-bind", "/proc", "/proc")),
             *_devices(view),
             *_run_and_tmp(view),
-            *_places(view),
-            *_ends(view),
+            *_mounts(view),
+            *_seal(view),
             "--chdir", str(folder), *options, "--", *command,
         ]  # fmt: skip
 
@@ -51,7 +51,7 @@ class Bwrap:
             yield "--unshare-net"
 
 
-def _ground(view: View) -> Iterator[str]:
+def _base(view: View) -> Iterator[str]:
     if view.whole:
         yield from ("--ro-bind", "/", "/")
         return
@@ -64,8 +64,8 @@ def _ground(view: View) -> Iterator[str]:
 
 
 def _proc(*, as_root: bool) -> Iterator[str]:
-    """A /proc of its own. Whose it is decides there, not what powers they have: root without any would still set the
-    kernel's own knobs (core_pattern, say, which starts a program outside). bwrap 0.8 leaves them open.
+    """A private /proc. Access to it depends on the user id, not on capabilities: root without any could still write
+    kernel settings (core_pattern, for example, starts a program outside). bwrap 0.8 leaves them writable.
     """
     yield from ("--proc", "/proc")
     if as_root:
@@ -88,32 +88,32 @@ def _run_and_tmp(view: View) -> Iterator[str]:
         if Path(place).exists() and not place.startswith("/etc/"):
             yield from ("--ro-bind", place, place)
     if view.tmp is None:
-        yield from ("--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - a place inside
+        yield from ("--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - a path inside
     else:
         yield from ("--bind", str(view.tmp), "/tmp")  # noqa: S108
 
 
-def _places(view: View) -> Iterator[str]:
+def _mounts(view: View) -> Iterator[str]:
     for place, access in view.places:
         name = str(place)
-        if access is Access.WRITE:
+        if access is PathAccess.WRITE:
             yield from ("--bind", name, name)
-        elif access in (Access.READ, Access.READ_TOO):
+        elif access in (PathAccess.READ, PathAccess.READ_TOO):
             yield from ("--ro-bind", name, name)
-        elif access is Access.COVER:
+        elif access is PathAccess.COVER:
             yield from ("--perms", "0755", "--tmpfs", name)
         elif place.is_dir():
             yield from ("--perms", "0000", "--tmpfs", name)
-        else:  # a device that may not be used: whoever opens it is denied
+        else:  # a device that may not be used: opening it fails
             yield from ("--ro-bind", os.devnull, name)
     for service in view.services:
         yield from ("--bind", str(service), str(service))
 
 
-def _ends(view: View) -> Iterator[str]:
-    """What we laid out ourselves is closed: a file put there would vanish without a word."""
+def _seal(view: View) -> Iterator[str]:
+    """Make our own mounts read-only: a file written there would be lost silently."""
     for place, access in view.places:
-        if access is Access.COVER:
+        if access is PathAccess.COVER:
             yield from ("--remount-ro", str(place))
     yield from ("--remount-ro", "/run")
     if not view.whole:
@@ -121,7 +121,7 @@ def _ends(view: View) -> Iterator[str]:
 
 
 def is_device(path: Path) -> bool:
-    """Whether it is a device, which has to be given as one."""
+    """Whether it is a device, which needs an option of its own."""
     try:
         mode = path.stat().st_mode
     except OSError:

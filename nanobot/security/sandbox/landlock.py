@@ -1,8 +1,8 @@
 """Landlock: a thread gives up rights for good, and so does every process it starts. landlock(7), capabilities(7).
 
-Under bwrap it closes what a view cannot: sockets without a file, and signals to whoever is outside. Where bwrap is
-missing it is a wall of its own, which holds less; `Fence` says what it is made of. No code of ours runs between fork
-and exec: a thread is made for one command, gives up its rights, starts it and ends.
+With bwrap it closes what mounts cannot: abstract sockets and signals to processes outside. Without bwrap it is a weaker
+sandbox of its own (`LandlockRules`). No Python code runs between fork and exec: a thread is made for one command, gives
+up its rights, starts the command and ends.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from nanobot.security.sandbox.seccomp import forbid_calls
-from nanobot.security.sandbox.view import SYSTEM, Access, View
+from nanobot.security.sandbox.view import SYSTEM, PathAccess, View
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION = 1
@@ -24,13 +24,13 @@ _SCOPES = 0b11  # abstract sockets, signals
 _TCP = 0b11  # bind, connect
 _READ_DIR = 1 << 3
 _READ = 1 << 2 | 1 << 0
-_OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
-_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+_FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
+_RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES_SINCE, _NET_SINCE = 6, 4
 _LAST_CAPABILITY = 63
 _UNIX, _NETLINK, _INET, _INET6 = 1, 16, 2, 10
-"""Families of sockets; by AF_NETLINK a program asks which interfaces there are. The others pass by every namespace:
-AF_VSOCK, say, calls the machine that runs this one."""
+"""Allowed socket families; programs list interfaces by AF_NETLINK. Others bypass namespaces: AF_VSOCK, for example,
+reaches the host of a virtual machine."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 
 
@@ -38,7 +38,7 @@ class _Rules(ctypes.Structure):
     _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
 
 
-class _Beneath(ctypes.Structure):
+class _PathBeneathAttr(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
@@ -49,7 +49,7 @@ class _Header(ctypes.Structure):
 
 @cache
 def abi() -> int:
-    """Which Landlock this kernel has; 0 for none."""
+    """The Landlock ABI version of this kernel; 0 for none."""
     if sys.platform != "linux":
         return 0
     try:
@@ -59,13 +59,13 @@ def abi() -> int:
 
 
 def can_scope() -> bool:
-    """Whether it keeps a command from sockets without a file and from signals to others."""
+    """Whether Landlock can restrict abstract sockets and signals."""
     return abi() >= _SCOPES_SINCE
 
 
 def harden_thread() -> None:
-    """The thread that calls this, and what it starts, makes no call that reaches past a view; where the kernel knows
-    scopes, it talks to nobody outside by abstract sockets or signals either.
+    """Restrict the calling thread and its children: the seccomp filter, and where the kernel supports scopes, no
+    abstract sockets of or signals to processes outside.
     """
     _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
     _check(forbid_calls(_libc().prctl, (_UNIX, _NETLINK, _INET, _INET6)))
@@ -77,78 +77,79 @@ def harden_thread() -> None:
             os.close(ruleset)
 
 
-class Fence:
-    """A view as Landlock knows it, for one thread. Blocking to make; `close` when the command was started.
+class LandlockRules:
+    """A view as a Landlock ruleset, for one thread. Blocking to make; `close` it when the command has started.
 
-    It holds less than mounts do: what a command must not write inside its workspace it can write, and names of hidden
-    files can be listed. It closes more: no socket that is a file can be called, a command's own neither, unless the
-    owner granted one; then all of them can.
+    It is weaker than mounts: protected paths inside the workspace stay writable, and names of hidden files can be
+    listed. It is stricter on sockets: no socket file can be used, not even the command's own, unless the owner granted
+    one; then all can be.
     """
 
     def __init__(self, view: View) -> None:
-        self._fs = max(rights for since, rights in _BY_ABI.items() if since <= abi())
+        self._fs = max(rights for since, rights in _RIGHTS_BY_ABI.items() if since <= abi())
         net = _TCP if not view.network and abi() >= _NET_SINCE else 0
         rules = _Rules(self._fs, net, _SCOPES if can_scope() else 0)
-        services = (_UNIX,) if view.services else ()  # without: who listens on a file may well start programs outside
+        services = (_UNIX,) if view.services else ()  # a service behind a socket file could start programs outside
         self._families = (*services, _NETLINK, *((_INET, _INET6) if view.network else ()))
         self._ruleset = _create(rules)
         try:
-            for place, rights in self._given(view):
+            for place, rights in self._rules(view):
                 self._allow(place, rights)
         except BaseException:
             self.close()
             raise
 
     def enter(self) -> None:
-        """The thread that calls this goes behind it for good, without any power of root."""
-        _drop_powers()
+        """Restrict the calling thread for good, dropping all capabilities."""
+        _drop_capabilities()
         _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
         _check(forbid_calls(_libc().prctl, self._families))
         _call(_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint32(0))
 
     def close(self) -> None:
-        """Let go of the rules; who went behind them stays there."""
         if self._ruleset >= 0:
             os.close(self._ruleset)
             self._ruleset = -1
 
-    def _given(self, view: View) -> Iterator[tuple[Path, int]]:
-        closed = {place for place, access in view.places if access in (Access.HIDE, Access.COVER)} | {Path("/dev")}
+    def _rules(self, view: View) -> Iterator[tuple[Path, int]]:
+        closed = {place for place, access in view.places if access in (PathAccess.HIDE, PathAccess.COVER)} | {
+            Path("/dev")
+        }
         yield Path("/"), _READ_DIR
-        yield from ((place, _READ) for place in (_open_places(Path("/"), closed) if view.whole else _system()))
+        yield from ((place, _READ) for place in (_without_closed(Path("/"), closed) if view.whole else _system()))
         for name in _DEVICES:
             yield Path("/dev", name), self._fs
         for place in (*view.devices, *((view.tmp,) if view.tmp is not None else ())):
             yield place, self._fs
         for place, access in view.places:
-            if access is Access.WRITE:
-                yield from ((inner, self._fs) for inner in _open_places(place, closed))
-            elif access in (Access.READ, Access.READ_TOO):
-                yield from ((inner, _READ | _READ_DIR) for inner in _open_places(place, closed))
+            if access is PathAccess.WRITE:
+                yield from ((inner, self._fs) for inner in _without_closed(place, closed))
+            elif access in (PathAccess.READ, PathAccess.READ_TOO):
+                yield from ((inner, _READ | _READ_DIR) for inner in _without_closed(place, closed))
 
     def _allow(self, place: Path, rights: int) -> None:
-        """What is not there, or went meanwhile, is left out."""
+        """Add a rule; a path that does not exist (any more) is skipped."""
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
             held = os.open(place, os.O_PATH | os.O_CLOEXEC)
             try:
-                allowed = rights & self._fs & (~0 if os.path.isdir(f"/proc/self/fd/{held}") else _OF_FILES)  # noqa: PTH112
+                allowed = rights & self._fs & (~0 if os.path.isdir(f"/proc/self/fd/{held}") else _FILE_RIGHTS)  # noqa: PTH112
                 if allowed:
-                    rule = _Beneath(allowed, held)
+                    rule = _PathBeneathAttr(allowed, held)
                     pointer = ctypes.byref(rule)
                     _call(_ADD, ctypes.c_int(self._ruleset), ctypes.c_int(_PATH_BENEATH), pointer, ctypes.c_uint32(0))
             finally:
                 os.close(held)
 
 
-def _open_places(folder: Path, closed: set[Path]) -> Iterator[Path]:
-    """All below a folder but what is closed, in as few places as will do."""
+def _without_closed(folder: Path, closed: set[Path]) -> Iterator[Path]:
+    """The fewest paths that cover a folder without the closed ones."""
     shut = {os.fspath(place) for place in closed}
     above = {os.fspath(parent) for place in closed for parent in place.parents}
     waiting = [os.fspath(folder)]
     while waiting:
         place = waiting.pop()
         if place in above and place not in shut:
-            with suppress(OSError), os.scandir(place) as entries:  # what cannot be listed is not given
+            with suppress(OSError), os.scandir(place) as entries:  # what cannot be listed is not allowed
                 waiting += [entry.path for entry in entries if not entry.is_symlink()]
         elif place not in shut:
             yield Path(place)
@@ -158,10 +159,12 @@ def _system() -> Iterator[Path]:
     return map(Path, (*SYSTEM, "/proc"))
 
 
-def _drop_powers() -> None:
-    """No capability is left to this thread, and none comes back with a program that it starts."""
+def _drop_capabilities() -> None:
+    """Drop all capabilities of this thread, also for programs that it starts."""
     for number in range(_LAST_CAPABILITY + 1):
-        _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))  # fails for who has none: nothing to drop
+        _libc().prctl(
+            _CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0))
+        )  # fails without capabilities: nothing to drop
     header = _Header(0x20080522, 0)
     _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
 

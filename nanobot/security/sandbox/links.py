@@ -1,5 +1,5 @@
-"""Links of the owner's in a workspace, on the way to what no command may write. A mount guards where a link leads, and
-nothing guards the link: one that a command has moved away or replaced is put back when the command has ended.
+"""The owner's symbolic links in a workspace that lead to protected paths. A mount protects the target of a link, not
+the link itself, so a link that a command moved or replaced is restored when the command has ended.
 """
 
 import logging
@@ -11,15 +11,15 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 
-class KeptLinks:
-    """Those on the way to some places in a folder, as they are now. Blocking."""
+class ProtectedLinks:
+    """Remembers the links on the way to some paths in a folder. Methods block."""
 
-    def __init__(self, folder: Path, places: Iterable[Path]) -> None:
-        self._led_to = {link: _target(link) for link in _links(folder, places)}
+    def __init__(self, folder: Path, paths: Iterable[Path]) -> None:
+        self._targets = {link: _target(link) for link in _links(folder, paths)}
 
-    def put_back(self) -> None:
-        """As they were; what is in their place goes aside, under a name of its own. Never raises."""
-        for link, target in self._led_to.items():
+    def restore(self) -> None:
+        """Restore changed links; what stands in their place is renamed. Never raises."""
+        for link, target in self._targets.items():
             with suppress(OSError):
                 if target is None or _target(link) == target:
                     continue
@@ -28,19 +28,19 @@ class KeptLinks:
                     aside = _free_name(link)
                     link.rename(aside)
                 link.symlink_to(target)
-                there = f"What was put there is {aside} now." if aside is not None else ""
-                logger.warning("A command replaced the link %s to %s. It leads there again. %s", link, target, there)
+                moved = f" What had replaced it is now {aside}." if aside is not None else ""
+                logger.warning("A command replaced the link %s to %s. The link is restored.%s", link, target, moved)
 
 
-def _links(folder: Path, places: Iterable[Path]) -> Iterator[Path]:
+def _links(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
     """The outermost first."""
-    for place in places:
-        if place.is_relative_to(folder):
-            way = folder
-            for part in place.relative_to(folder).parts:
-                way /= part
-                if way.is_symlink():
-                    yield way
+    for path in paths:
+        if path.is_relative_to(folder):
+            prefix = folder
+            for part in path.relative_to(folder).parts:
+                prefix /= part
+                if prefix.is_symlink():
+                    yield prefix
 
 
 def _target(link: Path) -> Path | None:

@@ -1,8 +1,8 @@
-"""Calls to the kernel that no command needs and that reach past every namespace: keyrings, kernel modules, the clock,
-sockets to other machines than the network's; and files that would lend whoever starts them the rights of their owner.
+"""A seccomp filter against system calls that no command needs and no namespace stops: keyrings, kernel modules, the
+clock, unusual socket families; and against making setuid files.
 
-A filter as prctl(2) and seccomp(2) describe it, for the thread that sets it and all that it starts. What it names fails
-with EPERM; on a machine it does not know it forbids nothing.
+The filter (prctl(2), seccomp(2)) applies to the thread that sets it and all its children. Forbidden calls fail with
+EPERM; on an unknown architecture nothing is forbidden.
 """
 
 import ctypes
@@ -16,11 +16,11 @@ from functools import cache
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
-"""Where a program finds what it judges: the call, the machine, and the arguments, of which it looks at the low half."""
+"""Offsets in `struct seccomp_data`: call number, architecture, arguments (of which the filter reads the low half)."""
 _ALLOWED, _REFUSED = (_RETURN, 0, 0, 0x7FFF0000), (_RETURN, 0, 0, 0x00050000 | errno.EPERM)
 _UNKNOWN = (_RETURN, 0, 0, 0x00050000 | errno.ENOSYS)
 _X32 = 0x40000000
-"""From here on x86-64 has a second set of the same calls."""
+"""From this number on, x86-64 has the same calls again (x32)."""
 
 _CALLS = {
     #                        x86-64, i386, arm64
@@ -43,14 +43,14 @@ _CALLS = {
     "settimeofday":          (164, 79, 170),
     "clock_settime":         (227, 264, 112),
     "clock_adjtime":         (305, 343, 266),
-    "io_uring_setup":        (425, 425, 425),  # makes the other calls unseen
-    "socketcall":            (-1,  102, -1),  # makes sockets unseen
+    "io_uring_setup":        (425, 425, 425),  # makes other calls past the filter
+    "socketcall":            (-1,  102, -1),  # makes sockets past the filter
 }  # fmt: skip
 _SOCKET = (41, 359, 198)
 _OPENAT2 = (437, 437, 437)
-"""Says what to make where no filter can look. Who finds it unknown takes openat."""
+"""Passes its mode in memory, where no filter can look. Programs that find it unknown use openat."""
 _MAKES_FILES = {
-    #            x86-64, i386, arm64; which argument is the mode; which the flags that say whether one is made at all
+    #            x86-64, i386, arm64; index of the mode argument; index of the flags that say whether a file is made
     "chmod":     ((90, 15, -1), 1, None),
     "fchmod":    ((91, 94, 52), 1, None),
     "fchmodat":  ((268, 306, 53), 2, None),
@@ -70,27 +70,28 @@ class _Program(ctypes.Structure):
 
 
 def forbid_calls(prctl: Callable[..., int], families: Sequence[int]) -> int:
-    """The calling thread does without them from here on, and without sockets of other `families`; what prctl says. It
-    must have given up new privileges.
+    """Install the filter for the calling thread, allowing sockets of these `families` only; return prctl's result.
+
+    The thread must have set PR_SET_NO_NEW_PRIVS.
     """
-    written = _written(tuple(families))
-    program = _Program(len(written) // 8, written)
+    code = _assemble(tuple(families))
+    program = _Program(len(code) // 8, code)
     return prctl(
         _SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
     )
 
 
 @cache
-def _written(families: tuple[int, ...]) -> bytes:
+def _assemble(families: tuple[int, ...]) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in _steps(families))
 
 
 _Step = tuple[int, int, int, int]
-"""What to do, how many steps to leave out if so and if not so, with what."""
+"""A BPF instruction: operation, steps to skip if true and if false, operand."""
 
 
 def _steps(families: Sequence[int]) -> Iterator[_Step]:
-    """A block a machine."""
+    """One block for each architecture."""
     for column, machine in enumerate(_MACHINES):
         block = list(_block(column, families))
         yield _LOAD, 0, 0, _MACHINE
@@ -100,7 +101,7 @@ def _steps(families: Sequence[int]) -> Iterator[_Step]:
 
 
 def _block(column: int, families: Sequence[int]) -> Iterator[_Step]:
-    """The calls of one machine, one by one."""
+    """The checks of one architecture."""
     yield _LOAD, 0, 0, _NUMBER
     if column == 0:
         yield _JUMP_AT_LEAST, 0, 1, _X32
@@ -109,23 +110,21 @@ def _block(column: int, families: Sequence[int]) -> Iterator[_Step]:
         yield from _when(numbers[column], _REFUSED)
     yield from _when(_OPENAT2[column], _UNKNOWN)
     for numbers, mode, flags in _MAKES_FILES.values():
-        yield from _when(numbers[column], *_lends_nothing(mode, flags))
-    asked = ((_JUMP_EQUAL, 0, 1, family) for family in families)
-    yield from _when(_SOCKET[column], _argument(0), *(step for jump in asked for step in (jump, _ALLOWED)), _REFUSED)
+        yield from _when(numbers[column], *_refuse_setuid(mode, flags))
+    checks = ((_JUMP_EQUAL, 0, 1, family) for family in families)
+    yield from _when(_SOCKET[column], _argument(0), *(step for jump in checks for step in (jump, _ALLOWED)), _REFUSED)
     yield _ALLOWED
 
 
 def _when(number: int, *then: _Step) -> Iterator[_Step]:
-    """What is said to one call, unless this machine does not have it."""
+    """Steps for one call, if this architecture has it."""
     if number >= 0:
         yield _JUMP_EQUAL, 0, len(then), number
         yield from then
 
 
-def _lends_nothing(mode: int, flags: int | None) -> Iterator[_Step]:
-    """Refused where the file would run with the rights of its owner, or, as we are root, of root's group. To others the
-    group is left: folders that hand it on to what is made in them carry the same bit.
-    """
+def _refuse_setuid(mode: int, flags: int | None) -> Iterator[_Step]:
+    """Refuse a setuid mode and, for root, a setgid one. Others keep setgid: folders that pass their group on use it."""
     if flags is not None:
         yield _argument(flags)
         yield _JUMP_ANY_BIT, 1, 0, _CREATES

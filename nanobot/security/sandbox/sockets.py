@@ -1,6 +1,6 @@
-"""Which services of this machine listen on a socket that is a file. A read-only view does not keep a command from one.
+"""Which services of this machine listen on a socket file: a read-only view does not stop a command from calling one.
 
-proc_pid_net(5): a line a socket; those that take connections have the flag 00010000, and their path comes last.
+proc_pid_net(5): one line for each socket; listening ones have the flag 00010000, and the path comes last.
 """
 
 import os
@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 
 _UNIX = Path("/proc/net/unix")
-_LISTENS = "00010000"
+_LISTENING = "00010000"
 
 
 def listening_sockets(table: Path = _UNIX) -> tuple[Path, ...]:
-    """The sockets with a path that somebody listens on; none where the host does not say."""
+    """Socket files with a listener; none where the host does not tell."""
     try:
         lines = table.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
     except OSError:
@@ -22,25 +22,25 @@ def listening_sockets(table: Path = _UNIX) -> tuple[Path, ...]:
     found = {}
     for line in lines:
         fields = line.split(None, 7)
-        if len(fields) == 8 and fields[3] == _LISTENS and fields[7].startswith("/"):
+        if len(fields) == 8 and fields[3] == _LISTENING and fields[7].startswith("/"):
             found[fields[7]] = True
-    lets_through = cache(_lets_through)
-    return tuple(Path(name) for name in found if _is_there(name, lets_through))
+    is_enterable = cache(_is_enterable)
+    return tuple(Path(name) for name in found if _is_reachable(name, is_enterable))
 
 
-def _is_there(name: str, lets_through: Callable[[Path], bool]) -> bool:
-    """Whether a command can get to it at all. As root we may look where it, which has no power of root, may not; and
-    what it cannot reach nobody can lay a mount on for it either.
+def _is_reachable(name: str, is_enterable: Callable[[Path], bool]) -> bool:
+    """Whether a command can reach the socket at all. As root we can, where the command, without capabilities, cannot;
+    such a path cannot be covered by a mount either.
     """
     try:
         found = os.lstat(name)
     except OSError:
         return False
-    return stat.S_ISSOCK(found.st_mode) and all(map(lets_through, Path(os.path.realpath(name)).parents))
+    return stat.S_ISSOCK(found.st_mode) and all(map(is_enterable, Path(os.path.realpath(name)).parents))
 
 
-def _lets_through(folder: Path) -> bool:
-    """By user, group and the rest alone, as for anybody."""
+def _is_enterable(folder: Path) -> bool:
+    """Whether mode bits let us enter the folder, ignoring capabilities."""
     try:
         found = folder.stat()
     except OSError:
@@ -54,4 +54,4 @@ def _lets_through(folder: Path) -> bool:
 
 
 _ACL = "system.posix_acl_access"
-"""Where a folder has a list of who may enter, its mode says too little."""
+"""With an ACL the mode of a folder does not decide."""

@@ -1,7 +1,7 @@
-"""What a command may see and write: the places of `PathPolicy`, laid out as mounts.
+"""What a command may see and write: the paths of `PathPolicy` as mounts.
 
-A mount hides whatever lies under its place, so the order is by depth: a folder before what is in it. Every place is
-taken where it really leads. What a command could swap behind our back lies in folders that it cannot write.
+A mount hides everything below its path, so mounts are ordered by depth. Every path is resolved. Paths that a command
+could swap meanwhile lie in folders that it cannot write.
 """
 
 import os
@@ -10,55 +10,55 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from nanobot.security.paths import PathPolicy
-from nanobot.security.sandbox.looking import Inside, Look
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.sandbox.path_prefixes import PathPrefixSet, PathResolver
 from nanobot.utils.files import make_private_folder
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap", "/sys",
     "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
 )  # fmt: skip
-"""What programs need; all that is left of the host where commands are restricted to the workspace."""
+"""What programs need; everything that is left of the host if commands are restricted to the workspace."""
 ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
-"""Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
-_OF_THE_COMMAND = Inside(*map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
-"""Here a command finds nothing of the host's."""
-_NEVER_THE_AGENTS = frozenset({"cron"})
-"""Folders of a workspace with nothing in them that a command may write: a file that is not there yet is safe too."""
+"""Programs of NixOS. The rest of /run are sockets of services, which start processes outside."""
+_PRIVATE_TO_COMMAND = PathPrefixSet(*map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
+"""Folders that are the command's own: nothing of the host appears there."""
+_PROTECTED_WHOLE = frozenset({"cron"})
+"""Workspace folders in which commands write nothing: protected as a whole, so that missing files are safe too."""
 
 
-class Access(IntEnum):
-    """What a command gets of a place. Where two hold for the same place, the larger number stands."""
+class PathAccess(IntEnum):
+    """What a command may do with a path. If two apply to one path, the larger number wins."""
 
     READ_TOO = 0
-    """Reading, unless something else says more."""
+    """Read, unless something else allows more."""
     WRITE = 1
     READ = 2
     COVER = 3
-    """The folder is there and empty, but for what is mounted into it."""
+    """An empty folder, except for what is mounted into it."""
     HIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Grants:
-    """What the owner gave to one command on top."""
+class ViewGrants:
+    """What the owner granted to one command in addition."""
 
     folders: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
     services: tuple[Path, ...] = ()
     secrets: tuple[Path, ...] = ()
-    """Places of keys that it may read."""
+    """Credential paths that it may read."""
     network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The places of a command, each with what it may do there. `whole`: the rest of the host can be read.
+    """The paths of a command with their access. `whole`: the rest of the host can be read.
 
-    `tmp` is what the command finds as /tmp; None gives it one in memory, which ends with it.
+    `tmp` is the folder that the command sees as /tmp; None gives it one in memory, which ends with it.
     """
 
-    places: tuple[tuple[Path, Access], ...]
+    places: tuple[tuple[Path, PathAccess], ...]
     whole: bool
     home: Path
     tmp: Path | None = None
@@ -67,12 +67,12 @@ class View:
     services: tuple[Path, ...] = ()
 
     def may_write(self, path: Path) -> bool:
-        """Whether a command may write at this place, which is taken where it really leads."""
-        real, best = Path(os.path.realpath(path)), Access.READ
-        for place, access in self.places:  # by depth: the last that holds it says so
-            if real in Inside(place):
+        """Whether a command may write to this path, after resolving it."""
+        real, best = Path(os.path.realpath(path)), PathAccess.READ
+        for place, access in self.places:  # ordered by depth: the last match decides
+            if real in PathPrefixSet(place):
                 best = access
-        return best is Access.WRITE
+        return best is PathAccess.WRITE
 
 
 def view_of(
@@ -81,110 +81,112 @@ def view_of(
     *,
     network: bool = True,
     tmp: Path | None = None,
-    grants: Grants | None = None,
+    grants: ViewGrants | None = None,
     sockets: Iterable[Path] = (),
     make: bool = True,
 ) -> View:
-    """The view these policies give to a command that begins in `folder`, which may be read by them. `sockets` are
-    services of the host that it must not talk to.
+    """The view that these policies give to a command that starts in `folder`, which is readable by policy. `sockets`
+    are services of the host that it must not reach.
 
-    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded (unless `make` is
-    false: then the view is one to look at, not to run a command in).
+    Blocking: it resolves paths, and makes missing own paths that must exist to be protected (unless `make` is false:
+    such a view is for inspection, not for running a command).
     """
-    grants, look = grants or Grants(), Look()
+    grants, resolver = grants or ViewGrants(), PathResolver()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = (*look.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
-    open_to = Inside(*writable)
+    writable = (*resolver.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    open_to = PathPrefixSet(*writable)
     secrets = _unmoved(grants.secrets)
-    given = Inside(*secrets)
+    given = PathPrefixSet(*secrets)
     there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
-    hidden = tuple(place for place in look.real(there) if place not in given)
-    places: dict[Path, Access] = {}
+    hidden = tuple(place for place in resolver.real(there) if place not in given)
+    places: dict[Path, PathAccess] = {}
 
-    def add(found: Iterable[Path], access: Access) -> None:
+    def add(found: Iterable[Path], access: PathAccess) -> None:
         for place in found:
             places[place] = max(places.get(place, access), access)
 
-    add(writable, Access.WRITE)
-    begins = (folder,) if folder is not None and not paths.restrict else ()  # restricted, it lies in what is given
-    add(look.real((*paths.library, *begins)), Access.READ_TOO)
+    add(writable, PathAccess.WRITE)
+    start = (
+        (folder,) if folder is not None and not paths.restrict else ()
+    )  # if restricted, the folder is mounted already
+    add(resolver.real((*paths.library, *start)), PathAccess.READ_TOO)
     if home not in open_to:
         if paths.restrict:
-            add((home,), Access.COVER)
-        elif home in _OF_THE_COMMAND:
-            add((home,), Access.READ_TOO)
+            add((home,), PathAccess.COVER)
+        elif home in _PRIVATE_TO_COMMAND:
+            add((home,), PathAccess.READ_TOO)
     covered = _covered(paths, home)
-    add(_guarded(paths, writable, covered, look, make=make), Access.READ)
+    add(_protected(paths, writable, covered, resolver, make=make), PathAccess.READ)
     if covered is not None:
-        add((covered,), Access.COVER)
-        add(_beside(covered, hidden, tmp, writable, look), Access.READ)
-    add(filter(_visible, hidden), Access.HIDE)
-    for place in [place for place, access in places.items() if access > Access.WRITE and place in open_to]:
-        # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
-        add((outer for outer in place.parents if outer in open_to), Access.WRITE)
+        add((covered,), PathAccess.COVER)
+        add(_public_in(covered, hidden, tmp, writable, resolver), PathAccess.READ)
+    add(filter(_visible, hidden), PathAccess.HIDE)
+    for place in [place for place, access in places.items() if access > PathAccess.WRITE and place in open_to]:
+        # Mounting the parent folders prevents renaming them: a mount point cannot be moved.
+        add((outer for outer in place.parents if outer in open_to), PathAccess.WRITE)
     for place in secrets:
-        places[place] = Access.READ
-    _set_apart(paths, places, look)
-    if tmp is not None:  # also by its name outside, which file tools know
-        places[tmp] = Access.WRITE
-    services = look.real(grants.services)
-    of_the_host = [path for path in look.real(sockets) if path not in services and path not in open_to]
-    seen = Inside(*(place for place, access in places.items() if access is not Access.HIDE))
-    add((path for path in of_the_host if path in seen or path not in _OF_THE_COMMAND), Access.HIDE)
+        places[place] = PathAccess.READ
+    _hide_private(paths, places, resolver)
+    if tmp is not None:  # also under its name outside, which file tools use
+        places[tmp] = PathAccess.WRITE
+    services = resolver.real(grants.services)
+    host_sockets = [path for path in resolver.real(sockets) if path not in services and path not in open_to]
+    seen = PathPrefixSet(*(place for place, access in places.items() if access is not PathAccess.HIDE))
+    add((path for path in host_sockets if path in seen or path not in _PRIVATE_TO_COMMAND), PathAccess.HIDE)
     return View(
         tuple(_in_order(places, secrets, restricted=paths.restrict)),
         whole=not paths.restrict,
         home=home,
         tmp=tmp,
         network=network or grants.network,
-        devices=look.real(grants.devices),
+        devices=resolver.real(grants.devices),
         services=services,
     )
 
 
-def _set_apart(paths: PathPolicy, places: dict[Path, Access], look: Look) -> None:
-    """What was told in private is not there where others read along, but for what is this chat's own."""
-    closed = look.real((*paths.apart.closed, *paths.apart.unlisted))
-    shown = tuple(place for place in look.real(paths.apart.open) if _visible(place))
-    in_closed, in_shown = Inside(*closed), Inside(*shown)
+def _hide_private(paths: PathPolicy, places: dict[Path, PathAccess], resolver: PathResolver) -> None:
+    """Hide private paths from a chat that others read, except for the chat's own."""
+    closed = resolver.real((*paths.private.closed, *paths.private.unlisted))
+    shown = tuple(place for place in resolver.real(paths.private.open) if _visible(place))
+    in_closed, in_shown = PathPrefixSet(*closed), PathPrefixSet(*shown)
     for place in [*places, *closed]:
         if place in in_closed and place not in in_shown:
             places.pop(place, None)
     for place in filter(_visible, closed):
-        places[place] = Access.COVER if place.is_dir() else Access.HIDE
+        places[place] = PathAccess.COVER if place.is_dir() else PathAccess.HIDE
     for place in shown:
-        places[place] = Access.WRITE if place.is_dir() else Access.READ
+        places[place] = PathAccess.WRITE if place.is_dir() else PathAccess.READ
         log = place / "HISTORY.md"
         if log.is_file():
-            places[log] = Access.READ
+            places[log] = PathAccess.READ
 
 
 def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
-    """What was granted, where it still is what was asked for: a link that came since leads elsewhere."""
+    """Granted paths that still are what was asked for: a new link would lead elsewhere."""
     return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
 
 
-def _guarded(
-    paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, look: Look, *, make: bool
+def _protected(
+    paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, resolver: PathResolver, *, make: bool
 ) -> list[Path]:
-    """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
+    """Protected paths inside the writable ones. A missing one is made, since a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
-    in_workspace, open_to = Inside(workspace), Inside(*writable)
-    in_covered = Inside(*((covered,) if covered is not None else ()))
-    open_in_covered = Inside(*filter(in_covered.below, writable))
+    in_workspace, open_to = PathPrefixSet(workspace), PathPrefixSet(*writable)
+    in_covered = PathPrefixSet(*((covered,) if covered is not None else ()))
+    open_in_covered = PathPrefixSet(*filter(in_covered.below, writable))
     found = []
-    for place in look.real(paths.never_written):
+    for place in resolver.real(paths.never_written):
         if place not in (open_in_covered if place in in_covered else open_to):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if in_workspace.below(place) else place
-        guarded = first if first.name in _NEVER_THE_AGENTS else place
-        if _visible(guarded) or (make and _made(guarded)):
-            found.append(guarded)
+        protected = first if first.name in _PROTECTED_WHOLE else place
+        if _visible(protected) or (make and _make_missing(protected)):
+            found.append(protected)
     return found
 
 
-def _made(place: Path) -> bool:
+def _make_missing(place: Path) -> bool:
     try:
         if place.suffix:
             make_private_folder(place.parent)
@@ -197,13 +199,13 @@ def _made(place: Path) -> bool:
 
 
 def _visible(place: Path) -> bool:
-    """Whether it is there, for us: what lies in another user's closed folder is out of a command's reach as well."""
+    """Whether it exists for us: what another user's closed folder holds is out of a command's reach too."""
     return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
 def _covered(paths: PathPolicy, home: Path) -> Path | None:
     """Our data folder, hidden as a whole: a file in it may be replaced while a command runs, and a mount over the old
-    one is gone with it. None where the folder is one of many uses; then its files are hidden one by one.
+    file would disappear. None if the folder serves other purposes too; then its files are hidden one by one.
     """
     if paths.data_folder is None:
         return None
@@ -213,27 +215,29 @@ def _covered(paths: PathPolicy, home: Path) -> Path | None:
     return None if folder == Path(os.path.realpath(paths.workspace)) else folder
 
 
-def _beside(
-    covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...], look: Look
+def _public_in(
+    covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...], resolver: PathResolver
 ) -> list[Path]:
-    """What of a covered folder is no secret."""
+    """Paths in the covered folder that are not secret."""
     secret = {path.name for path in hidden if path.parent == covered} | {"config.json"}
     return [
         path
-        for path in look.real(covered.iterdir())
+        for path in resolver.real(covered.iterdir())
         if path.name not in secret
         and not path.name.startswith("config.json.")
         and path != tmp
         and path.parent == covered
-        and not any(place in Inside(path) for place in writable)
+        and not any(place in PathPrefixSet(path) for place in writable)
     ]
 
 
-def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restricted: bool) -> list[tuple[Path, Access]]:
-    """By depth, without what lies in a hidden place or, where only a few places are there at all, outside of them."""
-    hidden = Inside(*(place for place, access in places.items() if access is Access.HIDE))
-    open_to = Inside(*(place for place, access in places.items() if access is Access.WRITE))
-    shown = Inside(*(place for place, access in places.items() if access <= Access.READ), *map(Path, SYSTEM))
+def _in_order(
+    places: dict[Path, PathAccess], secrets: tuple[Path, ...], *, restricted: bool
+) -> list[tuple[Path, PathAccess]]:
+    """Sorted by depth, without paths inside hidden ones and, if restricted, without hidden paths outside the view."""
+    hidden = PathPrefixSet(*(place for place, access in places.items() if access is PathAccess.HIDE))
+    open_to = PathPrefixSet(*(place for place, access in places.items() if access is PathAccess.WRITE))
+    shown = PathPrefixSet(*(place for place, access in places.items() if access <= PathAccess.READ), *map(Path, SYSTEM))
     return sorted(
         (
             (place, access)
@@ -241,9 +245,9 @@ def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restrict
             if place in secrets
             or (
                 not hidden.below(place)
-                and not (access is Access.READ_TOO and place in open_to)
-                and (access is not Access.HIDE or not restricted or place in shown)
-                and (access is Access.COVER or _visible(place))
+                and not (access is PathAccess.READ_TOO and place in open_to)
+                and (access is not PathAccess.HIDE or not restricted or place in shown)
+                and (access is PathAccess.COVER or _visible(place))
             )
         ),
         key=lambda entry: (os.fspath(entry[0]).count(os.sep), os.fspath(entry[0])),

@@ -1,4 +1,4 @@
-"""Pieces of a command line that are read without what stands around them. `at` is where in the text to begin."""
+"""Scanning parts of a command line without context. `at` is the offset in the text to start from."""
 
 import re
 
@@ -8,23 +8,23 @@ _ANSI = re.compile(
 )
 _SUBSTITUTION = re.compile(r"(?<!\\)(?:`|\$\((?!\())")
 _BRACES = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
-_MOST_WORDS = 100
+_MAX_WORDS = 100
 
 
 def next_substitution(text: str, at: int) -> int:
-    """Where the next backtick or `$(` stands that is not escaped; -1 for none."""
+    """The offset of the next unescaped backtick or `$(`; -1 for none."""
     match = _SUBSTITUTION.search(text, at)
     return match.start() if match else -1
 
 
 def end_of(text: str, char: str, at: int) -> int:
-    """Where this character stands next; the end of the text if it does not."""
-    found = text.find(char, at)
-    return len(text) if found < 0 else found
+    """The offset of the next such character; the end of the text if there is none."""
+    offset = text.find(char, at)
+    return len(text) if offset < 0 else offset
 
 
 def behind_bracket(text: str, at: int, opening: str, closing: str) -> int:
-    """Behind the bracket that closes the one that stands here, quotes left out."""
+    """The offset after the bracket that closes the one at `at`, ignoring quoted ones."""
     depth, quote = 0, ""
     while at < len(text):
         char = text[at]
@@ -45,20 +45,20 @@ def behind_bracket(text: str, at: int, opening: str, closing: str) -> int:
 
 
 def in_braces(word: str) -> list[str]:
-    """`{a,b}` as two words. Sequences and what does not close are left as they are; of too many only some are told."""
+    """Expand `{a,b}` to two words. Sequences and unclosed braces stay; at most about a hundred words come back."""
     words = [word]
-    for at in range(_MOST_WORDS):
-        if at >= len(words) or len(words) >= _MOST_WORDS:
+    for at in range(_MAX_WORDS):
+        if at >= len(words) or len(words) >= _MAX_WORDS:
             break
-        while len(words) < _MOST_WORDS and (match := _BRACES.search(words[at])) is not None:
+        while len(words) < _MAX_WORDS and (match := _BRACES.search(words[at])) is not None:
             start, end = words[at][: match.start()], words[at][match.end() :]
             words[at : at + 1] = [start + choice + end for choice in match[1].split(",")]
     return words
 
 
 def ansi_quoted(text: str, at: int) -> tuple[str, int]:
-    """What the rest of `$'...'` says, from behind its first quote on, and where the text goes on."""
-    said = ""
+    """The value of `$'...'` from after its first quote, and the offset after it."""
+    value = ""
     while at < len(text) and text[at] != "'":
         match = _ANSI.match(text, at)
         if match is None:
@@ -67,8 +67,8 @@ def ansi_quoted(text: str, at: int) -> tuple[str, int]:
         hexa, octal = match[1] or match[2] or match[3], match[4]
         code = int(hexa, 16) if hexa else int(octal, 8) if octal else None
         if code is not None:
-            said += chr(code) if code < 0x110000 else ""
+            value += chr(code) if code < 0x110000 else ""
         else:
-            said += _ESCAPES.get(match[5], match[5]) if match[5] else match[0]
+            value += _ESCAPES.get(match[5], match[5]) if match[5] else match[0]
         at = match.end()
-    return said, at + 1
+    return value, at + 1

@@ -1,13 +1,15 @@
-"""Programs that run other programs: what is really run behind `sudo`, `env`, `xargs`, `find -exec`, `sh -c` and kin."""
+"""Programs that run other programs (`sudo`, `env`, `xargs`, `find -exec`, `sh -c`...), and what they run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
-from nanobot.security.shell.words import Command, Line, read_line
+from nanobot.security.shell.parse import MOST_COMMANDS, UNREAD, ParsedCommand, ParsedLine, read_line
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash"})
-_DEEPEST = 12
-_MOST = 2000
+_MAX_DEPTH = 12
+_MAX_WORDS = 20_000
+"""Words of all wrapped commands of a line together."""
 
 _TAKES_VALUE: dict[str, frozenset[str]] = {
     name: frozenset(taking.split())
@@ -32,31 +34,34 @@ _TAKES_VALUE: dict[str, frozenset[str]] = {
              "unbuffer", "systemd-run", "torsocks", "ltrace", "parallel", "chroot", "taskset"), ""),
     }.items()
 }  # fmt: skip
-"""Programs whose first word that is no option of theirs is what they run; which of their options take a value."""
-_FIRST_IS_THEIRS = frozenset({"timeout", "chroot", "taskset", "chrt", "flock"})
-"""Their first word that is no option is a time, a folder, a mask or a lock."""
+"""Programs that run their first operand, with those of their options that take a value."""
+_TAKES_OPERAND = frozenset({"timeout", "chroot", "taskset", "chrt", "flock"})
+"""Their first operand is a time, a folder, a mask or a lock; the second is the program."""
 
 
-def unwrapped(line: Line) -> Iterator[Command]:
-    """Every command of a line, and behind each that runs another one that other one too."""
-    left = _MOST
+def expand_wrappers(line: ParsedLine) -> Iterator[ParsedCommand]:
+    """Yield each command of a line, followed by those it runs. At a limit of count or depth the last is UNREAD."""
+    commands, words = MOST_COMMANDS, _MAX_WORDS
     for command in line.commands:
-        for inner in _behind(command, 0):
-            left -= 1
-            if left < 0:
+        for inner, depth in _expand(command, 0):
+            commands -= 1
+            words -= len(inner.argv) if depth else 0
+            if commands < 0 or words < 0 or inner is UNREAD:
+                yield UNREAD
                 return
             yield inner
 
 
-def _behind(command: Command, depth: int) -> Iterator[Command]:
-    yield command
-    if depth >= _DEEPEST or not command.argv:
-        return
-    for inner in _run_by(command):
-        yield from _behind(inner, depth + 1)
+def _expand(command: ParsedCommand, depth: int) -> Iterator[tuple[ParsedCommand, int]]:
+    yield command, depth
+    for inner in _run_by(command) if command.argv else ():
+        if depth >= _MAX_DEPTH:
+            yield UNREAD, depth
+            return
+        yield from _expand(inner, depth + 1)
 
 
-def _run_by(command: Command) -> Iterator[Command]:
+def _run_by(command: ParsedCommand) -> Iterator[ParsedCommand]:
     name = command.name
     special = _SPECIAL.get(name)
     if special is not None:
@@ -69,10 +74,10 @@ def _run_by(command: Command) -> Iterator[Command]:
             yield replace(command, argv=tuple(rest))
 
 
-def _rest(command: Command) -> list[str]:
-    """The words behind a wrapper's own."""
+def _rest(command: ParsedCommand) -> list[str]:
+    """The words after the wrapper's own."""
     words, takes = list(command.argv[1:]), _TAKES_VALUE[command.name]
-    theirs = command.name in _FIRST_IS_THEIRS
+    takes_operand = command.name in _TAKES_OPERAND
     while words:
         word = words[0]
         if word == "--":
@@ -82,118 +87,119 @@ def _rest(command: Command) -> list[str]:
             del words[:2]
         elif word.startswith("-") or ("=" in word and command.name in ("env", "sudo", "doas")):
             words.pop(0)
-        elif theirs:
-            theirs = False
+        elif takes_operand:
+            takes_operand = False
             words.pop(0)
         else:
             break
     return words
 
 
-def _shell(command: Command) -> Iterator[Command]:
+def _shell(command: ParsedCommand) -> Iterator[ParsedCommand]:
     """`sh -c text`, `sh <<< text`, `echo text | sh`."""
     words = command.argv[1:]
-    for at, word in enumerate(words):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c") and at + 1 < len(words):
-            yield from _text(words[at + 1])
+    for index, word in enumerate(words):
+        if word.startswith("-") and not word.startswith("--") and word.endswith("c") and index + 1 < len(words):
+            yield from _parse(words[index + 1])
             return
     for redirect in command.redirects:
         if redirect.operator == "<<<":
-            yield from _text(redirect.target)
+            yield from _parse(redirect.target)
     yield from _fed(command)
 
 
-def _fed(command: Command) -> Iterator[Command]:
-    """What a shell reads from its pipe, where that is known."""
+def _fed(command: ParsedCommand) -> Iterator[ParsedCommand]:
+    """What a shell reads from its pipe, if it is known."""
     feeder = command.fed_by[-1] if command.fed_by else None
     if feeder is None:
         return
     if feeder.name in ("echo", "printf"):
-        yield from _text(" ".join(word for word in feeder.argv[1:] if word not in ("-n", "-e")))
+        yield from _parse(" ".join(word for word in feeder.argv[1:] if word not in ("-n", "-e")))
     elif feeder.name == "cat":
         for redirect in feeder.redirects:
             if redirect.operator == "<<<":
-                yield from _text(redirect.target)
+                yield from _parse(redirect.target)
 
 
-def _text(text: str) -> Iterator[Command]:
+def _parse(text: str) -> Iterator[ParsedCommand]:
     yield from read_line(text).commands
 
 
-def _eval(command: Command) -> Iterator[Command]:
-    yield from _text(" ".join(command.argv[1:]))
+def _eval(command: ParsedCommand) -> Iterator[ParsedCommand]:
+    yield from _parse(" ".join(command.argv[1:]))
 
 
-def _xargs(command: Command) -> Iterator[Command]:
-    """With what is fed to it, where that is known."""
+def _xargs(command: ParsedCommand) -> Iterator[ParsedCommand]:
+    """The command with its piped input, if that is known."""
     rest = _rest(command)
     if not rest:
         return
     feeder = command.fed_by[-1] if command.fed_by else None
     fed = feeder.argv[1:] if feeder is not None and feeder.name in ("echo", "printf") else ("$(input)",)
     if feeder is not None and feeder.name == "find":
-        fed = tuple(word for word in _find_places(feeder)) or (".",)
+        fed = tuple(word for word in _find_folders(feeder)) or (".",)
     yield replace(command, argv=(*rest, *fed), fed_by=())
 
 
-def _find_places(command: Command) -> Iterator[str]:
+def _find_folders(command: ParsedCommand) -> Iterator[str]:
     for word in command.argv[1:]:
         if word.startswith(("-", "(", "!")):
             return
         yield word
 
 
-_NARROWS = (
+_FILTERS = (
     "-name", "-iname", "-path", "-regex", "-empty", "-newer", "-mtime", "-mmin", "-size", "-user", "-perm", "-mindepth",
 )  # fmt: skip
 
 
-def _find(command: Command) -> Iterator[Command]:
-    """`-exec` runs a program with what was found, `-delete` removes it. Found is at least what stands first."""
+def _find(command: ParsedCommand) -> Iterator[ParsedCommand]:
+    """`-exec` runs a program with the files found, `-delete` removes them. Unfiltered, its folders stand for them."""
     words = command.argv
-    places = tuple(_find_places(command)) or (".",)
-    narrowed = any(word.startswith(_NARROWS) for word in words)
-    found = ("$(found)",) if narrowed else places
-    for at, word in enumerate(words):
+    folders = tuple(_find_folders(command)) or (".",)
+    is_filtered = any(word.startswith(_FILTERS) for word in words)
+    found = ("$(found)",) if is_filtered else folders
+    for index, word in enumerate(words):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             run = []
-            for inner in words[at + 1 :]:
+            for inner in words[index + 1 :]:
                 if inner in (";", "+"):
                     break
                 run.append(inner)
-            yield replace(command, argv=tuple(w for part in run for w in (found if part == "{}" else (part,))))
+            argv = (word for part in run for word in (found if part == "{}" else (part,)))
+            yield replace(command, argv=tuple(islice(argv, _MAX_WORDS + 1)))
         elif word == "-delete":
             yield replace(command, argv=("rm", "-rf", *found))
 
 
-def _su(command: Command) -> Iterator[Command]:
+def _su(command: ParsedCommand) -> Iterator[ParsedCommand]:
     words = command.argv
-    for at, word in enumerate(words):
-        if word in ("-c", "--command") and at + 1 < len(words):
-            yield from _text(words[at + 1])
+    for index, word in enumerate(words):
+        if word in ("-c", "--command") and index + 1 < len(words):
+            yield from _parse(words[index + 1])
 
 
-def _env(command: Command) -> Iterator[Command]:
+def _env(command: ParsedCommand) -> Iterator[ParsedCommand]:
     words = command.argv
-    for at, word in enumerate(words[:-1]):
+    for index, word in enumerate(words[:-1]):
         if word in ("-S", "--split-string"):
-            yield from _text(" ".join(words[at + 1 :]))
+            yield from _parse(" ".join(words[index + 1 :]))
             return
     rest = _rest(command)
     if rest:
         yield replace(command, argv=tuple(rest))
 
 
-def _watch(command: Command) -> Iterator[Command]:
-    yield from _text(" ".join(_rest(command)))
+def _watch(command: ParsedCommand) -> Iterator[ParsedCommand]:
+    yield from _parse(" ".join(_rest(command)))
 
 
-def _trap(command: Command) -> Iterator[Command]:
+def _trap(command: ParsedCommand) -> Iterator[ParsedCommand]:
     if len(command.argv) > 2:
-        yield from _text(command.argv[1])
+        yield from _parse(command.argv[1])
 
 
-_SPECIAL: dict[str, Callable[[Command], Iterator[Command]]] = {
+_SPECIAL: dict[str, Callable[[ParsedCommand], Iterator[ParsedCommand]]] = {
     "eval": _eval,
     "xargs": _xargs,
     "find": _find,

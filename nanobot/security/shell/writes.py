@@ -1,26 +1,26 @@
-"""The files that a command plainly writes: by a redirection or an option, as a copy, or as a download is called."""
+"""The files that a command writes according to its words: redirections, options, copies, names of downloads."""
 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from nanobot.security.shell.danger import copied_into, operands, written
-from nanobot.security.shell.words import read_line
-from nanobot.security.shell.wrappers import unwrapped
+from nanobot.security.shell.parse import read_line
+from nanobot.security.shell.rules import copied_into, operands, written_words
+from nanobot.security.shell.wrappers import expand_wrappers
 
 _OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
 _FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
 
 
 def files_written(text: str, folder: Path) -> Iterator[Path]:
-    """As far as the words of a line tell that runs in this folder. Of what is no folder now; blocks."""
+    """Files that a line, run in this folder, writes as far as its words show; existing folders excluded. Blocks."""
     names = [*_OUTPUT.findall(text), *(_FETCHED.findall(text) if "wget" in text else ())]
-    for one in unwrapped(read_line(text)):
-        names += written(one)
-        names += [f"{name}/{Path(source).name}" for name in copied_into(one) for source in operands(one)]
+    for command in expand_wrappers(read_line(text)):
+        names += written_words(command)
+        names += [f"{name}/{Path(source).name}" for name in copied_into(command) for source in operands(command)]
     for name in dict.fromkeys(names):
-        with suppress(RuntimeError):  # `~somebody` whom this host does not know
+        with suppress(RuntimeError):  # unknown `~user`
             file = folder / Path(name).expanduser()
             if name and "\0" not in name and not file.is_dir():
                 yield file

@@ -1,9 +1,9 @@
-"""The index: a SQLite database of which words stand where in which file, and of nothing else.
+"""The search index: a SQLite FTS5 database of which words are where in which file. It stores no text.
 
-It is brought up to date before it is asked, and reads only what grew: a file is known by its place and inode, and by
-the bytes it begins with and those before the place up to which it was read. So one that moved to the archive is the
-same one, and one that was written anew is read anew. What was found in a file that is gone, or was another, is struck
-off; its words stay until they are too many, then all is made anew. A damaged index is thrown away: the files have it.
+It is updated before each query and reads only what is new. A file is recognised by path and inode, and by checksums of
+its start and of the bytes before the indexed end; so a file moved to the archive keeps its entries, and a rewritten one
+is indexed again. Words of deleted rows stay until there are too many, then the index is rebuilt. A damaged index is
+deleted and rebuilt from the files.
 """
 
 import logging
@@ -16,54 +16,54 @@ from pathlib import Path
 from typing import TypeVar
 
 from nanobot.errors import StorageError
-from nanobot.session.search.open_index import OpenIndex
-from nanobot.session.search.sources import Source
-from nanobot.session.search.tables import VERSION, make_tables
+from nanobot.session.search.open_index import VERSION, OpenIndex, make_tables
+from nanobot.session.search.sources import IndexSource
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.refusals import refusal
+from nanobot.utils.storage_error import storage_error
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _POLL_S = 0.01
-_PASSING = ("locked", "busy", "full", "readonly", "read-only", "unable to open", "disk i/o", "permission")
-"""What a database says that is sound."""
+_HARMLESS_ERRORS = ("locked", "busy", "full", "readonly", "read-only", "unable to open", "disk i/o", "permission")
+"""Error messages that do not mean that the database is damaged."""
 
 
 class SearchIndex:
-    """The index in a file. Everything blocks; other processes may use the same one."""
+    """The index in a file. Methods block; several processes may use the same file."""
 
     def __init__(
-        self, path: Path, sources: Callable[[], Iterable[Source]], opener: Callable[[str, int], int] | None = None
+        self, path: Path, sources: Callable[[], Iterable[IndexSource]], opener: Callable[[str, int], int] | None = None
     ) -> None:
-        """`opener` opens what lies where tools write: a link may stand there."""
+        """`opener` opens memory files without following links, which a tool may have created."""
         self._path = path
         self._sources = sources
         self._opener = opener
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Whoever brings it up to date is to leave off: the process ends."""
+        """Stop a running update, as the process ends."""
         self._stopping.set()
 
-    def ask(self, work: Callable[[OpenIndex], T], patience_s: float) -> T:
-        """What comes of it, with the index brought up to date as far as can be done so soon. Raises StorageError."""
+    def ask(self, work: Callable[[OpenIndex], T], timeout_s: float) -> T:
+        """Update the index for at most `timeout_s`, then run `work` on it. Raises StorageError."""
         try:
-            return self._ask(work, patience_s)
+            return self._ask(work, timeout_s)
         except sqlite3.Error as error:
-            if _will_pass(error):
-                raise self._refusal(error) from error
-            log.warning("The search index is damaged and made anew: %s", error)
-            self._throw_away()
+            if _is_not_damage(error):
+                raise self._storage_error(error) from error
+            log.warning("The search index is damaged and will be rebuilt: %s", error)
+            self._delete()
         try:
-            return self._ask(work, patience_s)
+            return self._ask(work, timeout_s)
         except sqlite3.Error as error:
-            raise self._refusal(error) from error
+            raise self._storage_error(error) from error
 
     def clear(self) -> None:
-        """Forget everything, so that nothing is left of what was deleted: the next search makes it anew. Raises
-        StorageError."""
+        """Delete the content, so that nothing of deleted files is left; the next search rebuilds it. Raises
+        StorageError.
+        """
         if not self._path.exists():
             return
         try:
@@ -72,28 +72,28 @@ class SearchIndex:
                 db.execute("VACUUM")
                 db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
         except sqlite3.Error:
-            self._throw_away()
+            self._delete()
 
-    def _ask(self, work: Callable[[OpenIndex], T], patience_s: float) -> T:
+    def _ask(self, work: Callable[[OpenIndex], T], timeout_s: float) -> T:
         with closing(self._connect()) as db:
-            until = time.monotonic() + patience_s
-            index = OpenIndex(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > until)
+            deadline = time.monotonic() + timeout_s
+            index = OpenIndex(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > deadline)
             index.is_whole = self._update(index)
             return work(index)
 
-    def _refusal(self, error: sqlite3.Error) -> StorageError:
+    def _storage_error(self, error: sqlite3.Error) -> StorageError:
         if "no such module" in str(error):
             return StorageError(
                 "The Python that nanobot runs on has a SQLite without FTS5, so nothing can be searched."
             )
-        return StorageError(f"{self._path} cannot be used: {error}. Look at the disk's space and permissions.")
+        return StorageError(f"{self._path} cannot be used: {error}. Check free space and permissions.")
 
     def _connect(self) -> sqlite3.Connection:
         try:
             make_private_folder(self._path.parent)
             self._path.touch(PRIVATE_FILE, exist_ok=True)
         except OSError as error:
-            raise refusal(f"{self._path} cannot be used", error) from error
+            raise storage_error(f"{self._path} cannot be used", error) from error
         db = sqlite3.connect(self._path, isolation_level=None, timeout=10, check_same_thread=False)
         try:
             db.execute("PRAGMA synchronous = NORMAL")
@@ -105,15 +105,15 @@ class SearchIndex:
             raise
         return db
 
-    def _throw_away(self) -> None:
+    def _delete(self) -> None:
         try:
             for end in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         except OSError as error:
-            raise refusal(f"{self._path} is damaged and cannot be deleted", error) from error
+            raise storage_error(f"{self._path} is damaged and cannot be deleted", error) from error
 
     def _update(self, index: OpenIndex) -> bool:
-        """Bring it up to date; whether that is done. Another process that does so is waited for."""
+        """Update the index. Return whether it is complete. Waits while another process updates it."""
         lock = ProcessLock(self._path.with_suffix(".lock"))
         try:
             while not lock.try_acquire():
@@ -121,14 +121,14 @@ class SearchIndex:
                     return False
                 time.sleep(_POLL_S)
         except OSError as error:
-            raise refusal(f"{self._path} cannot be locked", error) from error
+            raise storage_error(f"{self._path} cannot be locked", error) from error
         try:
             return index.update(list(self._sources()))
         finally:
             lock.release()
 
 
-def _will_pass(error: sqlite3.Error) -> bool:
-    """Whether the disk or another process says no, and not the index."""
-    said = str(error).lower()
-    return "no such module" in said or any(word in said for word in _PASSING)
+def _is_not_damage(error: sqlite3.Error) -> bool:
+    """Whether an error comes from the disk, a lock or the SQLite build, not from a damaged index."""
+    message = str(error).lower()
+    return "no such module" in message or any(word in message for word in _HARMLESS_ERRORS)

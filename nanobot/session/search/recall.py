@@ -1,4 +1,4 @@
-"""Recall: a question, and what was said about it in all conversations that may be told of."""
+"""Recall: search in all conversations and memories that the caller may read."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,71 +7,71 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.security.vault import masked
+from nanobot.security.redaction import redact_known
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, decode
 from nanobot.session.search.index import SearchIndex
 from nanobot.session.search.open_index import OpenIndex
-from nanobot.session.search.rows import OLD_LOG, entry_of, findable, trust_in, trust_in_entry
-from nanobot.session.search.sources import IndexedFile, Kind, Place, Source
-from nanobot.session.search.words import Question, Term, place_in, words_of
+from nanobot.session.search.query import Question, Term, find_match, index_words
+from nanobot.session.search.rows import OLD_LOG, format_entry, searchable_text, trust_in, trust_in_entry
+from nanobot.session.search.sources import FilePosition, IndexedFile, IndexSource, SourceKind
 
 MayRead = Callable[[IndexedFile], bool]
-"""Whether something of this file may be told."""
+"""Whether the caller may read a file."""
 
-_PATIENCE_S = 20.0
-"""How long a question waits for the index. The first one in a folder of 100,000 messages takes about six seconds."""
+_TIMEOUT_S = 20.0
+"""Time limit for updating the index. Building it for 100,000 messages takes about six seconds."""
 _SHOWN = 320
-"""Characters of a message that are shown."""
+"""Characters shown of a message."""
 _BEFORE = 100
-"""Of them, those before the word."""
+"""Characters shown before the match."""
 _OF_MEMORY = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}-\d{2})\.md")
 _MORE = 12
-"""Looked at beyond what is wanted: the same message may stand in two files, and some may not be shown."""
+"""Extra candidates: some are duplicates in another file, and some may not be shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A message, or an entry of the memory, in which something was found."""
+class RecallHit:
+    """A message or memory entry that matches."""
 
     number: int
-    """By which `around` finds it again."""
+    """Its id for `around`."""
     name: str
-    """Its session, as the commands take it, or the memory file."""
+    """The session, as commands accept it, or the memory file."""
     time: str
-    """YYYY-MM-DD HH:MM; empty where it is not known."""
+    """YYYY-MM-DD HH:MM; empty if unknown."""
     role: str
     text: str
-    """The words around the place, on one line; cut ends are marked."""
+    """The text around the match, on one line, with ellipses where it was cut."""
     trust: Provenance
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An answer."""
+class RecallResult:
+    """The result of a search."""
 
-    hits: list[Hit] = field(default_factory=list)
+    hits: list[RecallHit] = field(default_factory=list)
     is_loose: bool = False
-    """Whether nothing holds all that was asked for, so that these hold some of it."""
+    """Whether no message has all the words, so that these have only some."""
     is_whole: bool = True
-    """Whether everything was looked at."""
+    """Whether the index was up to date."""
 
 
 class Recall:
-    """The conversations of a workspace and the memory beside them. Everything blocks; what fails is a StorageError."""
+    """Searches the conversations and memories of a workspace. Methods block; failures are StorageErrors."""
 
     def __init__(
         self,
         index: SearchIndex,
         *,
         words_of_file: Callable[[Path], Provenance | None] = lambda path: None,
-        patience_s: float = _PATIENCE_S,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """`words_of_file` tells whose words a memory file holds, where they are not the owner's."""
+        """`words_of_file` returns the provenance of a memory file; None if it is the owner's."""
         self._index = index
-        self._words_of_file = words_of_file
-        self._patience_s = patience_s
+        self._file_provenance = words_of_file
+        self._timeout_s = timeout_s
 
     def search(
         self,
@@ -82,153 +82,165 @@ class Recall:
         since: float = 0.0,
         results: bool = True,
         leave_out_turn: str = "",
-    ) -> Found:
-        """What was said with these words, the best first; `results` of tools too.
+    ) -> RecallResult:
+        """Return the best matches. `results`: include tool results. `leave_out_turn`: the turn that searches.
 
-        A turn is left out that has just asked for them.
+        The text may have quoted phrases and words ending in a star.
         """
         search = _Search(Question.of(text), may_read, limit, since, "" if results else "tool", leave_out_turn)
         if not search.question.terms:
-            return Found()
-        return self._index.ask(lambda index: self._found(index, search), self._patience_s)
+            return RecallResult()
+        return self._index.ask(lambda index: self._run(index, search), self._timeout_s)
 
-    def around(self, number: int, may_read: MayRead, *, beside: int = 5, results: bool = True) -> Found:
-        """A message that was found, and those before and after it; none where it is not there, or may not be told."""
+    def around(self, number: int, may_read: MayRead, *, beside: int = 5, results: bool = True) -> RecallResult:
+        """Return a message with its neighbours; nothing if it is gone or may not be read."""
 
-        def work(index: OpenIndex) -> Found:
+        def work(index: OpenIndex) -> RecallResult:
             files = {file.id: file for file in index.files() if may_read(file)}
             hits = []
-            for place in index.around(number, beside, beside):
-                said = self._said(index, files, place)
-                if said is not None and (results or place.role != "tool"):
-                    hits.append(self._hit(said, place, said.text))
-            return Found(hits, is_whole=index.is_whole)
+            for position in index.around(number, beside, beside):
+                match = self._read_match(index, files, position)
+                if match is not None and (results or position.role != "tool"):
+                    hits.append(self._hit(match, position, match.text))
+            return RecallResult(hits, is_whole=index.is_whole)
 
-        return self._index.ask(work, self._patience_s)
+        return self._index.ask(work, self._timeout_s)
 
     def refresh(self) -> bool:
-        """Bring the index up to date, so that the next question is answered at once; whether that is done."""
-        return self._index.ask(lambda index: index.is_whole, self._patience_s)
+        """Update the index. Return whether it is complete."""
+        return self._index.ask(lambda index: index.is_whole, self._timeout_s)
 
     def stop(self) -> None:
-        """Leave off what takes time: the process ends."""
+        """Stop a running update, as the process ends."""
         self._index.stop()
 
-    def _found(self, index: OpenIndex, search: "_Search") -> Found:
+    def _run(self, index: OpenIndex, search: "_Search") -> RecallResult:
         files = {file.id: file for file in index.files() if search.may_read(file)}
-        hits: dict[tuple[str, str, str], Hit] = {}
+        hits: dict[tuple[str, str, str], RecallHit] = {}
         is_loose = False
-        for way in _ways_to_ask(search.question):
-            if len(hits) >= search.limit or (hits and not way.is_all):
+        for query in _queries(search.question):
+            if len(hits) >= search.limit or (hits and not query.is_all):
                 break
-            most = search.limit * 2 + _MORE
-            for place in index.find(way.expression, files, most, since=search.since, but=search.but):
-                said = self._said(index, files, place)
-                if said is None or said.turn_id == search.leave_out or not said.holds(way):
+            limit = search.limit * 2 + _MORE
+            for position in index.find(
+                query.expression, files, limit, since=search.since, excluded_role=search.excluded_role
+            ):
+                match = self._read_match(index, files, position)
+                if match is None or match.turn_id == search.leave_out or not match.matches(query):
                     continue
-                cut = _cut_out(said.text, search.question)
-                hits.setdefault((said.time, place.role, said.text), self._hit(said, place, cut))
+                excerpt = _excerpt(match.text, search.question)
+                hits.setdefault((match.time, position.role, match.text), self._hit(match, position, excerpt))
                 if len(hits) >= search.limit:
                     break
-            is_loose = bool(hits) and not way.is_all
-        return Found(list(hits.values()), is_loose, index.is_whole)
+            is_loose = bool(hits) and not query.is_all
+        return RecallResult(list(hits.values()), is_loose, index.is_whole)
 
-    def _said(self, index: OpenIndex, files: dict[int, IndexedFile], place: Place) -> "_Said | None":
-        """What stands there; None where it may not be told or is not there any more."""
-        file = files.get(place.file)
+    def _read_match(self, index: OpenIndex, files: dict[int, IndexedFile], position: FilePosition) -> "_Match | None":
+        """Read a match again; None if it is gone or may not be read."""
+        file = files.get(position.file)
         if file is None:
             return None
         try:
-            data = index.read(file, place)
+            data = index.read(file, position)
         except OSError:
             return None
-        if file.source.kind is Kind.MEMORY:
+        if file.source.kind is SourceKind.MEMORY:
             path = file.source.path
-            text = entry_of(data, path.name)
-            book = None if path.name == "HISTORY.md" else self._words_of_file(path)  # its entries say it themselves
-            trust = [trust_in_entry(text), book or Provenance.FILE]
-            return _Said(file, text, masked(text), _minute_of(place.time), least_trusted(trust))
+            text = format_entry(data, path.name)
+            stored = None if path.name == "HISTORY.md" else self._file_provenance(path)  # its entries have marks
+            trust = [trust_in_entry(text), stored or Provenance.FILE]
+            return _Match(file, text, redact_known(text), _minute_of(position.time), least_trusted(trust))
         rows = decode(data)[0]
-        row: Row = rows[place.nth] if place.nth < len(rows) else {}
-        text = findable(row)
+        row: Row = rows[position.nth] if position.nth < len(rows) else {}
+        text = searchable_text(row)
         if not text:
             return None
         time = str(row.get("timestamp", ""))[:16].replace("T", " ")
-        return _Said(file, text, masked(text), time, trust_in(row, file.key), row.get("turn_id"))
+        return _Match(file, text, redact_known(text), time, trust_in(row, file.key), row.get("turn_id"))
 
-    def _hit(self, said: "_Said", place: Place, text: str) -> Hit:
+    def _hit(self, match: "_Match", position: FilePosition, text: str) -> RecallHit:
         shown = text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
-        return Hit(place.row, said.file.name, said.time, place.role, " ".join(shown.split()), said.trust, place.time)
+        return RecallHit(
+            position.row,
+            match.file.name,
+            match.time,
+            position.role,
+            " ".join(shown.split()),
+            match.trust,
+            position.time,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What stands at a place."""
+class _Match:
+    """The text at a position."""
 
     file: IndexedFile
     raw: str
     text: str
-    """Without secrets of ours."""
+    """With known secrets redacted."""
     time: str
     trust: Provenance
     turn_id: str | None = None
 
-    def holds(self, way: "_Way") -> bool:
-        """Whether it is found by what may be shown of it, and not by a secret in it."""
+    def matches(self, query: "_Query") -> bool:
+        """Whether the query matches the redacted text, not just a secret in it."""
         if self.raw == self.text:
             return True
-        words = words_of(self.text)
-        return (all if way.is_all else any)(term.stands_in(words) for term in way.terms)
+        words = index_words(self.text)
+        return (all if query.is_all else any)(term.is_in(words) for term in query.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is looked for, where, and what not."""
+    """The parameters of a search."""
 
     question: Question
     may_read: MayRead
     limit: int
     since: float
-    but: str
+    excluded_role: str
     leave_out: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """A way to ask the index: for all of the terms, or for any."""
+class _Query:
+    """An index query: all of the terms, or any of them."""
 
     terms: tuple[Term, ...]
     is_all: bool = True
 
     @property
     def expression(self) -> str:
-        """As FTS5 takes it."""
+        """The FTS5 expression."""
         return (" AND " if self.is_all else " OR ").join(map(str, self.terms))
 
 
-def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
-    """Every file in which something can be found. Not what became of facts: those that are wrong now stay unfound."""
+def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[IndexSource]:
+    """Yield every searchable file. The revisions of memory are not searched: outdated facts stay hidden."""
     for path, archived in sessions.files():
-        yield Source(str(path), archived=archived)
+        yield IndexSource(str(path), archived=archived)
     for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md"), *memory.glob(OLD_LOG)]:
         if _OF_MEMORY.fullmatch(path.name) or path.name == OLD_LOG:
-            yield Source(str(path), Kind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}")
+            yield IndexSource(
+                str(path), SourceKind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}"
+            )
 
 
-def _ways_to_ask(question: Question) -> list[_Way]:
-    """From the strictest to the widest; of those that ask the same, the strictest."""
-    ways = [_Way(question.terms), _Way(question.wider), _Way(question.some, is_all=False)]
-    first: dict[str, _Way] = {}
-    for way in ways:
-        first.setdefault(way.expression, way)
-    return list(first.values())
+def _queries(question: Question) -> list[_Query]:
+    """Return the queries from strict to loose, without duplicates."""
+    queries = [_Query(question.terms), _Query(question.wider), _Query(question.some, is_all=False)]
+    unique: dict[str, _Query] = {}
+    for query in queries:
+        unique.setdefault(query.expression, query)
+    return list(unique.values())
 
 
-def _cut_out(text: str, question: Question) -> str:
-    """The words around the place that was looked for."""
+def _excerpt(text: str, question: Question) -> str:
+    """Cut a long text to the part around the match."""
     if len(text) <= _SHOWN:
         return text
-    start, end = place_in(text, question)
+    start, end = find_match(text, question)
     begin = max(0, min(start - _BEFORE, len(text) - _SHOWN))
     if begin and (blank := text.find(" ", begin, start)) >= 0:
         begin = blank + 1

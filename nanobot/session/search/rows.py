@@ -1,7 +1,7 @@
-"""What of a stored file can be found: the messages of a conversation that people see, entries of the memory. Pure.
+"""What of a file is searchable: visible messages of sessions and entries of memory files. Pure, no I/O.
 
-Not found are what was said to nanobot itself, our own words to the model, what was sent beside a message, and what an
-earlier search brought: it would find itself.
+Left out are commands, our own texts for the model, runtime context, and results of earlier searches, which would match
+themselves.
 """
 
 import json
@@ -10,32 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from nanobot.messages.shown import seen_text
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, stored_provenance
 from nanobot.security.provenance import IN_PART
 from nanobot.session.lines import Row, decode, is_record
 from nanobot.utils.text import json_objects
 
 SEARCH_TOOL = "session_search"
 OLD_LOG = "history.jsonl"
-"""The log of a memory as later releases of the original wrote it: `{cursor, timestamp, content}` a line."""
+"""The memory log of later releases of the original: one `{cursor, timestamp, content}` per line."""
 LONGEST_RESULT = 4_000
-"""Characters of a tool's result that can be found: a page or a file lies elsewhere, and would bury what people said."""
+"""Indexed characters of a tool result: pages and files are stored elsewhere, and would bury what people said."""
 LONGEST_SAID = 60_000
 _MESSAGES = ("message", "message_user")
-"""Tools that say something to people elsewhere."""
+"""Tools that send a message to people."""
 
 _STAMP = re.compile(rb"^\[(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _GAP = re.compile(rb"\n[ \t\r]*\n")
-_OF_TOOLS = {"web_": Provenance.WEB, "mcp_": Provenance.MCP, "inbox": Provenance.MAIL}
-_OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "cron", "unified"})
-"""What session keys begin with where nobody but the owner writes, as far as a row does not say whose words it holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Something that can be found: the bytes it stands in, and which of the messages in them it is."""
+class SearchableText:
+    """A searchable text: offset and size of its line or entry, and which message of the line it is."""
 
     at: int
     size: int
@@ -46,7 +43,7 @@ class Piece:
 
 
 def messages_in(data: bytes, begin: int) -> Iterator[tuple[int, int, int, Row]]:
-    """The rows in these bytes, which begin at that place in their file: place, size, which one in its line, the row."""
+    """Yield offset, size, number within the line, and row for the rows in these bytes, which start at `begin`."""
     at = begin
     for line in data.split(b"\n"):
         if line:
@@ -55,32 +52,32 @@ def messages_in(data: bytes, begin: int) -> Iterator[tuple[int, int, int, Row]]:
         at += len(line) + 1
 
 
-def findable(row: Row) -> str:
-    """The words by which a message is found; empty where it is not."""
+def searchable_text(row: Row) -> str:
+    """Return the searchable text of a message; empty if it has none."""
     role = row.get("role")
     if role not in ("user", "assistant", "tool") or row.get("_command") or is_record(row):
         return ""
     if row.get("error") not in (None, INTERRUPTED) or row.get("name") == SEARCH_TOOL:
         return ""
-    text = seen_text(as_message(row))
+    text = visible_text(as_message(row))
     if role == "assistant" and row.get("tool_calls"):
         text = "\n".join([text, *_sent(row["tool_calls"])])
     return text[: LONGEST_RESULT if role == "tool" else LONGEST_SAID].strip()
 
 
 def _sent(calls: object) -> Iterator[str]:
-    """What was written to other chats."""
+    """Yield the messages that these calls send to other chats."""
     for call in calls if isinstance(calls, list) else ():
         try:
             function = call["function"]
-            told = json.loads(function["arguments"]) if function["name"] in _MESSAGES else {}
-            yield from (text for text in [told.get("content")] if isinstance(text, str))
+            arguments = json.loads(function["arguments"]) if function["name"] in _MESSAGES else {}
+            yield from (text for text in [arguments.get("content")] if isinstance(text, str))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue  # a row of a file, whatever it holds
+            continue  # files may hold anything
 
 
-def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[Piece]:
-    """The entries of a memory file: those of a log by their stamps, else paragraphs of the day it is named by."""
+def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[SearchableText]:
+    """Yield the entries of a memory file: those of a log with their stamps, else paragraphs with the file's date."""
     if name == OLD_LOG:
         yield from _entries_of_rows(data, begin)
         return
@@ -95,12 +92,12 @@ def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[P
             time = seconds_of(f"{stamp[1].decode()}T{stamp[2].decode()}")
         text = entry.decode(errors="replace").strip()
         if text and not text.startswith("#"):
-            yield Piece(begin + at, len(entry), 0, time, "memory", text)
+            yield SearchableText(begin + at, len(entry), 0, time, "memory", text)
         at = gap.end() if gap else end
 
 
-def entry_of(data: bytes, name: str) -> str:
-    """An entry of a memory file as people read it."""
+def format_entry(data: bytes, name: str) -> str:
+    """Return an entry of a memory file as readable text."""
     text = data.decode(errors="replace").strip()
     if name != OLD_LOG:
         return text
@@ -108,17 +105,17 @@ def entry_of(data: bytes, name: str) -> str:
     return "\n".join(str(row[field]) for field in ("timestamp", "content") if isinstance(row.get(field), str)).strip()
 
 
-def _entries_of_rows(data: bytes, begin: int) -> Iterator[Piece]:
+def _entries_of_rows(data: bytes, begin: int) -> Iterator[SearchableText]:
     at = begin
     for line in data.split(b"\n"):
         for row in json_objects(line):
             if isinstance(text := row.get("content"), str) and text.strip():
-                yield Piece(at, len(line), 0, seconds_of(row.get("timestamp")), "memory", text)
+                yield SearchableText(at, len(line), 0, seconds_of(row.get("timestamp")), "memory", text)
         at += len(line) + 1
 
 
 def seconds_of(timestamp: object) -> float:
-    """A stored time as seconds since 1970; 0 where it is none."""
+    """Convert a stored time to seconds since 1970; 0 if it is invalid."""
     try:
         return datetime.fromisoformat(timestamp).timestamp() if isinstance(timestamp, str) else 0.0
     except (ValueError, OverflowError, OSError):
@@ -126,23 +123,16 @@ def seconds_of(timestamp: object) -> float:
 
 
 def trust_in(row: Row, key: str) -> Provenance:
-    """How far the words of a message are trusted, those of its turn included. Of an old one its kind tells."""
-    said = [str(row[name]) for name in ("provenance", "own_provenance") if row.get(name)]
-    if said:
-        return least_trusted(said)
-    if row.get("role") == "tool":
-        name = str(row.get("name", ""))
-        return next((kind for begin, kind in _OF_TOOLS.items() if name.startswith(begin)), Provenance.TOOL)
-    if row.get("role") == "user" and key.partition(":")[0] not in _OWNERS_OWN:
-        return Provenance.PERSON
-    return Provenance.OWNER
+    """Return the trust of a message and its turn; for old messages, by their kind."""
+    marks = [str(row[name]) for name in ("provenance", "own_provenance") if row.get(name)]
+    return least_trusted(marks) if marks else stored_provenance(row, key)
 
 
 def trust_in_entry(text: str) -> Provenance:
-    """How far an entry of the memory is trusted by what it says itself."""
+    """Return the trust of a memory entry according to its own marks."""
     return least_trusted([Provenance.FILE, *(kind for kind, mark in IN_PART.items() if mark in text)])
 
 
 def as_message(row: Row) -> ChatMessage:
-    """A row of a file, whatever it holds, as what it is meant to be."""
+    """Cast a row of a file, which may hold anything, to a chat message."""
     return row  # type: ignore[return-value]

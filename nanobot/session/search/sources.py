@@ -1,4 +1,4 @@
-"""Files in which something can be found: what each is, how the index knows it again, what of it is new."""
+"""Searchable files: what each is, how the index recognises it, and which part of it is new."""
 
 import os
 import stat
@@ -12,65 +12,62 @@ from nanobot.session.lines import decode
 
 _BLOCK = 1 << 18
 _MARK = 256
-"""Bytes at the beginning, and before where we stopped, by which a file is known again."""
+"""Bytes at the start, and before the indexed end, whose checksums identify a file."""
 
 
-class Kind(StrEnum):
-    """What a file is."""
-
+class SourceKind(StrEnum):
     SESSION = "session"
     MEMORY = "memory"
 
 
-KINDS = {str(kind): kind for kind in Kind}
+KINDS = {str(kind): kind for kind in SourceKind}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file in which something can be found."""
+class IndexSource:
+    """A searchable file."""
 
     place: str
-    """Its path. As text: of thousands of files most are only compared."""
-    kind: Kind = Kind.SESSION
+    """Its path, as text: of thousands of files most are only compared."""
+    kind: SourceKind = SourceKind.SESSION
     archived: bool = False
     folder: str = ""
-    """Of a memory file, whose memory: the folder of a chat below the owner's, empty for the owner's own."""
+    """The folder of the chat a memory file belongs to; empty for the owner's memory."""
 
     @property
     def path(self) -> Path:
-        """Its path."""
         return Path(self.place)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """What the index knows of a file."""
+    """The index entry of a file."""
 
     id: int
-    source: Source
+    source: IndexSource
     key: str
-    """The session's; empty for memory."""
+    """The session key; empty for memory files."""
     stamp: str
     read_to: int
     head: int
     tail: int
     outside: bool = False
-    """Whether others than the owner wrote in it."""
+    """Whether people other than the owner wrote in it."""
     senders: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
-    """The chats whose memory its turns were told of; the empty one is the owner's."""
+    """The chats whose memory its turns could read; empty for the owner's."""
 
     @property
     def name(self) -> str:
-        """As people call it, and as the commands take it."""
-        if self.source.kind is Kind.SESSION:
+        """The name shown to people, which the commands accept."""
+        if self.source.kind is SourceKind.SESSION:
             return self.source.path.stem if self.source.archived else self.key
         return "/".join(filter(None, ["memory", self.source.folder, self.source.path.name]))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something was found."""
+class FilePosition:
+    """The position of a searchable text."""
 
     row: int
     file: int
@@ -82,7 +79,7 @@ class Place:
 
 
 def whole_lines(file: BinaryIO, start: int, size: int, *, everything: bool) -> bytes:
-    """The next bytes that end a line; what stands at the end without one, if it is whole. Empty if there are none."""
+    """Read the next bytes up to a line end, and a complete last line without one. Empty if there are none."""
     file.seek(start)
     if everything:
         return file.read(size - start)
@@ -97,38 +94,37 @@ def whole_lines(file: BinaryIO, start: int, size: int, *, everything: bool) -> b
     return data if decode(data)[1] else b""
 
 
-def marks_of(file: BinaryIO, read_to: int) -> tuple[int, int]:
-    """The bytes the file begins with, and those before this place, each as a number."""
+def file_checksums(file: BinaryIO, read_to: int) -> tuple[int, int]:
+    """Return checksums of the file's start, and of the bytes before an offset."""
     file.seek(0)
     head = zlib.crc32(file.read(min(_MARK, read_to)))
     file.seek(max(0, read_to - _MARK))
     return head, zlib.crc32(file.read(min(_MARK, read_to)))
 
 
-def stamp_of(source: Source) -> str:
-    """How the file is now; empty where there is none, or it is a link."""
+def file_stamp(source: IndexSource) -> str:
+    """Return inode, size and modification time as text; empty if it is missing or a link."""
     try:
-        found = os.lstat(source.place)
+        status = os.lstat(source.place)
     except OSError:
         return ""
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""
 
 
 def inode_in(stamp: str) -> str:
-    """The file itself, whatever is in it."""
     return stamp.partition(":")[0]
 
 
 def age_in(stamp: str) -> int:
-    """When it was written to last, in nanoseconds since the epoch."""
+    """Return the modification time in nanoseconds since the epoch."""
     return int(stamp.rpartition(":")[2])
 
 
-def only_grows(source: Source) -> bool:
-    """Whether a memory file is one that is written to at its end alone."""
+def only_grows(source: IndexSource) -> bool:
+    """Whether a memory file is append-only."""
     return source.path.name in ("HISTORY.md", "ARCHIVE.md")
 
 
-def is_same(known: IndexedFile | None, source: Source, stamp: str) -> bool:
-    """Whether nothing of it is new."""
+def is_same(known: IndexedFile | None, source: IndexSource, stamp: str) -> bool:
+    """Whether the file is unchanged since it was indexed."""
     return known is not None and known.stamp == stamp and known.source == source

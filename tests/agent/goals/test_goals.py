@@ -12,7 +12,7 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, Delta, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
-from tests.agent.casts import Cast, Stage, on_stage
+from tests.support.scripted_model import Cast, Stage, on_stage
 
 WRITE = calls(("write_file", {"path": "page.md", "content": "# Hello\n"}))
 NOTE = calls(("goal", {"action": "note", "done": "looked around", "next": "write the page"}))
@@ -48,7 +48,7 @@ async def test_a_goal_is_worked_at_over_turns_and_told_once_when_its_check_holds
         await settled(stage)
         rows = stage.rows()
 
-    assert stage.replies()[0].startswith("I work at this until it is reached")
+    assert stage.replies()[0].startswith("I will work on this until it is done")
     assert stage.replies()[1].startswith("The page is there.\n\n(Goal reached, checked by file: page.md")
     assert len(stage.replies()) == 2 and stage.notices() == []
     assert [row["origin"] for row in rows if row["role"] == "user"] == [Origin.GOAL, Origin.GOAL]
@@ -136,8 +136,8 @@ async def test_a_goal_ends_at_its_limit_of_steps_within_the_call_and_goes_on_whe
 
     assert asked_before == 4
     assert "its limit of 4 steps is reached" in stage.replies()[1]
-    assert "/goal resume goes on with it" in stage.replies()[1]
-    assert stage.replies()[2].startswith("I go on with it")
+    assert "/goal resume continues it" in stage.replies()[1]
+    assert stage.replies()[2].startswith("Resumed the goal: ")
     assert stage.replies()[3].startswith("There.")
 
 
@@ -160,8 +160,8 @@ async def test_one_in_which_nothing_is_done_waits_for_a_person(tmp_path: Path):
         await stage.hear("/goal write a page")
         await settled(stage)
 
-    assert "In your last turn you did nothing." in asked(stage, 1)
-    assert stage.replies()[1].startswith("I cannot go on with this goal by myself")
+    assert "You did nothing in your last turn." in asked(stage, 1)
+    assert stage.replies()[1].startswith("I cannot continue this goal by myself")
     assert goal_of(tmp_path)["state"] == "waiting"
 
 
@@ -174,7 +174,7 @@ async def test_one_that_cannot_say_how_far_it_is_waits_for_a_person(tmp_path: Pa
         await settled(stage)
 
     assert "Your note has not changed for 3 turns." in asked(stage, 6)
-    assert "for 8 turns I could not say how far it is" in stage.replies()[1]
+    assert "my notes have not changed for 8 turns" in stage.replies()[1]
 
 
 async def test_its_calls_are_told_apart_in_the_ledger_and_may_take_as_long_as_they_go_on(tmp_path: Path):
@@ -268,7 +268,7 @@ async def test_what_it_asks_is_told_and_the_answer_goes_on_with_it(tmp_path: Pat
         await settled(stage)
 
     assert before[1].startswith("In which language?")
-    assert "You had asked: In which language?" in asked(stage, 2)
+    assert "You asked: In which language?" in asked(stage, 2)
     assert stage.replies()[2] == "German it is."
     assert stage.replies()[3].startswith("The page is there.")
 
@@ -287,7 +287,7 @@ async def test_status_and_goal_show_how_far_it_is(tmp_path: Path):
         await settled(stage)
 
     assert "Done: looked around" in stage.replies()[1]
-    assert "Goal: write a page (at work; step 2 of 200" in stage.replies()[2]
+    assert "Goal: write a page (running; step 2 of 200" in stage.replies()[2]
 
 
 async def test_there_is_one_goal_at_a_time(tmp_path: Path):
@@ -302,7 +302,7 @@ async def test_there_is_one_goal_at_a_time(tmp_path: Path):
         await stage.hear("/stop")
         await settled(stage)
 
-    assert stage.replies()[1].startswith("There is a goal already: write a page")
+    assert stage.replies()[1].startswith("This session already has a goal: write a page")
 
 
 async def test_a_goal_of_a_group_is_for_owners(tmp_path: Path):

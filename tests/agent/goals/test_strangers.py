@@ -1,7 +1,9 @@
 """Goals among people who do as they like: who resets, resumes and answers what, in which order, with which words."""
 
+import asyncio
 import errno
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,18 @@ import pytest
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
 from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
-from nanobot.agent.planning import Plan
-from nanobot.agent.tools.goal import Check
+from nanobot.agent.goals.turns import GoalTeam, GoalTurns
+from nanobot.agent.subagent.planner import Plan
+from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address
-from nanobot.messages.shown import seen_text
+from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Provenance
-from nanobot.session.search.rows import findable
-from nanobot.session.stems import other_stem_of
+from nanobot.session.file_names import hashed_stem
+from nanobot.session.search.rows import searchable_text
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
-from nanobot.wiring.goal_turns import GoalTeam, GoalTurns
-from tests.agent.casts import Cast, on_stage
 from tests.agent.goals.test_goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
+from tests.support.scripted_model import Cast, on_stage
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
@@ -56,7 +58,7 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
         await one.hear("/stop")
         await settled(one)
 
-    elsewhere = "Another nanobot works at the goal of this session. Say it there, or end that one first."
+    elsewhere = "Another nanobot process works on the goal of this session. Use that one, or end it first."
     assert other.replies() == [elsewhere] * 3
     assert still == "active"
     assert goal_of(tmp_path)["state"] == "stopped"
@@ -91,30 +93,30 @@ curl -f 'http://a/?b=1&c=2'
 @pytest.mark.parametrize("command", [*IDLE.strip().splitlines(), "make\ntrue"])
 def test_a_command_that_ends_well_in_any_case_is_no_check(command: str):
     with pytest.raises(ValueError, match="proves nothing"):
-        Check.of(f"command: {command}")
+        GoalCheck.of(f"command: {command}")
 
 
 @pytest.mark.parametrize("command", WHICH_MAY_FAIL.strip().splitlines())
 def test_one_that_may_fail_is(command: str):
-    assert Check.of(f"command: {command}").target == command
+    assert GoalCheck.of(f"command: {command}").target == command
 
 
 @pytest.mark.parametrize(("target", "expect"), [("x" * 4_001, ""), ("pytest", "x" * 2_001)])
 def test_a_check_has_an_end(target: str, expect: str):
     with pytest.raises(ValueError, match="at most"):
-        Check.of(f"command: {target}", expect)
+        GoalCheck.of(f"command: {target}", expect)
 
 
 def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
-    assert Check.of("command: pytest | tail -3", "5 passed").expect == "5 passed"
+    assert GoalCheck.of("command: pytest | tail -3", "5 passed").expect == "5 passed"
 
 
 @pytest.mark.parametrize("damage", ["garbage", "deep", "folder", "steps", "address"])
 async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
     goals = tmp_path / "state" / "goals"
     GoalStore(goals).save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
-    whole = json.loads((goals / f"{other_stem_of('cli:direct')}.json").read_text("utf-8"))
-    other = goals / f"{other_stem_of('cli:other')}.json"
+    whole = json.loads((goals / f"{hashed_stem('cli:direct')}.json").read_text("utf-8"))
+    other = goals / f"{hashed_stem('cli:other')}.json"
     damages = {
         "garbage": "{",
         "deep": "[" * 100_000,
@@ -166,7 +168,7 @@ async def test_who_may_not_set_a_goal_does_not_resume_replace_or_answer_one(tmp_
 
     assert state == "asking"
     assert goal_of(tmp_path)["state"] == "asking"
-    assert stage.replies("-5")[-3:].count("There is no goal here that you could stop.") == 1
+    assert stage.replies("-5")[-3:].count("There is no goal here that you can stop.") == 1
     assert sum("only an owner may set a goal" in one for one in stage.replies("-5")) == 2
 
 
@@ -182,8 +184,8 @@ async def test_a_guest_gets_no_more_than_the_owner_has_set_for_all(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ('--check "pytest -q mend it', "The quotation behind --check has no end."),
-        ("--check", "--check wants what has to hold"),
+        ('--check "pytest -q mend it', "The quote after --check is not closed."),
+        ("--check", "--check needs a check"),
         ("--bogus 1 mend it", "There is no option --bogus."),
         ("x" * 8_001, "the goal has 8,001 characters; 8,000 are the most."),
     ],
@@ -233,7 +235,7 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
 
     assert (
         stage.replies()[1]
-        == "This goal is stopped (write a page): its turn was stopped.\n\n/goal resume goes on with it."
+        == "This goal was stopped (write a page): its turn was stopped.\n\n/goal resume continues it."
     )
 
 
@@ -252,10 +254,10 @@ async def test_a_note_has_an_end(tmp_path: Path):
 async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
     store = Full(tmp_path / "state" / "goals")
     store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct"), limits=GoalLimits(steps=0)))
-    manager = GoalManager(store, Nobody(), Nobody(), SystemClock(), GoalPolicy(again_s=0.001))
+    manager = GoalManager(store, Nobody(), Nobody(), SystemClock(), GoalPolicy(save_retry_s=0.001))
 
-    await manager.take_up()
-    await manager.all_ended("cli:direct")
+    await manager.recover()
+    await manager.wait_ended("cli:direct")
 
     assert store.refused == 3
     assert (goal := GoalStore(tmp_path / "state" / "goals").load("cli:direct")) is not None
@@ -274,18 +276,48 @@ class Full(GoalStore):
         super().save(goal)
 
 
+async def test_slow_disk_of_one_sessions_goal_holds_up_no_other(tmp_path: Path):
+    store = Slow(tmp_path / "state" / "goals")
+    manager = GoalManager(store, Nobody(), Nobody(), SystemClock())
+
+    slow = asyncio.create_task(manager.recall("cli:slow"))
+    try:
+        await asyncio.to_thread(store.reached.wait)
+        await manager.recall("cli:direct")
+        was_done = slow.done()
+    finally:
+        store.goes_on.set()
+        await slow
+
+    assert not was_done
+
+
+class Slow(GoalStore):
+    """A store that reads the goal of one session once it may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def load(self, session_key: str) -> Goal | None:
+        if session_key == "cli:slow":
+            self.reached.set()
+            self.goes_on.wait(30)
+        return super().load(session_key)
+
+
 async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     store, turns = GoalStore(tmp_path / "state" / "goals"), Nobody()
     store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct"), plan=True))
     manager = GoalManager(store, turns, turns, SystemClock())
 
-    await manager.take_up()
-    await manager.all_ended("cli:direct")
+    await manager.recover()
+    await manager.wait_ended("cli:direct")
 
-    assert "something broke in nanobot (ZeroDivisionError)" in turns.said[0]
+    assert "an internal error occurred (ZeroDivisionError)" in turns.said[0]
     assert (goal := store.load("cli:direct")) is not None
     assert goal.state is GoalState.WAITING
-    assert "goal 1 broke" in caplog.text
+    assert "goal 1 failed" in caplog.text
 
 
 async def test_what_ended_elsewhere_meanwhile_is_not_told_again(tmp_path: Path):
@@ -293,10 +325,10 @@ async def test_what_ended_elsewhere_meanwhile_is_not_told_again(tmp_path: Path):
     store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
     manager = GoalManager(store, Nobody(), Nobody(), SystemClock())
 
-    await manager.take_up()
+    await manager.recover()
 
     assert manager.titles() == []
-    assert await manager.elsewhere("cli:direct") == ""
+    assert await manager.other_process_note("cli:direct") == ""
 
 
 class Meanwhile(GoalStore):
@@ -318,13 +350,13 @@ class Nobody(GoalTurns, GoalTeam):
     async def plan(self, goal: Goal) -> Plan:
         raise ZeroDivisionError
 
-    async def quiet(self, session_key: str) -> None:
+    async def wait_idle(self, session_key: str) -> None:
         pass
 
     async def resume(self, session_key: str) -> None:
         pass
 
-    def tell(self, goal: Goal) -> None:
+    def send_report(self, goal: Goal) -> None:
         self.said.append(goal.report)
 
 
@@ -401,7 +433,7 @@ async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own
     assert goal_of(tmp_path)["text"] == "write a page"
 
 
-@pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT begins another.")])
+@pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
 async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
     one = Goal("1", "write a page", "cli:direct", Address("cli", "direct"), state=GoalState(state))
     GoalStore(tmp_path / "state" / "goals").save(one)
@@ -412,7 +444,7 @@ async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str
         await stage.until(lambda: len(stage.replies()) == 2)
 
     assert words in stage.replies()[0]
-    assert stage.replies()[1].startswith(("Stopped: the goal", "I work at this"))
+    assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))
 
 
 async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
@@ -422,7 +454,7 @@ async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
         await stage.hear("/goal think of a name")
         await settled(stage)
 
-    assert "I did nothing but to take notes for 4 turns" in stage.replies()[-1]
+    assert "I only updated my notes for 4 turns" in stage.replies()[-1]
     assert goal_of(tmp_path)["turns"] == 4
 
 
@@ -463,5 +495,5 @@ async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Pa
         rows = stage.rows()
 
     assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]
-    assert [seen_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
-    assert findable({**rows[0]}).startswith("[goal] write a page")
+    assert [visible_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
+    assert searchable_text({**rows[0]}).startswith("[goal] write a page")

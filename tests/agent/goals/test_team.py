@@ -4,8 +4,8 @@ from pathlib import Path
 
 from nanobot.messages.types import Origin, text_of
 from nanobot.testing import calls
-from tests.agent.casts import Cast, defaults, on_stage
 from tests.agent.goals.test_goals import FINISH, WRITE, asked, goal_of, settled
+from tests.support.scripted_model import Cast, defaults, on_stage
 
 LIST = "- [ ] a page with a heading\n- [ ] it says hello"
 PASS = "VERDICT: PASS\nThe page says hello."
@@ -40,7 +40,7 @@ async def test_a_reviewer_reads_the_result_first_and_may_send_it_back(tmp_path: 
         await stage.hear("/goal --review write a page")
         await settled(stage)
 
-    assert "A reviewer has read your result and sent it back" in asked(stage, 3)
+    assert "A reviewer rejected your result" in asked(stage, 3)
     assert "The reviewer objects: page.md has no second heading." in asked(stage, 3)
     assert stage.replies()[1].startswith("Mended.") and len(stage.replies()) == 2
     assert "not content" not in stage.replies()[1]
@@ -54,7 +54,7 @@ async def test_it_is_sent_back_twice_at_most_and_what_remains_is_told(tmp_path: 
         await settled(stage)
 
     assert stage.replies()[1].startswith("Three.")
-    assert "(A reviewer was not content: page.md has no second heading.)" in stage.replies()[1]
+    assert "(The reviewer still objects: page.md has no second heading.)" in stage.replies()[1]
 
 
 async def test_a_reviewer_that_says_nothing_usable_is_no_pass_and_no_loop(tmp_path: Path):
@@ -64,7 +64,7 @@ async def test_a_reviewer_that_says_nothing_usable_is_no_pass_and_no_loop(tmp_pa
         await stage.hear("/goal write a page")
         await settled(stage)
 
-    assert "(A reviewer was not content: The reviewer gave no verdict that could be read.)" in stage.replies()[1]
+    assert "(The reviewer still objects: The reviewer gave no verdict that could be read.)" in stage.replies()[1]
 
 
 async def test_subagents_of_a_goal_are_waited_for_and_count_among_its_steps(tmp_path: Path):

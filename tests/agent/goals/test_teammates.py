@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.teammates import MOST_SENT, MOST_WAITING
+from nanobot.agent.subagent.team import MAX_SENT, MAX_UNREAD
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.testing import Pause, calls, open_bot
-from tests.agent.casts import Cast, Stage, defaults, on_stage
+from nanobot.testing.protocol_rules import openai_problems
 from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
 from tests.agent.goals.test_team import LIST, PASS
-from tests.strict import openai_problems
+from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 
 def spawn(*labels: str) -> LLMResponse:
@@ -117,7 +117,7 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
         await settled(stage)
-        words = stage.runtime.file_book.of(tmp_path / "workspace" / notes / "p.md")
+        words = stage.runtime.file_provenance.of(tmp_path / "workspace" / notes / "p.md")
 
     assert words == Provenance.WEB
 
@@ -167,7 +167,7 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
     assert "private" in seen[0] and "private" in seen[1]
     assert not any("are red" in text for text in seen)
     assert (theirs / "mine.md").read_text("utf-8") == "roses"
-    assert "There is no teammate 'prices'. Nobody else is at work." in seen[4]
+    assert "There is no teammate 'prices'. Nobody else is working." in seen[4]
     assert letters(transcript(stage, "prices")) == []
 
 
@@ -205,7 +205,7 @@ async def test_one_that_waits_for_its_place_reads_it_when_it_begins(tmp_path: Pa
         await settled(stage)
         rows = transcript(stage, "flights")
 
-    assert "Not begun yet: flights (" in results(transcript(stage, "prices"))[0]
+    assert "Not started yet: flights (" in results(transcript(stage, "prices"))[0]
     assert [row["role"] for row in rows] == ["user", "user", "assistant"]
     assert "| It is in euros." in first(stage, "flights")
 
@@ -221,8 +221,8 @@ async def test_who_tells_one_that_has_ended_is_told_so(tmp_path: Path):
         await settled(stage)
         ended, alone = results(transcript(stage, "flights"))
 
-    assert "has ended (done) and reads nothing more" in ended
-    assert "Nobody else is at work." in alone
+    assert "has ended (done) and reads no more messages" in ended
+    assert "Nobody else is working." in alone
 
 
 async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_path: Path):
@@ -239,7 +239,7 @@ async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_pa
         await settled(stage)
         row = next(row for row in stage.rows() if row["role"] == "tool" and "3 euros" in told(row))
 
-    assert "It ended before it could read" in told(row) and "| It is in dollars." in told(row)
+    assert "It ended before it read" in told(row) and "| It is in dollars." in told(row)
     assert row["provenance"] == Provenance.WEB
 
 
@@ -300,12 +300,12 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
         await settled(stage)
         said = results(transcript(stage, "flights"))
 
-    assert "There is no teammate 'hotels'. At work: prices (" in said[0]
+    assert "There is no teammate 'hotels'. Working: prices (" in said[0]
     assert "That is you." in said[1]
-    assert "1,001 characters long, and 1,000 are the most" in said[2]
+    assert "1,001 characters long; the maximum is 1,000" in said[2]
     assert "nothing to tell" in said[3]
     assert sorted(text.startswith("Sent to") for text in said[4:]) == [False, True]
-    assert any("had exactly that from you already" in text for text in said[4:])
+    assert any("already got exactly this from you" in text for text in said[4:])
     assert len(letters(transcript(stage, "prices"))) == 1
 
 
@@ -327,14 +327,14 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         await settled(stage)
         (said,) = results(transcript(stage, "flights"))
 
-    assert "Several are called so: search (" in said and "Name one by the id." in said
+    assert "Several match: search (" in said and "Name one by the id." in said
     assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
     assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
 
 
 async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Path):
     wait, last = Pause(), Pause()
-    many = tell(*(f"number {number}" for number in range(MOST_SENT + 1)))
+    many = tell(*(f"number {number}" for number in range(MAX_SENT + 1)))
     cast = Cast(
         spawn("prices", "flights", "hotels"),
         "On it.",
@@ -353,10 +353,10 @@ async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Pa
         await settled(stage)
         sent, full = results(transcript(stage, "flights")), results(transcript(stage, "hotels"))
 
-    assert sum(text.startswith("Sent") for text in sent) == MOST_SENT
-    assert [f"You have sent {MOST_SENT} messages" in text for text in sent].count(True) == 1
-    assert f"has {MOST_WAITING} unread messages already" in full[0]
-    assert len(letters(transcript(stage, "prices"))) == MOST_WAITING
+    assert sum(text.startswith("Sent") for text in sent) == MAX_SENT
+    assert [f"You have sent {MAX_SENT} messages" in text for text in sent].count(True) == 1
+    assert f"has {MAX_UNREAD} unread messages" in full[0]
+    assert len(letters(transcript(stage, "prices"))) == MAX_UNREAD
 
 
 async def test_two_that_only_talk_to_each_other_come_to_their_limit_of_steps(tmp_path: Path):

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.pipeline.left_over import MOST_TRIES
+from nanobot.agent.events import Notice, TurnOutcome
+from nanobot.agent.pipeline.interrupted import MAX_ATTEMPTS
 from nanobot.agent.tools.base import Effect, Tool
-from nanobot.agent.turn import Notice, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, calls, open_bot
-from tests.strict import openai_problems
+from nanobot.testing.protocol_rules import openai_problems
 
 SESSION = "cli:direct"
 
@@ -39,7 +39,7 @@ TOOLS = {"look": Effect.READ, "again": Effect.REPEATABLE, "once": Effect.ONCE, "
 def add_tools(bot: Bot) -> dict[str, Counting]:
     tools = {name: Counting(name, effect) for name, effect in TOOLS.items()}
     for tool in tools.values():
-        bot.runtime.tools.register(tool)
+        bot.register(tool)
     return tools
 
 
@@ -65,7 +65,7 @@ async def cut_off(home: Path, *, started: list[str] | None, results: list[str], 
     checkpoint.accept("t1", message.to_json())
     await checkpoint.calls_start([f"c-{name}" for name in started], durable=True)
     if text:
-        checkpoint.session_has(len(rows))
+        checkpoint.set_message_count(len(rows))
         checkpoint.partial(text)
     checkpoint.close()
 
@@ -79,7 +79,7 @@ async def test_finished_calls_stay_what_reads_runs_again_what_never_began_runs_a
     async with open_bot(tmp_path, "all done") as bot:
         tools = add_tools(bot)
 
-        result = await bot.runtime.loop.resume(SESSION, bot.sink)
+        result = await bot.resume(SESSION, bot.sink)
 
     seen = results_in(bot.provider.requests[0])
     assert result is not None
@@ -100,7 +100,7 @@ async def test_a_finished_call_never_runs_again(tmp_path: Path):
     async with open_bot(tmp_path, "done") as bot:
         tools = add_tools(bot)
 
-        await bot.runtime.loop.resume(SESSION, bot.sink)
+        await bot.resume(SESSION, bot.sink)
 
     assert (tools["look"].runs, tools["once"].runs) == (0, 0)
     assert results_in(bot.provider.requests[0])["once"] == "once ran"
@@ -150,7 +150,7 @@ async def test_the_next_message_joins_the_turn_that_was_cut_off(tmp_path: Path):
 async def test_an_answer_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path):
     await cut_off(tmp_path, started=[], results=[], text="The answer is ")
     async with open_bot(tmp_path, "forty-two.") as bot:
-        result = await bot.runtime.loop.resume(SESSION, bot.sink)
+        result = await bot.resume(SESSION, bot.sink)
 
     assert result is not None and result.text == "The answer is forty-two."
     assert "go on exactly where it stopped" in str(bot.provider.requests[0][-1]["content"]).lower()
@@ -160,7 +160,7 @@ async def test_half_an_answer_stays_with_the_turn_that_said_it(tmp_path: Path):
     await cut_off(tmp_path, started=[], results=[], text="The answer is ")
     async with open_bot(tmp_path, "forty-two.") as bot:
         await bot.say("and now?")
-        rows = bot.runtime.sessions.get_or_create(SESSION).messages
+        rows = bot.session(SESSION).messages
 
     said = {str(row["content"]): row["turn_id"] for row in rows}
     assert said["The answer is "] == "t1" != said["and now?"] == said["forty-two."]
@@ -172,9 +172,9 @@ async def test_a_message_that_is_no_row_yet_is_answered(tmp_path: Path):
     checkpoint.accept("t1", message.to_json())
     checkpoint.close()
     async with open_bot(tmp_path, "hello!") as bot:
-        result = await bot.runtime.loop.resume(SESSION)
+        result = await bot.resume(SESSION)
 
-        rows = bot.runtime.sessions.get_or_create(SESSION).messages
+        rows = bot.session(SESSION).messages
 
     assert result is not None and result.text == "hello!"
     assert [row["content"] for row in rows] == ["hello?", "hello!"]
@@ -185,7 +185,7 @@ async def test_an_answer_nobody_was_given_is_given(tmp_path: Path):
     manager = SessionManager(tmp_path / "workspace")
     await manager.append(manager.get_or_create(SESSION), {"role": "assistant", "content": "done", "turn_id": "t1"})
     async with open_bot(tmp_path) as bot:
-        result = await bot.runtime.loop.resume(SESSION)
+        result = await bot.resume(SESSION)
 
     assert result is not None and (result.outcome, result.text) == (TurnOutcome.ANSWERED, "done")
 
@@ -194,24 +194,24 @@ async def test_with_nothing_cut_off_there_is_nothing_to_take_up(bot: Bot):
     bot.provider.script("hi")
     await bot.say("hello")
 
-    assert await bot.runtime.loop.resume(SESSION) is None
+    assert await bot.resume(SESSION) is None
 
 
 async def test_a_turn_that_kills_us_each_time_is_not_tried_for_ever(tmp_path: Path):
     await cut_off(tmp_path, started=[], results=[])
     checkpoint = Checkpoint(tmp_path / "state" / "turns", SESSION)
-    for _ in range(MOST_TRIES - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         checkpoint.accept(
             "t1", InboundMessage("cli", "owner", "direct", "do it", session_key_override=SESSION).to_json()
         )
     checkpoint.close()
     async with open_bot(tmp_path) as bot:
-        result = await bot.runtime.loop.resume(SESSION)
+        result = await bot.resume(SESSION)
         bot.provider.script("hi")
         following = await bot.say("hello")
 
     assert result is not None and result.outcome is TurnOutcome.FAILED
-    assert f"cut off {MOST_TRIES} times" in result.text
+    assert f"cut off {MAX_ATTEMPTS} times" in result.text
     assert following == "hi"
     assert openai_problems(bot.provider.requests[-1]) == []
 
@@ -225,20 +225,20 @@ async def test_a_command_leaves_the_cut_off_turn_for_later_and_new_forgets_it(tm
 
         assert left
         assert not list((tmp_path / "state" / "turns").glob("*.jsonl"))
-        assert await bot.runtime.loop.resume(SESSION) is None
+        assert await bot.resume(SESSION) is None
 
 
 async def test_when_nanobot_stops_the_turn_goes_on_at_the_next_start_and_replies_in_its_chat(tmp_path: Path):
     message = InboundMessage("phone", "ann", "7", "go", message_id="m1", thread_id="t")
     async with open_bot(tmp_path, calls(("list_dir", {"path": "."})), pause := Pause("Almost ")) as bot:
-        turn = asyncio.create_task(bot.runtime.loop.run_turn(message))
+        turn = asyncio.create_task(bot.run_turn(message))
         await pause.reached.wait()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         stopped = await turn
     async with open_bot(tmp_path, "there.") as bot:
         serving = asyncio.create_task(bot.runtime.loop.run())
         outbound = [await bot.runtime.bus.consume_outbound() for _ in range(2)]
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         await serving
 
     assert stopped.outcome is TurnOutcome.STOPPED and "goes on at the next start" in stopped.text
@@ -256,7 +256,7 @@ async def test_what_a_person_asked_at_a_terminal_that_is_gone_waits_for_them(tmp
     async with open_bot(tmp_path) as bot:
         serving = asyncio.create_task(bot.runtime.loop.run())
         await asyncio.sleep(0.05)
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         await serving
 
     assert not bot.provider.requests
@@ -271,7 +271,7 @@ async def test_a_checkpoint_that_says_nothing_sound_hurts_nobody(tmp_path: Path,
     folder.mkdir(parents=True)
     (folder / "cli_direct.jsonl").write_bytes(damage)
     async with open_bot(tmp_path, "hi") as bot:
-        assert await bot.runtime.loop.resume(SESSION) is None
+        assert await bot.resume(SESSION) is None
         assert await bot.say("hello") == "hi"
 
     assert not list(folder.glob("*.jsonl"))

@@ -3,15 +3,20 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import TurnEnded, TurnOutcome
+from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import CallContext, call_context
+from nanobot.providers.base import CallContext, Delta, LLMProvider, TextDelta, call_context
+from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
+from nanobot.runtime import build_runtime
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 
@@ -23,17 +28,15 @@ def rows(home: Path) -> list[dict[str, Any]]:
 
 
 async def test_the_message_is_on_disk_before_the_model_is_asked(tmp_path: Path):
-    async with open_bot(tmp_path) as bot:
-        seen: list[str] = []
+    seen: list[str] = []
 
-        class Looking(type(bot.provider)):  # type: ignore[misc]
-            async def chat_stream(self, *args, **kwargs):
-                seen.extend(row["content"] for row in rows(tmp_path))
-                async for delta in super().chat_stream(*args, **kwargs):
-                    yield delta
+    class Looking(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            seen.extend(row["content"] for row in rows(tmp_path))
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
 
-        bot.provider.__class__ = Looking
-        bot.provider.script("hi")
+    async with open_bot(tmp_path, provider=Looking("hi")) as bot:
         await bot.say("hello")
 
     assert seen == ["hello"]
@@ -115,7 +118,7 @@ async def test_the_turn_ends_with_an_event_that_tells_it_all(bot: Bot):
 
 async def test_at_a_thousand_messages_the_model_is_asked_in_a_moment(bot: Bot):
     """Row 98: long sessions waited ten seconds. It is 0.2 s on a small board, hence a fifth of that here, of work."""
-    session = bot.runtime.sessions.get_or_create("cli:direct")
+    session = bot.session("cli:direct")
     for number in range(500):
         session.add_message("user", f"question {number} " + "x" * 80)
         session.add_message("assistant", f"answer {number} " + "y" * 80)
@@ -149,13 +152,13 @@ async def test_an_attached_file_is_named_to_the_model(bot: Bot):
     bot.provider.script("a bill")
     message = InboundMessage("cli", "owner", "direct", "what is it?", media=["bill.pdf"])
 
-    await bot.runtime.loop.run_turn(message)
+    await bot.run_turn(message)
 
     assert "[file: bill.pdf]" in str(bot.provider.requests[0][-1]["content"])
 
 
 async def test_rows_of_a_turn_carry_its_id_and_where_words_came_from(bot: Bot, tmp_path: Path):
-    (bot.runtime.workspace / "a.txt").write_text("hello", encoding="utf-8")
+    (bot.workspace / "a.txt").write_text("hello", encoding="utf-8")
     bot.provider.script(calls(("read_file", {"path": "a.txt"})), "done")
 
     result = await bot.turn("read")
@@ -181,7 +184,7 @@ async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path:
     assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
 
 
-async def test_a_provider_can_tell_what_a_call_is_for(bot: Bot):
+async def test_a_provider_can_tell_what_a_call_is_for(tmp_path: Path):
     asked: list[CallContext] = []
 
     class Curious(ScriptedProvider):
@@ -190,9 +193,39 @@ async def test_a_provider_can_tell_what_a_call_is_for(bot: Bot):
             async for delta in super().chat_stream(*args, **kwargs):
                 yield delta
 
-    bot.provider.__class__ = Curious
-    bot.provider.script("hi")
-
-    result = await bot.turn("hello", session="cli:work")
+    async with open_bot(tmp_path, provider=Curious("hi")) as bot:
+        result = await bot.turn("hello", session="cli:work")
 
     assert asked == [CallContext("turn", "cli:work", result.turn_id)]
+
+
+class SelfCancelling(LLMProvider):
+    """Raises CancelledError though nobody has stopped it, as a library does that mixes up its tasks."""
+
+    def get_default_model(self) -> str:
+        return "self-cancelling"
+
+    async def chat_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
+        yield TextDelta("I am about")
+        raise asyncio.CancelledError
+
+
+async def test_provider_that_cancels_itself_is_a_failure_that_its_person_is_told(tmp_path: Path):
+    parts = {"data_dir": tmp_path, "workspace": tmp_path / "w", "provider": SelfCancelling(), "environ": {}}
+    async with build_runtime(Config(), **parts) as runtime:  # type: ignore[arg-type]
+        serving = asyncio.create_task(runtime.loop.run())
+        await runtime.bus.publish_inbound(InboundMessage("phone", "ann", "7", "hello"))
+        while (out := await runtime.bus.consume_outbound()) is not None and out.kind is not OutboundKind.REPLY:
+            pass
+        await runtime.loop.stop()
+        await serving
+
+    assert out is not None
+    assert "the provider cancelled its own call" in out.content
+
+
+async def test_failure_that_nothing_mends_is_not_tried_again(tmp_path: Path):
+    async with open_bot(tmp_path, AuthenticationError(), ModelOverloadedError()) as bot:
+        results = [await bot.turn("hello"), await bot.turn("hello")]
+
+    assert [result.retryable for result in results] == [False, True]

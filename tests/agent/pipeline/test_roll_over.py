@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Notice
+from nanobot.agent.events import Notice
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.testing import Bot, calls, open_bot
@@ -18,7 +18,7 @@ def config(**defaults: int) -> Config:
 
 def fill(bot: Bot, key: str = "cli:direct") -> None:
     """A session of a bit more than a megabyte, with a canary at its beginning; most of it is in memory already."""
-    session = bot.runtime.sessions.get_or_create(key)
+    session = bot.session(key)
     session.metadata["handover"] = "The tiles are ordered."
     session.add_message("user", "question 0 canary")
     session.add_message("assistant", "answer 0 " + "x" * 1_100_000)
@@ -39,7 +39,7 @@ async def test_a_session_that_is_too_large_goes_on_in_a_fresh_one(tmp_path: Path
         reply = await bot.say("yes")
 
         request = bot.provider.requests[0]
-        session = bot.runtime.sessions.get_or_create("cli:direct")
+        session = bot.session("cli:direct")
         archived = [row for row in bot.runtime.sessions.list_sessions() if row["archived"]]
         assert reply == "Ordered."
         assert "Shall I order it?" in said_in(request)
@@ -80,13 +80,13 @@ async def test_a_session_within_its_limits_stays(tmp_path: Path, limits: dict[st
 
         await bot.say("yes")
 
-        assert bot.runtime.sessions.get_or_create("cli:direct").message_count == 6
+        assert bot.session("cli:direct").message_count == 6
 
 
 async def test_a_session_that_is_too_old_goes_on_in_a_fresh_one(tmp_path: Path):
     async with open_bot(tmp_path, "one", "two", "three", config=config(sessionMaxDays=2)) as bot:
         await bot.say("first")
-        session = bot.runtime.sessions.get_or_create("cli:direct")
+        session = bot.session("cli:direct")
         session.created_at = session.created_at.replace(year=session.created_at.year - 1)
         session.metadata["model"] = "scripted"
         bot.runtime.sessions.save(session)
@@ -94,7 +94,7 @@ async def test_a_session_that_is_too_old_goes_on_in_a_fresh_one(tmp_path: Path):
         await bot.say("second")
         await bot.say("third")
 
-        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        rows = bot.session("cli:direct").messages
         assert [row["content"] for row in rows[1:]] == ["second", "two", "third", "three"]
         assert text_of(rows[0]["content"]).endswith("assistant: one")
         assert session.metadata["model"] == "scripted"
@@ -106,7 +106,7 @@ async def test_a_session_that_cannot_be_put_away_goes_on(tmp_path: Path):
         (bot.runtime.sessions.folder / "archive").write_text("in the way", encoding="utf-8")
 
         assert await bot.say("yes") == "Ordered."
-        assert bot.runtime.sessions.get_or_create("cli:direct").message_count == 6
+        assert bot.session("cli:direct").message_count == 6
 
 
 @pytest.mark.slow

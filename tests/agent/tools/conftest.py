@@ -8,7 +8,7 @@ import pytest
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.bus.events import Address
-from nanobot.security.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock
 
 Call = Callable[..., Awaitable[ToolResult]]

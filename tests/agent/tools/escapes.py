@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
+from nanobot.security.files.key_places import key_places
+from nanobot.security.files.paths import PathPolicy
 
 CANARY = "CANARY-7f3a"
 

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from nanobot.agent.tools.background import Background
-from nanobot.utils.families import Process
+from nanobot.agent.tools.background import BackgroundCommands
+from nanobot.utils.process_tree import Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a later command sees it by itself")
 
 
 def test_who_has_ended_makes_room_for_who_comes_after():
-    background = Background(most=1)
+    background = BackgroundCommands(max_held=1)
     first, second = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     try:
         background.remember([Process(first.pid, "sleep")])
@@ -20,7 +20,7 @@ def test_who_has_ended_makes_room_for_who_comes_after():
         first.wait()
         background.remember([Process(second.pid, "sleep")])
 
-        assert background.ended_by(["kill", str(second.pid)]) is not None
+        assert background.handle_kill(["kill", str(second.pid)]) is not None
         assert second.wait(timeout=10) != 0
     finally:
         for process in (first, second):

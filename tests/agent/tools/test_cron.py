@@ -5,13 +5,13 @@ from pathlib import Path
 from nanobot.agent.tools.cron import CronTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.cron.desk import CronDesk
 from nanobot.cron.notify import message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
+from nanobot.cron.tool_backend import CronToolBackend
 from nanobot.cron.types import CronSchedule, Due
 from nanobot.messages.types import Origin
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls, open_bot
 
 
@@ -19,7 +19,7 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
     async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
         service = CronService(runtime.workspace / "cron" / "jobs.json")
         runtime.tools.unregister("cron")
-        runtime.tools.register(CronTool(lambda: CronDesk(service)))
+        runtime.tools.register(CronTool(lambda: CronToolBackend(service)))
         words = "remind me in 20 minutes to stretch"
         asked = InboundMessage.from_owner("telegram", "5", words, session_key="telegram:5", origin=Origin.USER)
         before = to_ms(asked.timestamp.astimezone())
@@ -35,14 +35,27 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
 
 async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
-        service = CronService(bot.runtime.workspace / "cron" / "jobs.json")
+        service = CronService(bot.workspace / "cron" / "jobs.json")
         bot.runtime.tools.unregister("cron")
-        bot.runtime.tools.register(CronTool(lambda: CronDesk(service)))
+        bot.register(CronTool(lambda: CronToolBackend(service)))
         job = service.add_job("breeds", CronSchedule("every", every_ms=60_000), "Make two of yourself")
         bot.provider.script(calls(("cron", {"action": "add", "message": "x", "every_seconds": 60})), "I could not.")
 
-        result = await bot.runtime.loop.run_turn(message_for(job, Due(job.id, 60_000, 60_000)))
+        result = await bot.run_turn(message_for(job, Due(job.id, 60_000, 60_000)))
 
         assert result.text == "I could not."
-        assert "it would breed" in str(bot.provider.requests[1][-1]["content"])
+        assert "they would multiply" in str(bot.provider.requests[1][-1]["content"])
         assert len(service.list_jobs()) == 1
+
+
+async def test_owner_is_asked_before_there_are_very_many_jobs(tmp_path: Path):
+    add = calls(("cron", {"action": "add", "message": "x", "every_seconds": 60}))
+    async with open_bot(tmp_path, add, "The last one.", add, "I could not.") as bot:
+        service = CronService(bot.workspace / "cron" / "jobs.json")
+        for number in range(49):
+            service.add_job(str(number), CronSchedule("every", every_ms=60_000), "Look")
+        await bot.say("one more job")
+        await bot.say("and one more")
+
+    assert "needs the owner's yes" in str(bot.provider.requests[-1][-1]["content"])
+    assert len(service.list_jobs()) == 50

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron import CronTool
-from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
-from tests.running import running, unlikely_number
+from nanobot.security.files.key_places import key_places
+from nanobot.security.files.paths import PathPolicy
+from tests.support.processes import running, unlikely_number
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall stands on Linux")
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
@@ -46,8 +46,8 @@ class Shell:
         context = replace(self.ctx, granted=frozenset(granted))
         return await registry.call("exec", {"command": command, **params}, context)
 
-    async def reaches(self, command: str, **params: Any) -> list[Reach]:
-        return list(await self.tool.reaches({"command": command, **params}, self.ctx))
+    async def required_access(self, command: str, **params: Any) -> list[Access]:
+        return list(await self.tool.required_access({"command": command, **params}, self.ctx))
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def text(result: ToolResult) -> str:
 
 @needs_bwrap
 async def test_a_command_is_a_reach_that_nobody_need_be_asked_about(shell: Shell):
-    assert await shell.reaches("ls") == [Reach(ReachKind.COMMAND, "ls")]
+    assert await shell.required_access("ls") == [Access(AccessKind.COMMAND, "ls")]
 
 
 @needs_bwrap
@@ -74,12 +74,12 @@ async def test_what_it_needs_is_asked_for_and_given_only_with_a_yes(shell: Shell
     folder = str(shell.home / "project")
     command = f"echo x > {folder}/file"
 
-    reaches = await shell.reaches(command, needs=["~/project", str(shell.workspace), "network"])
+    reaches = await shell.required_access(command, needs=["~/project", str(shell.workspace), "network"])
     plain = await shell.run(command)
     unasked = await shell.run(command, needs=["~/project"])
     given = await shell.run(command, needs=["~/project"], granted=(f"folder:{folder}",))
 
-    assert reaches[1:] == [Reach(ReachKind.FOLDER, folder, beyond=True)]
+    assert reaches[1:] == [Access(AccessKind.FOLDER, folder, needs_approval=True)]
     assert 'needs: ["/that/folder"]' in text(plain)
     assert "The owner has not granted" in text(unasked)
     assert not given.error
@@ -94,12 +94,12 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
     with socket.socket(socket.AF_UNIX) as service:
         service.bind("daemon.sock")
 
-        reaches = await shell.reaches("x", needs=["/dev/zero", "~/daemon.sock", "~/.ssh"])
+        reaches = await shell.required_access("x", needs=["/dev/zero", "~/daemon.sock", "~/.ssh"])
     hidden = await shell.run("cat ~/.ssh/known_hosts")
     shown = await shell.run("cat ~/.ssh/known_hosts", needs=["~/.ssh"], granted=(f"secrets:{shell.home}/.ssh",))
 
-    assert [(reach.kind, reach.beyond) for reach in reaches[1:]] == [
-        (ReachKind.DEVICE, True), (ReachKind.SERVICE, True), (ReachKind.SECRETS, True),
+    assert [(reach.kind, reach.needs_approval) for reach in reaches[1:]] == [
+        (AccessKind.DEVICE, True), (AccessKind.SERVICE, True), (AccessKind.SECRETS, True),
     ]  # fmt: skip
     assert "host key" not in text(hidden)
     assert "host key" in text(shown)
@@ -118,7 +118,7 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
     ],
 )
 async def test_what_nobody_can_grant_is_refused_with_a_reason(shell: Shell, need: str, reason: str):
-    assert len(await shell.reaches("true", needs=[need])) == 1  # the command: about the rest nobody is asked
+    assert len(await shell.required_access("true", needs=[need])) == 1  # the command: about the rest nobody is asked
     assert reason in text(await shell.run("true", needs=[need]))
 
 
@@ -137,17 +137,17 @@ async def test_whose_command_is_nanobot_itself_is_told_that_it_cannot_be(shell: 
 
     result = await shell.run(f"true < {config} || echo 'Error: {config} cannot be read: Permission denied.'; exit 78")
 
-    assert "nanobot does not run behind its own wall" in text(result)
+    assert "nanobot does not run in its own sandbox" in text(result)
 
 
 async def test_without_network_the_network_is_asked_for(shell: Shell):
     shell.policy = replace(shell.policy, network=False)
 
     failed = await shell.run("exec 3<>/dev/tcp/127.0.0.1/9")
-    reaches = await shell.reaches("curl x", needs=["network"])
+    reaches = await shell.required_access("curl x", needs=["network"])
 
     assert 'needs: ["network"]' in text(failed)
-    assert reaches[1:] == [Reach(ReachKind.NETWORK, "curl x", beyond=True)]
+    assert reaches[1:] == [Access(AccessKind.NETWORK, "curl x", needs_approval=True)]
 
 
 @needs_bwrap
@@ -176,15 +176,17 @@ async def test_what_was_left_running_can_be_ended_by_its_number(shell: Shell):
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine where nothing can wall a command off."""
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("nanobot.security.sandbox.walls.can_scope", lambda: False)
+    monkeypatch.setattr("nanobot.security.sandbox.sandbox.can_scope", lambda: False)
 
 
 @pytest.mark.usefixtures("bare")
 async def test_no_wall_means_a_question_about_each_command(shell: Shell):
-    (reach,) = await shell.reaches("echo hi")
+    (reach,) = await shell.required_access("echo hi")
     refused = await shell.run("echo hi")
 
-    assert reach == Reach(ReachKind.COMMAND, "echo hi", beyond=True, detail="Nothing walls it off on this machine.")
+    assert reach == Access(
+        AccessKind.COMMAND, "echo hi", needs_approval=True, detail="It runs without a sandbox on this machine."
+    )
     assert "apt install bubblewrap" in text(refused)
     assert text(await shell.run("echo hi", granted=("command:echo hi",))).startswith("hi\n")
 
@@ -193,7 +195,7 @@ async def test_no_wall_means_a_question_about_each_command(shell: Shell):
 async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Shell):
     shell.policy = replace(shell.policy, sandbox="bwrap")
 
-    asked = await shell.reaches("echo hi")
+    asked = await shell.required_access("echo hi")
     result = await shell.run("echo hi", granted=("command:echo hi",))
 
     assert not asked
@@ -215,7 +217,7 @@ async def test_a_workspace_that_is_closed_to_root_without_powers_is_explained(sh
 async def test_the_owner_may_do_without(shell: Shell):
     shell.policy = replace(shell.policy, sandbox="none")
 
-    assert await shell.reaches("echo hi") == [Reach(ReachKind.COMMAND, "echo hi")]
+    assert await shell.required_access("echo hi") == [Access(AccessKind.COMMAND, "echo hi")]
     assert text(await shell.run("echo hi; cat /proc/1/comm")).startswith("hi\n")
 
 
@@ -258,8 +260,8 @@ class Cron(Tool):
         self.asked.append({"session": ctx.session_key, **wanted})
         return "Job made."
 
-    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> list[Reach]:
-        return [Reach(ReachKind.JOB, arguments.get("message", ""))]
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> list[Access]:
+        return [Access(AccessKind.JOB, arguments.get("message", ""))]
 
 
 @pytest.mark.parametrize(
@@ -281,12 +283,12 @@ async def test_a_nanobot_cron_command_is_the_call_it_means(shell: Shell, command
     cron = Cron()
     shell.others["cron"] = cron
 
-    reaches = await shell.reaches(command)
+    reaches = await shell.required_access(command)
     result = await shell.run(command)
 
     assert text(result) == "Job made."
     assert cron.asked == [{"session": "cli:direct", **meant}]
-    assert reaches == [Reach(ReachKind.JOB, meant.get("message", ""))]
+    assert reaches == [Access(AccessKind.JOB, meant.get("message", ""))]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.hooks import PlannedCall, Verdict
+from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.agent.tools.search import GrepTool
 from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
-from nanobot.security.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from tests.security.test_opening import swapping
 
@@ -38,9 +38,9 @@ def written(path: str, tool: str = "write_file") -> tuple[str, dict[str, Any]]:
 
 
 async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
-    found = await build_tools(ToolPolicies(policy)).reaches(tool, arguments, ctx)
+    found = await build_tools(ToolPolicies(policy)).required_access(tool, arguments, ctx)
     home = policy.workspace.parent
-    return [(reach.kind.value, str(Path(reach.target).relative_to(home)), reach.beyond) for reach in found]
+    return [(reach.kind.value, str(Path(reach.target).relative_to(home)), reach.needs_approval) for reach in found]
 
 
 @pytest.mark.parametrize("tool", ["write_file", "edit_file"])
@@ -62,6 +62,23 @@ async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: di
         ("tools/mine.py", [("skill", "workspace/tools/mine.py", False)]),
         ("to_soul", [("memory", "workspace/SOUL.md", False)]),
         ("docs/AGENTS.md", []),
+        (".git/hooks/pre-commit", [("autorun", "workspace/.git/hooks/pre-commit", False)]),
+        ("repo/.GIT/config", [("autorun", "workspace/repo/.GIT/config", False)]),
+        ("mirror.git/hooks/update", [("autorun", "workspace/mirror.git/hooks/update", False)]),
+        (".vscode/tasks.json", [("autorun", "workspace/.vscode/tasks.json", False)]),
+        ("repo/.idea/runConfigurations/a.xml", [("autorun", "workspace/repo/.idea/runConfigurations/a.xml", False)]),
+        (".github/workflows/ci.yml", [("autorun", "workspace/.github/workflows/ci.yml", False)]),
+        ("repo/.envrc", [("autorun", "workspace/repo/.envrc", False)]),
+        ("Makefile", [("autorun", "workspace/Makefile", False)]),
+        ("web/package.json", [("autorun", "workspace/web/package.json", False)]),
+        ("repo/conftest.py", [("autorun", "workspace/repo/conftest.py", False)]),
+        (".npmrc", [("autorun", "workspace/.npmrc", False)]),
+        ("to_hooks/post-merge", [("autorun", "workspace/.git/hooks/post-merge", False)]),
+        ("build.sh", [("autorun", "workspace/build.sh", False)]),
+        ("draft.sh", []),
+        ("Makefile.md", []),
+        ("package.json.txt", []),
+        ("digit/x", []),
         # what no yes gives is not asked about
         ("memory/HISTORY.md", []),
         ("sessions/x.jsonl", []),
@@ -74,6 +91,10 @@ async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: di
 async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any], tool: str):
     (policy.workspace / "link").symlink_to(policy.workspace.parent / "home/docs")
     (policy.workspace / "to_soul").symlink_to("SOUL.md")
+    (policy.workspace / "to_hooks").symlink_to(".git/hooks")
+    for name, mode in (("build.sh", 0o755), ("draft.sh", 0o644)):
+        (policy.workspace / name).touch()
+        (policy.workspace / name).chmod(mode)
 
     assert await reaches(policy, ctx, *written(path, tool)) == wanted
 
@@ -107,7 +128,7 @@ async def test_a_yes_shows_the_place_it_was_given_for(policy: PathPolicy, ctx: T
     granted = await registry.call(tool, arguments, replace(ctx, granted=frozenset({f"secrets:{path}"})))
 
     assert without.error
-    assert "unless the owner says yes" in text_of(without.content)
+    assert "without the owner's permission" in text_of(without.content)
     assert "key" in text_of(granted.content)
     assert not granted.error
 
@@ -116,11 +137,11 @@ class Granting:
     """A hook that says yes to everything, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Reach] = []
+        self.asked: list[Access] = []
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
-        self.asked += planned.reaches
-        return Verdict(frozenset(reach.rule for reach in planned.reaches))
+        self.asked += planned.required_access
+        return Verdict(frozenset(reach.rule for reach in planned.required_access))
 
 
 async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path):
@@ -133,7 +154,7 @@ async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path):
     async with open_bot(tmp_path / "bot", calls(written(path)), "done", config=config, hooks=[hook]) as bot:
         await bot.say("go")
 
-    assert hook.asked == [Reach(ReachKind.FOLDER, str(outside), True, "That is outside of the workspace.")]
+    assert hook.asked == [Access(AccessKind.FOLDER, str(outside), True, "It is outside the workspace.")]
     assert (outside / "new.txt").read_text(encoding="utf-8") == "x"
 
 
@@ -154,7 +175,7 @@ async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolic
 
     result = await build_tools(ToolPolicies(policy)).call(*written(path), ctx)
 
-    assert "the owner has not said yes to writing in" in text_of(result.content)
+    assert "the owner has not allowed writing in" in text_of(result.content)
     assert "tools.allowedPaths" in text_of(result.content)
 
 

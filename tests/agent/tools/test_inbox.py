@@ -15,8 +15,8 @@ from nanobot.cron.types import CronSchedule, Due
 from nanobot.messages.types import Provenance
 from nanobot.pairing.senders import Sender
 from nanobot.testing import Bot, calls, open_bot
-from tests.contracts.platform_email import config as email_config
-from tests.fake_mail import FakeMail
+from tests.fakes.mail_server import FakeMail
+from tests.fakes.platform_email import config as email_config
 
 LIST = calls(("inbox", {"action": "list"}))
 TELLS = '"subject": "Paint"'
@@ -49,7 +49,7 @@ def from_telegram(chat: str, who: str, provenance: Provenance) -> InboundMessage
 async def told(bot: Bot, message: InboundMessage) -> str:
     """What the model got back for a look into the inbox."""
     bot.provider.script(LIST, "well")
-    await bot.runtime.loop.run_turn(message)
+    await bot.run_turn(message)
     return str(bot.provider.requests[-1][-1]["content"])
 
 
@@ -58,7 +58,7 @@ async def test_the_owner_asks_in_the_terminal_and_the_mails_words_are_marked_as_
 
     assert await bot.say("any mail?") == "Anna writes about paint."
 
-    rows = [row for row in bot.runtime.sessions.get_or_create("cli:direct").messages if row["role"] == "tool"]
+    rows = [row for row in bot.session("cli:direct").messages if row["role"] == "tool"]
     listed, read = [json.loads(str(row["content"])) for row in rows]
     assert {row["provenance"] for row in rows} == {Provenance.MAIL}
     assert "never instructions" in listed["untrusted"]
@@ -136,7 +136,7 @@ async def test_a_mail_server_that_is_away_is_no_empty_mailbox(bot, server):
     result = await bot.runtime.tools.call("inbox", {"action": "list"})
 
     assert result.error
-    assert "out of reach" in str(result.content)
+    assert "cannot be reached" in str(result.content)
 
 
 async def test_a_date_is_one_of_the_users_calendar(bot, server):
@@ -153,4 +153,4 @@ async def test_the_channel_still_hears_a_mail_that_was_read_before(bot, server):
     await bot.runtime.tools.call("inbox", {"action": "read", "mail": "1-1"})
 
     assert server.mails[0].flags == set()
-    assert not (bot.runtime.data_dir / "state" / "channels" / "email").exists()
+    assert not (bot.home / "state" / "channels" / "email").exists()

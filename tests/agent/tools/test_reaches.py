@@ -11,9 +11,11 @@ from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import Address, OutboundMessage
 from nanobot.bus.queue import MessageBus
+from nanobot.cron.service import CronService
+from nanobot.cron.tool_backend import CronToolBackend
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
-from nanobot.security.vault import holding
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.redaction import secrets_scope
 from nanobot.utils.clock import FrozenClock
 
 
@@ -36,7 +38,7 @@ def message_tool(folder: Path, bus: MessageBus | None = None) -> MessageTool:
 
 
 async def rules(tool: Tool, folder: Path, arguments: dict[str, Any]) -> list[str]:
-    return [one.rule for one in await tool.reaches(arguments, context(folder))]
+    return [one.rule for one in await tool.required_access(arguments, context(folder))]
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,18 @@ async def test_a_message_reaches_for_other_chats_and_for_hosts_of_files(
     ],
 )
 async def test_each_change_of_a_job_reaches_for_it(tmp_path: Path, arguments: dict[str, Any], reached: list[str]):
-    def no_jobs() -> Any:
-        raise AssertionError("nothing is to be done yet")
+    service = CronService(tmp_path / "cron" / "jobs.json")
 
-    assert await rules(CronTool(no_jobs), tmp_path, arguments) == reached
+    assert await rules(CronTool(lambda: CronToolBackend(service)), tmp_path, arguments) == reached
+    assert service.list_jobs() == []
+
+
+async def test_a_job_is_reached_for_also_where_the_store_is_damaged(tmp_path: Path):
+    (store := tmp_path / "cron" / "jobs.json").parent.mkdir()
+    store.write_text("no jobs", encoding="utf-8")
+    tool = CronTool(lambda: CronToolBackend(CronService(store)))
+
+    assert await rules(tool, tmp_path, {"action": "add", "message": "drink tea"}) == ["job:add drink tea"]
 
 
 class Posted(MessageBus):
@@ -105,7 +115,7 @@ async def test_a_message_carries_no_secret(tmp_path: Path):
     bus, secret = Posted(), "a-key-of-ours-4711"
     tool, ctx = message_tool(tmp_path, bus), context(tmp_path)
 
-    with holding(lambda: {secret: "providers.openai.api_key"}):
+    with secrets_scope(lambda: {secret: "providers.openai.api_key"}):
         await tool.execute(f"It is {secret}.", buttons=[secret], ctx=ctx)
         refused = await tool.execute("Look", media=[f"https://drop.example/{secret}.png"], ctx=ctx)
 

@@ -22,9 +22,9 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.documents import Documents
 from nanobot.messages.types import Provenance, text_of
-from nanobot.providers.wire import Dialect, wire_messages
-from nanobot.security.paths import PathPolicy
-from nanobot.security.provenance import FileBook
+from nanobot.providers.wire.chat_request import RequestDialect, wire_messages
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.provenance import ProvenanceStore
 from nanobot.testing import calls, open_bot
 from tests.agent.tools.conftest import Call
 
@@ -287,7 +287,7 @@ async def test_a_document_that_takes_too_long_is_stopped_and_leaves_no_child(wor
     pdf(workspace / "a.pdf")
 
     with (workspace / "a.pdf").open("rb") as file:
-        result = await Documents(time_s=0.01).text("a.pdf", file, "pdf")
+        result = await Documents(timeout_s=0.01).text("a.pdf", file, "pdf")
 
     assert isinstance(result, ToolResult)
     assert "took longer than 0.01 s and was stopped" in words(result)
@@ -391,7 +391,7 @@ async def test_cells_are_inserted_and_deleted(call: Call, notebook: Path):
         ({"cell": "0"}, "There is no source to replace"),
         ({"cell": "1", "source": "print('hi')"}, "nothing to change"),
         ({"mode": "delete"}, "Which cell to delete?"),
-        ({"path": "plain.ipynb", "cell": "0", "source": "x"}, "plain.ipynb is no notebook"),
+        ({"path": "plain.ipynb", "cell": "0", "source": "x"}, "plain.ipynb is no valid notebook"),
         ({"path": "old.ipynb", "cell": "0", "source": "x"}, "old.ipynb has no list of cells"),
         ({"path": "none.ipynb", "cell": "0", "source": "x"}, "There is no none.ipynb"),
         ({"path": "../sessions", "cell": "0", "source": "x"}, "outside the workspace"),
@@ -421,9 +421,11 @@ async def test_what_people_sent_and_what_is_remembered_is_trusted_as_little_as_t
     for name in places:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\n", encoding="utf-8")
-    book = FileBook(tmp_path / "state/provenance.json", tmp_path / "media")
+    book = ProvenanceStore(tmp_path / "state/provenance.json", tmp_path / "media")
     book.mark(tmp_path / "workspace/c.txt", Provenance.WEB)
-    registry = build_tools(ToolPolicies(PathPolicy(tmp_path / "workspace", data_folder=tmp_path), words_of=book.of))
+    registry = build_tools(
+        ToolPolicies(PathPolicy(tmp_path / "workspace", data_folder=tmp_path), provenance_of=book.of)
+    )
 
     for name, trusted in places.items():
         path = str(tmp_path / name)
@@ -437,12 +439,14 @@ async def test_what_people_sent_and_what_is_remembered_is_trusted_as_little_as_t
 async def test_a_bad_picture_costs_a_sentence_and_the_session_goes_on(tmp_path: Path):
     script = (calls(("read_file", {"path": "bad.png"})), calls(("read_file", {"path": "good.png"})), "seen", "hello")
     async with open_bot(tmp_path, *script) as bot:
-        truncated(bot.runtime.workspace / "bad.png")
-        picture(bot.runtime.workspace / "good.png", (10, 10))
+        truncated(bot.workspace / "bad.png")
+        picture(bot.workspace / "good.png", (10, 10))
         await bot.say("look")
         await bot.say("hi")
 
-        blind, sighted = (wire_messages(bot.provider.requests[-1], Dialect(images=images)) for images in (False, True))
+        blind, sighted = (
+            wire_messages(bot.provider.requests[-1], RequestDialect(images=images)) for images in (False, True)
+        )
     assert json.dumps(sighted).count('"type": "image_url"') == 1
     assert "image_url" not in json.dumps(blind)
     assert "An image was not delivered: this model takes none." in json.dumps(blind)

@@ -191,7 +191,7 @@ def test_right_arguments_do_not_import_jsonschema():
     code = (
         "import sys, asyncio, pathlib\n"
         "from nanobot.agent.tools.builtin import ToolPolicies, build_tools\n"
-        "from nanobot.security.paths import PathPolicy\n"
+        "from nanobot.security.files.paths import PathPolicy\n"
         "tools = build_tools(ToolPolicies(PathPolicy(pathlib.Path('.'))))\n"
         "asyncio.run(tools.execute('list_dir', {'path': '.', 'max_entries': 3}))\n"
         "print(sorted({'jsonschema', 'pydantic', 'httpx', 'loguru', 'rich', 'litellm'} & sys.modules.keys()))\n"

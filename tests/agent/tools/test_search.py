@@ -9,9 +9,9 @@ import pytest
 
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy
 from tests.agent.tools.conftest import Call
-from tests.nobody import nobody_special
+from tests.support.privileges import nobody_special
 
 needs_ripgrep = pytest.mark.skipif(
     shutil.which("rg") is None, reason="ripgrep is not installed: nothing to compare with"
@@ -156,8 +156,8 @@ async def test_glob_finds_files_by_pattern(tree: Path, pattern: str, files: list
 
 
 async def test_glob_says_when_there_is_more_and_when_there_is_nothing(call: Call, tree: Path):
-    assert "More than 1 files fit" in str((await call("glob", pattern="*.py", max_results=1)).content)
-    assert "No file fits *.rs" in str((await call("glob", pattern="*.rs")).content)
+    assert "More than 1 files match" in str((await call("glob", pattern="*.py", max_results=1)).content)
+    assert "No file matches *.rs" in str((await call("glob", pattern="*.rs")).content)
     assert (await call("glob", pattern="*", path="nowhere")).error
     assert (await call("glob", pattern="*", path="a.py")).error
 

@@ -45,14 +45,14 @@ async def test_more_of_a_hit_is_shown_around_it(bot: Bot):
     row = await asked(bot, query="", around=number)
 
     assert "What does the canary do?" in str(row["content"])
-    assert "In the order it was said" in str(row["content"])
+    assert "In chronological order" in str(row["content"])
     assert "There is no result with the number 9999" in str((await asked(bot, query="", around=9999))["content"])
 
 
 @pytest.mark.parametrize("told", [Provenance.MAIL, Provenance.PERSON])
 async def test_words_stay_whose_they_were(tmp_path: Path, told: Provenance):
     async with open_bot(tmp_path) as bot:
-        session = bot.runtime.sessions.get_or_create("cli:mails")
+        session = bot.session("cli:mails")
         session.add_message("tool", "canary for sale", tool_call_id="c", name="inbox", provenance=told)
         bot.runtime.sessions.save(session)
 
@@ -63,7 +63,7 @@ async def test_words_stay_whose_they_were(tmp_path: Path, told: Provenance):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"query": "canary", "since": "yesterday"}, "is no date"), ({"query": "?!"}, "Nothing was found")],
+    [({"query": "canary", "since": "yesterday"}, "is not a date"), ({"query": "?!"}, "Nothing was found")],
 )
 async def test_what_cannot_be_looked_for_says_so(bot: Bot, arguments: dict[str, object], said: str):
     assert said in str((await asked(bot, **arguments))["content"])
@@ -71,7 +71,7 @@ async def test_what_cannot_be_looked_for_says_so(bot: Bot, arguments: dict[str, 
 
 async def test_an_index_that_cannot_be_kept_fails_the_call_alone(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
-        (bot.runtime.data_dir / "state" / "search.db").mkdir(parents=True)
+        (bot.home / "state" / "search.db").mkdir(parents=True)
 
         row = await asked(bot, query="canary")
 
@@ -82,10 +82,10 @@ async def test_the_command_shows_it_to_a_person(bot: Bot):
     bot.provider.script("Noted.")
     await bot.say("Treffen in 東京 um acht", session="cli:other")
 
-    assert await bot.say("/search") == "What shall I look for? For example: /search dentist"
+    assert await bot.say("/search") == "Nothing to search for. For example: /search dentist"
     assert (await bot.say("/search 京")).endswith(", user: Treffen in 東京 um acht")
-    assert await bot.say("/search Oslo") == "'Oslo' was found nowhere."
-    assert "Nothing holds all of these words" in await bot.say("/search Treffen Oslo")
+    assert await bot.say("/search Oslo") == "No match for 'Oslo'."
+    assert "No message has all of these words" in await bot.say("/search Treffen Oslo")
 
 
 async def test_people_in_private_and_a_group_never_hear_of_each_other(tmp_path: Path):
@@ -95,11 +95,11 @@ async def test_people_in_private_and_a_group_never_hear_of_each_other(tmp_path: 
     async with open_bot(tmp_path, config=config) as bot:
         for chat, word in people.items():
             bot.provider.script("Noted.")
-            await bot.runtime.loop.run_turn(message_from(chat, f"the canary is {word}"))
+            await bot.run_turn(message_from(chat, f"the canary is {word}"))
 
         for chat in people:
             bot.provider.script(calls(("session_search", {"query": "canary"})), "done")
-            await bot.runtime.loop.run_turn(message_from(chat, "what is it?"))
+            await bot.run_turn(message_from(chat, "what is it?"))
             request = "\n".join(text_of(row["content"]) for row in bot.provider.requests[-1])
 
             assert f"the canary is {people[chat]}" in request

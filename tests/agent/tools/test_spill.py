@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.spill import SpillFile, clip_result
 from nanobot.messages.types import Provenance
-from nanobot.security.provenance import FileBook
+from nanobot.security.provenance import ProvenanceStore
 from nanobot.utils.text import clip
 
 
@@ -37,7 +37,7 @@ def test_the_name_of_a_file_with_words_from_outside_says_so_and_the_book_knows_i
     clip_result("x" * 200, 100, ctx, Provenance.WEB)
     clip_result("x" * 200, 100, ctx, Provenance.TOOL)
 
-    book = FileBook(workspace / "book.json", workspace / "media", workspace)
+    book = ProvenanceStore(workspace / "book.json", workspace / "media", workspace)
     told = {path.name: book.of(path) for path in (workspace / ".nanobot/spill").iterdir()}
     assert told == {"turn-1-web-1.txt": Provenance.WEB, "turn-1-1.txt": None}
 
@@ -68,7 +68,7 @@ def test_a_turn_id_cannot_leave_the_folder(workspace: Path):
 def test_a_disk_that_refuses_is_said_not_raised(ctx: ToolContext, workspace: Path):
     (workspace / ".nanobot").touch()
 
-    assert "could not be kept" in clip_result("x" * 5_000, 1_000, ctx)
+    assert "could not be saved" in clip_result("x" * 5_000, 1_000, ctx)
 
 
 def test_beyond_the_cap_bytes_are_counted_only(workspace: Path):
@@ -105,5 +105,5 @@ def test_a_link_where_spill_files_go_is_not_followed(ctx: ToolContext, workspace
 
     clipped = clip_result("x" * 1_000, 300, ctx)
 
-    assert "could not be kept" in clipped
+    assert "could not be saved" in clipped
     assert [path for path in outside.rglob("*") if path.is_file()] == []

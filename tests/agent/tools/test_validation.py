@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from nanobot.agent.tools.validation import mended, problems_with
+from nanobot.agent.tools.validation import find_problems, repair_arguments
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -65,19 +65,19 @@ arguments = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
         ({"path": "x", "limit": 0}, "limit must be at least 1, not 0."),
         ({"path": "x", "mode": "slwo"}, 'mode must be one of "fast", "slow", not "slwo". Did you mean slow?'),
         ({"path": "x", "tags": ["a", {}]}, "tags[1] must be a string, not {}."),
-        ({"path": "x", "limits": 3}, "limits is not known here. Did you mean limit?"),
+        ({"path": "x", "limits": 3}, "limits is not a parameter. Did you mean limit?"),
         ([], "the arguments must be an object, not []."),
     ],
 )
 def test_a_problem_is_a_sentence_for_the_model(params, said):
-    problems = problems_with(params, SCHEMA)
+    problems = find_problems(params, SCHEMA)
 
     assert len(problems) == 1
     assert problems[0].startswith(said)
 
 
 def test_every_problem_is_told_at_once():
-    assert len(problems_with({"limit": "x", "deep": "y"}, SCHEMA)) == 3
+    assert len(find_problems({"limit": "x", "deep": "y"}, SCHEMA)) == 3
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_every_problem_is_told_at_once():
     ],
 )
 def test_what_is_plainly_meant_is_put_right(value, name, meant):
-    assert mended({name: value}, SCHEMA) == {name: meant}
+    assert repair_arguments({name: value}, SCHEMA) == {name: meant}
 
 
 def test_a_null_for_what_may_be_left_out_is_left_out():
-    assert mended({"path": "x", "limit": None}, SCHEMA) == {"path": "x"}
+    assert repair_arguments({"path": "x", "limit": None}, SCHEMA) == {"path": "x"}
 
 
 def test_names_are_free_where_the_schema_leaves_them_free():
-    assert problems_with({"anything": 1}, {"type": "object"}) == []
-    assert problems_with({"x": 1}, {"type": "object", "properties": {"a": {}}, "additionalProperties": True}) == []
+    assert find_problems({"anything": 1}, {"type": "object"}) == []
+    assert find_problems({"x": 1}, {"type": "object", "properties": {"a": {}}, "additionalProperties": True}) == []
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_names_are_free_where_the_schema_leaves_them_free():
     ],
 )
 def test_a_broken_schema_never_raises(schema):
-    problems_with({"a": "1"}, schema)
-    mended({"a": "1"}, schema)
+    find_problems({"a": "1"}, schema)
+    repair_arguments({"a": "1"}, schema)
 
 
 @given(arguments, schemas)
 @patient
 def test_what_we_let_pass_jsonschema_lets_pass(params, schema):
-    fits = not problems_with(params, schema)
+    fits = not find_problems(params, schema)
 
     assert Draft202012Validator(schema).is_valid(params) or not fits
 
@@ -136,7 +136,7 @@ def test_what_we_let_pass_jsonschema_lets_pass(params, schema):
 @patient
 def test_mending_never_changes_what_fits(params, schema):
     if Draft202012Validator(schema).is_valid(params):
-        assert repr_of(mended(params, schema)) == repr_of(params)
+        assert repr_of(repair_arguments(params, schema)) == repr_of(params)
 
 
 def repr_of(value: Any) -> Any:
@@ -153,6 +153,6 @@ def repr_of(value: Any) -> Any:
 @given(arguments, schemas)
 @patient
 def test_mending_twice_is_mending_once(params, schema):
-    once = mended(params, schema)
+    once = repair_arguments(params, schema)
 
-    assert repr_of(mended(once, schema)) == repr_of(once)
+    assert repr_of(repair_arguments(once, schema)) == repr_of(once)

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.trace.folder import TraceCaps, TraceFolder
-from nanobot.agent.trace.turn_trace import Piece
+from nanobot.agent.trace.store import TraceLimits, TraceStore
+from nanobot.agent.trace.turn_trace import TraceRecord
 from nanobot.security.secrets import Redactor
 
 
-def piece(turn: str, session: str = "cli:direct", prompt: dict[str, object] | None = None, **facts: Any) -> Piece:
-    return Piece({"turn": turn, "session": session, **facts}, prompt or {})
+def piece(turn: str, session: str = "cli:direct", prompt: dict[str, object] | None = None, **facts: Any) -> TraceRecord:
+    return TraceRecord({"turn": turn, "session": session, **facts}, prompt or {})
 
 
-def turns(folder: TraceFolder, session: str = "cli:direct") -> list[str]:
+def turns(folder: TraceStore, session: str = "cli:direct") -> list[str]:
     return [facts["turn"] for facts in folder.turns(session)]
 
 
 def test_pieces_of_a_turn_come_back_as_one(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     folder.write([piece("a", message="hi", steps=[{"at": 0}]), piece("b")])
     folder.write([piece("a", steps=[{"at": 1}], outcome="answered")])
 
@@ -42,7 +42,7 @@ def test_pieces_of_a_turn_come_back_as_one(tmp_path: Path):
 
 
 def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
 
     folder.write([piece("a", "x:y"), piece("b", "x_y")])
 
@@ -51,7 +51,7 @@ def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: 
 
 
 def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = TraceFolder(tmp_path / "traces", caps=TraceCaps(file_bytes=100))
+    folder = TraceStore(tmp_path / "traces", limits=TraceLimits(file_bytes=100))
     for turn in "abc":
         folder.write([piece(turn, text="x" * 60)])  # a file for each, and two are kept
     read, writing = Path.read_bytes, iter("d")
@@ -69,7 +69,7 @@ def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Pat
 
 @pytest.mark.skipif(os.name == "nt", reason="file modes are a POSIX thing")
 def test_only_the_owner_may_read_it(tmp_path: Path):
-    TraceFolder(tmp_path / "traces").write([piece("a", prompt={"system": "be good"})])
+    TraceStore(tmp_path / "traces").write([piece("a", prompt={"system": "be good"})])
 
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "traces").rglob("*") if path.is_file()}
 
@@ -78,7 +78,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path):
 
 
 def test_what_prompts_are_made_of_is_stored_once_and_comes_back(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     tools = [
         {"type": "function", "function": {"name": "x", "parameters": {"properties": {"token": {"type": "string"}}}}}
     ]
@@ -92,7 +92,7 @@ def test_what_prompts_are_made_of_is_stored_once_and_comes_back(tmp_path: Path):
 
 
 def test_a_blob_that_is_damaged_or_gone_is_none_and_is_written_again(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     prompt: dict[str, object] = {"system": "be good"}
     folder.write([piece("a", prompt=prompt)])
     name = folder.turns("cli:direct")[0]["system"]
@@ -107,7 +107,7 @@ def test_a_blob_that_is_damaged_or_gone_is_none_and_is_written_again(tmp_path: P
 
 
 def test_long_texts_and_big_arguments_keep_their_head(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     small = {"args": {"path": "a.txt", "content": "x" * 100_000}, "error": "e" * 100_000}
     big = {"args": {f"key{number}": "y" * 150 for number in range(16)}}
 
@@ -120,8 +120,8 @@ def test_long_texts_and_big_arguments_keep_their_head(tmp_path: Path):
 
 
 def test_five_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
-    caps = TraceCaps(file_bytes=20_000, total_bytes=100_000)
-    folder = TraceFolder(tmp_path / "traces", caps=caps)
+    caps = TraceLimits(file_bytes=20_000, total_bytes=100_000)
+    folder = TraceStore(tmp_path / "traces", limits=caps)
 
     for number in range(5000):
         folder.write([piece(f"t{number}", f"cli:{number % 4}", message="hello " * 10)])
@@ -135,7 +135,7 @@ def test_five_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
 
 
 def test_sweeping_throws_away_the_old_the_most_and_what_nobody_refers_to(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces", caps=TraceCaps(total_bytes=1500))
+    folder = TraceStore(tmp_path / "traces", limits=TraceLimits(total_bytes=1500))
     for age, name in enumerate(("new", "recent", "many")):
         folder.write([piece("a", name, message="x" * 190, prompt={"system": name})] * 2)
         made_old(tmp_path / "traces" / f"{name}.jsonl", days=age * 2)
@@ -158,15 +158,15 @@ def made_old(path: Path, days: float) -> None:
 
 
 def test_it_is_swept_once_a_day_by_whichever_process_comes_first(tmp_path: Path):
-    TraceFolder(tmp_path / "traces").write([piece("a")])
-    first, second = TraceFolder(tmp_path / "traces"), TraceFolder(tmp_path / "traces")
+    TraceStore(tmp_path / "traces").write([piece("a")])
+    first, second = TraceStore(tmp_path / "traces"), TraceStore(tmp_path / "traces")
     first.sweep_if_due()
     made_old(tmp_path / "traces" / "cli_direct.jsonl", days=31)
 
     second.sweep_if_due()
     left = turns(second)
     made_old(tmp_path / "traces" / ".swept", days=1.1)
-    TraceFolder(tmp_path / "traces").sweep_if_due()
+    TraceStore(tmp_path / "traces").sweep_if_due()
 
     assert left == ["a"]
     assert turns(second) == []
@@ -174,7 +174,7 @@ def test_it_is_swept_once_a_day_by_whichever_process_comes_first(tmp_path: Path)
 
 def test_a_disk_that_refuses_costs_the_trace_and_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "traces").write_text("a file where a folder should be", encoding="utf-8")
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
 
     folder.write([piece("a")])
     folder.write([piece("b")])
@@ -184,7 +184,7 @@ def test_a_disk_that_refuses_costs_the_trace_and_one_line_in_the_log(tmp_path: P
 
 
 def test_behind_half_a_line_a_new_one_begins_and_damage_costs_only_itself(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     folder.write([piece("a")])
     with open(tmp_path / "traces" / "cli_direct.jsonl", "ab") as file:
         file.write(b'\xff\xfe\n[1]\n{"turn": "cut", "sess')
@@ -198,12 +198,13 @@ def test_processes_at_once_append_whole_lines(tmp_path: Path):
     script = """if True:
         import sys
         from pathlib import Path
-        from nanobot.agent.trace.folder import TraceFolder
-        from nanobot.agent.trace.turn_trace import Piece
-        folder = TraceFolder(Path(sys.argv[1]))
+        from nanobot.agent.trace.store import TraceStore
+        from nanobot.agent.trace.turn_trace import TraceRecord
+        folder = TraceStore(Path(sys.argv[1]))
         for number in range(300):
             turn = f"{sys.argv[2]}-{number}"
-            folder.write([Piece({"turn": turn, "session": "cli:direct", "message": "x" * 150}, {"system": "same"})])
+            facts = {"turn": turn, "session": "cli:direct", "message": "x" * 150}
+            folder.write([TraceRecord(facts, {"system": "same"})])
     """
     command = [sys.executable, "-c", script, str(tmp_path / "traces")]
     writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
@@ -215,7 +216,7 @@ def test_processes_at_once_append_whole_lines(tmp_path: Path):
 
 
 def test_forgetting_a_session_leaves_its_neighbours(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces")
+    folder = TraceStore(tmp_path / "traces")
     folder.write([piece("a", "x:y", model="m"), piece("b", "x:y", model="m"), piece("help", "x:y"), piece("c", "x_y")])
 
     folder.forget("x:y", {"a"})
@@ -225,7 +226,7 @@ def test_forgetting_a_session_leaves_its_neighbours(tmp_path: Path):
 
 
 def test_secrets_are_taken_out_of_all_that_is_written(tmp_path: Path):
-    folder = TraceFolder(tmp_path / "traces", Redactor(lambda: ["plain config key"]))
+    folder = TraceStore(tmp_path / "traces", Redactor(lambda: ["plain config key"]))
     call = {"args": {"command": "echo plain config key"}, "error": "no: plain config key"}
     notice = {"text": "tried with plain config key"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.hooks import CallSeen, Hook, NewArguments
-from nanobot.agent.run.spec import Model
-from nanobot.agent.trace.folder import TraceFolder
-from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.hooks.api import CallSeen, Hook, NewArguments
+from nanobot.agent.trace.reader import RecordedCall, RecordedStep, Recording, read_recording
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay
+from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
@@ -31,8 +31,8 @@ def recording(home: Path, session: str = "cli:direct") -> Recording:
     return found
 
 
-def folder(home: Path) -> TraceFolder:
-    return TraceFolder(home / "state" / "traces")
+def folder(home: Path) -> TraceStore:
+    return TraceStore(home / "state" / "traces")
 
 
 async def again(home: Path, *script: Any, which: str = "-1") -> tuple[Replay, ScriptedProvider]:
@@ -50,7 +50,7 @@ async def home(tmp_path: Path) -> Path:
     """Two turns, the second with tools."""
     async with open_bot(tmp_path, "hello to you") as bot:
         await bot.say("hello")
-        (bot.runtime.workspace / "a.txt").write_text("the text of a", encoding="utf-8")
+        (bot.workspace / "a.txt").write_text("the text of a", encoding="utf-8")
         bot.provider.script(LOOK, LLMResponse("Two files.", usage={"prompt_tokens": 9}, cost_usd=0.5))
         await bot.say("what is here?")
     return tmp_path
@@ -89,7 +89,7 @@ async def test_the_prompt_comes_back_as_it_was_sent_byte_for_byte(tmp_path: Path
         for text in ("hello", "what is here?", "thanks"):
             await bot.say(text)
         sent, tools = [bot.provider.requests[at] for at in (0, 1, 3)], bot.provider.tools[0]
-        (bot.runtime.workspace / "AGENTS.md").write_text("another rule", encoding="utf-8")
+        (bot.workspace / "AGENTS.md").write_text("another rule", encoding="utf-8")
         bot.provider.script("changed")
         await bot.say("and now?")
     found = recording(tmp_path)
@@ -167,7 +167,7 @@ async def test_of_what_a_hook_has_changed_no_secret_is_kept_either(tmp_path: Pat
 async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):
     read, append = ("read_file", {"path": "n"}), ("exec", {"command": "echo x >> n"})
     async with open_bot(tmp_path) as bot:
-        (bot.runtime.workspace / "n").write_text("start\n", encoding="utf-8")
+        (bot.workspace / "n").write_text("start\n", encoding="utf-8")
         bot.provider.script(calls(read), calls(append), calls(read), "done")
         await bot.say("go")
 
@@ -187,7 +187,7 @@ async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: P
     waiting = [said("in one line, please")]
     look = calls(("list_dir", {"path": "."}))
     async with open_bot(tmp_path, look, "One line.") as bot:
-        await bot.runtime.loop.run_turn(said("what is here?"), waiting=lambda most: [waiting.pop()] if waiting else [])
+        await bot.run_turn(said("what is here?"), waiting=lambda most: [waiting.pop()] if waiting else [])
 
     replayed, provider = await again(tmp_path, look, "Another line.")
 
@@ -202,10 +202,10 @@ async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path
         bot.provider.script(calls(("list_dir", {"path": "."})), pause)
         turn = asyncio.create_task(bot.turn("go"))
         await pause.reached.wait()
-        await bot.runtime.loop.stop()  # nanobot ends
+        await bot.shut_down()  # nanobot ends
         await turn
     async with open_bot(tmp_path, "and the rest.") as bot:
-        await bot.runtime.loop.resume("cli:direct")
+        await bot.resume("cli:direct")
 
     (found,) = recording(tmp_path).turns
 
@@ -386,13 +386,13 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
     turn = found.find()
     for blob in (home / "state" / "traces" / "blobs").iterdir():
         blob.unlink()
-    with pytest.raises(NanobotError, match="swept"):
+    with pytest.raises(NanobotError, match="deleted"):
         found.prompt(turn, folder(home))
 
     async with open_bot(home, "hi") as bot:
         await bot.say("hi")
     next((home / "workspace" / "sessions").glob("*.jsonl")).unlink()
-    with pytest.raises(NanobotError, match="not in the session"):
+    with pytest.raises(NanobotError, match="no longer in the session"):
         recording(home).prompt(recording(home).find(), folder(home))
 
 
@@ -416,9 +416,9 @@ async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_a
     wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
     async with open_bot(tmp_path, wait) as bot:
         turn = asyncio.create_task(bot.turn("look around"))
-        while not (bot.runtime.workspace / "begun").exists():
+        while not (bot.workspace / "begun").exists():
             await asyncio.sleep(0.01)
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         await turn
     async with open_bot(tmp_path, "I looked.") as bot:
         await bot.say("and now?")
@@ -435,10 +435,10 @@ async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
     async with open_bot(tmp_path, look, pause := Pause()) as bot:
         turn = asyncio.create_task(bot.turn("look around"))
         await pause.reached.wait()
-        await bot.runtime.loop.stop()
+        await bot.shut_down()
         await turn
     async with open_bot(tmp_path, "Two files.") as bot:
-        await bot.runtime.loop.resume("cli:direct")
+        await bot.resume("cli:direct")
     recorded = recording(tmp_path).find()
 
     replayed, _ = await again(tmp_path, look, "Two files.")

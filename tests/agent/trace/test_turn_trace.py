@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent import turn as events
-from nanobot.agent.trace.folder import merge
-from nanobot.agent.trace.turn_trace import MOST_NOTICES, Facts, Piece, TurnTrace, bounded
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent import events
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.trace.store import merge
+from nanobot.agent.trace.turn_trace import MAX_NOTICES, Facts, TraceRecord, TurnTrace, bound_value
 from nanobot.bus.events import InboundMessage
 from nanobot.session.lines import encode
 from nanobot.utils.clock import FrozenClock
@@ -21,7 +21,7 @@ USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "cached_tokens": 4}
 
 
 def trace_of(happened: list[events.TurnEvent], clock: FrozenClock | None = None) -> list[Facts]:
-    pieces: list[Piece] = []
+    pieces: list[TraceRecord] = []
     trace = TurnTrace("t1", MESSAGE, clock or FrozenClock(datetime(2026, 1, 2)), pieces.append)
     for event in happened:
         trace(event)
@@ -31,7 +31,7 @@ def trace_of(happened: list[events.TurnEvent], clock: FrozenClock | None = None)
 
 def test_a_turn_is_one_piece_with_steps_calls_and_their_times():
     clock = FrozenClock(datetime(2026, 1, 2, 3, 4, 5))
-    pieces: list[Piece] = []
+    pieces: list[TraceRecord] = []
     trace = TurnTrace("t1", MESSAGE, clock, pieces.append)
     trace(events.RunStarted(session_key="cli:direct", model="m"))
     trace(events.StepStarted(step=0))
@@ -102,8 +102,8 @@ def test_a_thousand_notices_are_counted_not_kept():
 
     facts = trace_of([*notices, events.TurnEnded(outcome=TurnOutcome.FAILED, text="")])
 
-    assert len(facts[0]["notices"]) == MOST_NOTICES
-    assert facts[0]["more_notices"] == 1000 - MOST_NOTICES
+    assert len(facts[0]["notices"]) == MAX_NOTICES
+    assert facts[0]["more_notices"] == 1000 - MAX_NOTICES
 
 
 def test_after_its_end_nothing_is_taken_in():
@@ -113,7 +113,7 @@ def test_after_its_end_nothing_is_taken_in():
 
 
 async def test_of_a_turn_that_lasts_what_is_known_is_handed_on_meanwhile():
-    pieces: list[Piece] = []
+    pieces: list[TraceRecord] = []
     trace = TurnTrace("t1", MESSAGE, FrozenClock(datetime(2026, 1, 2)), pieces.append, first_s=0.01, every_s=0.01)
     trace(events.RunStarted(session_key="cli:direct", model="m"))
     await asyncio.sleep(0.05)
@@ -137,7 +137,7 @@ def test_arguments_are_kept_in_bounds_and_what_changes_later_does_not_reach_them
     arguments["key0"] = [[[[["deep"]]]]]
     arguments["key1"] = [*range(100)]
 
-    kept = bounded(arguments)
+    kept = bound_value(arguments)
     arguments["key1"].clear()
 
     assert len(kept) == 17

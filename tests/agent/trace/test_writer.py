@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.trace.folder import TraceFolder
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.events import TurnOutcome
+from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse, call_context
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 
 
 def traces(home: Path, session: str = "cli:direct") -> list[dict[str, Any]]:
-    return TraceFolder(home / "state" / "traces").turns(session)
+    return TraceStore(home / "state" / "traces").turns(session)
 
 
 async def test_a_turn_leaves_a_trace_with_its_steps_tokens_and_cost(tmp_path: Path):
@@ -60,7 +60,7 @@ async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
         bot.provider.script(pause)
         turn = asyncio.create_task(bot.turn("stop me"))
         await pause.reached.wait()
-        await bot.runtime.loop.stop_turn("cli:direct")
+        await bot.stop("cli:direct")
         await turn
 
     command, failed, stopped = traces(tmp_path)
@@ -76,7 +76,7 @@ async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Pat
 
     message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
     async with open_bot(tmp_path, "hi") as bot:
-        await bot.runtime.loop.run_turn(message, broken)
+        await bot.run_turn(message, broken)
 
     (facts,) = traces(tmp_path)
     assert (facts["outcome"], len(facts["steps"])) == ("answered", 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.platform_telegram import TelegramPlatform
+from tests.fakes.platform_telegram import TelegramPlatform
 
 
 @pytest.fixture

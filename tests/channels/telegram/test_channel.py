@@ -9,16 +9,16 @@ import pytest
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.evidence import ChannelState
-from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CUT, TOKEN
-from tests.contracts.life import live, until
+from nanobot.channels.status import ChannelState
+from nanobot.testing.live_channel import live, until
+from tests.fakes.telegram import BAD_GATEWAY, BOT, CUT, TOKEN
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"token": ""}, "channels.telegram.token is empty. Ask @BotFather"),
-        ({"token": "not a token"}, "channels.telegram.token is no token"),
+        ({"token": ""}, "channels.telegram.token is empty. Create a bot with @BotFather"),
+        ({"token": "not a token"}, "channels.telegram.token is not a token"),
         ({"token": "1:wrong"}, "Ask @BotFather for the token of your bot"),
         ({"proxy": "socks5://127.0.0.1:1", "api_base": "http://telegram.test"}, "pip install socksio"),
         ({"proxy": "what:ever", "api_base": "http://telegram.test"}, "channels.telegram.proxy"),
@@ -28,16 +28,16 @@ async def test_what_its_owner_has_to_mend_is_said_at_the_start(telegram, tmp_pat
     monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
 
     async with live(telegram, tmp_path, **settings) as life:
-        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert said in life.channel.evidence.last_error
+        assert said in life.channel.status.last_error
 
 
 async def test_a_bot_that_telegram_lets_hear_less_than_its_owner_wants_says_so_once(telegram, tmp_path, caplog):
     async with live(telegram, tmp_path, group_policy="open") as life:
         await life.is_up()
         await telegram.gone(gone=True)
-        await until(lambda: life.channel.evidence.state is not ChannelState.UP)
+        await until(lambda: life.channel.status.state is not ChannelState.UP)
         await telegram.gone(gone=False)
         await life.is_up()
 

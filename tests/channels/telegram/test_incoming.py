@@ -1,19 +1,15 @@
 """What people say to a bot, and whether it is meant for it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobot.bus.events import MenuEntry
-from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import Services
-from nanobot.channels.telegram import TelegramChannel
 from nanobot.messages.types import Provenance
-from tests.contracts.fake_telegram import BOT, Json
-from tests.contracts.life import Life, live, until
-from tests.contracts.platform_telegram import ANNA, HALL, QUICK, TOPIC, ZOE, TelegramPlatform
+from nanobot.testing.live_channel import LiveChannel, live, until
+from tests.fakes.platform_telegram import ANNA, HALL, TOPIC, ZOE, TelegramPlatform
+from tests.fakes.telegram import BOT, Json
 
 
 def user(number: int, name: str, *, bot: bool = False) -> Json:
@@ -148,7 +144,7 @@ async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
     ("more", "words", "own"),
     [
         ({"forward_origin": origin("user", sender_user=user(ZOE, "Zoe]"))}, "[forwarded from Zoe]\nlook", False),
-        ({"forward_origin": origin("user", sender_user=user(ANNA, "Anna"))}, "[forwarded from Anna]\nlook", True),
+        ({"forward_origin": origin("user", sender_user=user(ANNA, "Anna"))}, "[forwarded from Anna]\nlook", False),
         ({"forward_origin": origin("hidden_user", sender_user_name="Max")}, "[forwarded from Max]\nlook", False),
         ({"forward_origin": origin("channel", message_id=5, chat=NEWS)}, "[forwarded from News]\nlook", False),
         ({"forward_origin": origin("chat", sender_chat=GROUP)}, "[forwarded from Hall]\nlook", False),
@@ -170,10 +166,22 @@ async def test_words_of_others_are_marked_and_never_count_as_the_owners(telegram
     assert message.provenance is (Provenance.OWNER if own else Provenance.PERSON)
 
 
-async def code_for(telegram: TelegramPlatform, life: Life) -> str:
+@pytest.mark.parametrize("command", ["/goal ship it", "/approve 7", "/start", f"/status{NANO}"])
+async def test_forwarded_message_is_never_a_command_nor_the_owners_words(telegram, tmp_path, command):
+    menu = (MenuEntry("goal", "work at it"), MenuEntry("status", "how it is"))
+    async with live(telegram, tmp_path, silent=True, allow_from=[], commands=menu) as life:
+        life.people.approve(await code_for(telegram, life), owner=True)
+        await telegram.server.message(ANNA, ANNA, command, forward_origin=ZOES)
+        message = await life.hears(command)
+
+    assert message.content == f"[forwarded from Zoe]\n{command}"
+    assert message.provenance is Provenance.PERSON
+
+
+async def code_for(telegram: TelegramPlatform, life: LiveChannel) -> str:
     """A code for Anna."""
     await telegram.says("let me in")
-    waiting = await until(lambda: life.people.waiting("telegram"))
+    waiting = await until(lambda: life.people.pending("telegram"))
     return str(waiting[0].code)
 
 
@@ -192,32 +200,6 @@ async def test_an_album_is_one_message(telegram, tmp_path):
     album, _ = life.heard
     assert album.content.startswith("our trip\n[image: ")
     assert sorted(Path(one).read_bytes() for one in album.media) == [JPEG + bytes([number]) for number in range(3)]
-
-
-class Hearing(TelegramPlatform):
-    """Recordings are understood there."""
-
-    def channel(self, bus: MessageBus, **settings: Any) -> TelegramChannel:
-        class Listening(TelegramChannel):
-            def attach(self, services: Services) -> None:
-                super().attach(replace(services, transcribe=Words()))
-
-        plain = super().channel(bus, **settings)
-        return Listening(plain.config, bus, pace=QUICK)
-
-
-class Words:
-    async def transcribe(self, path: Path) -> str:
-        return f"words of {path.suffix}"
-
-
-async def test_a_voice_is_kept_and_understood(tmp_path):
-    async with Hearing(tmp_path).open() as telegram, live(telegram, tmp_path, silent=True) as life:
-        voice = telegram.server.file(OGG) | {"duration": 2, "mime_type": "audio/ogg"}
-        await telegram.server.message(ANNA, ANNA, voice=voice)
-        message = await life.hears("transcription")
-
-    assert message.content == f"[voice: {message.media[0]}]\n[transcription: words of .ogg]"
 
 
 @pytest.mark.parametrize(

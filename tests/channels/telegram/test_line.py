@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from nanobot.agent.slash_commands import parse_command
+from nanobot.agent.commands.table import parse_command
 from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel
-from tests.contracts.fake_telegram import BLOCKED, BOT, CUT, bad, too_fast
-from tests.contracts.life import delta, live, until
-from tests.contracts.platform_telegram import ANNA, HALL, ZOE
+from nanobot.testing.live_channel import delta, live, until
+from tests.fakes.platform_telegram import ANNA, HALL, ZOE
+from tests.fakes.telegram import BLOCKED, BOT, CUT, bad, too_fast
 
 NANO = f"@{BOT['username']}"
 OGG = b"OggS" + b"\0" * 60
@@ -131,7 +131,7 @@ async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_s
         await life.posted(home(), "here")
 
     (shown,) = telegram.shown()
-    assert shown.text.startswith("here\n\n(nanobot was interrupted")
+    assert shown.text.startswith("here\n\n(The platform did not confirm this message")
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
@@ -204,11 +204,11 @@ async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path)
         (shown_id,) = await life.posted(home(), "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
         posted = telegram.server.posted[int(shown_id)]
         before = dict(posted.json)
-        await telegram.presses(shown_id, "Yes")
+        await telegram.press_button(shown_id, "Yes")
         await life.hears("do it")
         await until(lambda: "reply_markup" not in posted.json)
         posted.json |= before  # another phone still shows them
-        await telegram.presses(shown_id, "No")
+        await telegram.press_button(shown_id, "No")
         await until(lambda: len(telegram.server.answered) == 2)
 
     assert [one.content for one in life.heard] == ["do it"]
@@ -230,7 +230,7 @@ async def test_a_value_longer_than_a_button_carries_is_kept_over_a_restart(teleg
     async with live(telegram, tmp_path) as life:
         (shown_id,) = await life.posted(home(), "which?", buttons=(Button("This", value), Button("#", "#1")))
     async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.presses(shown_id, "This")
+        await telegram.press_button(shown_id, "This")
         message = await life.hears("x")
 
     assert message.content == value
@@ -241,7 +241,7 @@ async def test_a_button_whose_value_is_forgotten_says_so(telegram, tmp_path):
         (shown_id,) = await life.posted(home(), "which?", buttons=(Button("This", "x" * 300),))
     (tmp_path / "bot.json").unlink()
     async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.presses(shown_id, "This")
+        await telegram.press_button(shown_id, "This")
         await until(lambda: telegram.server.answered)
 
     assert life.heard == []

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import nanobot.channels.telegram.line  # noqa: F401 so that no thread has to load the SDK while time flies
+import nanobot.channels.telegram.client  # noqa: F401 so that no thread has to load the SDK while time flies
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import Services
+from nanobot.channels.base import ChannelServices
 from nanobot.channels.telegram import TelegramChannel
-from tests.contracts.fake_telegram import BAD_GATEWAY, CONFLICT, CUT, FakeTelegram, RefusedError
-from tests.contracts.life import Life, live
-from tests.contracts.platform_telegram import TelegramPlatform
-from tests.warp import LoopClock, WarpLoop
+from nanobot.testing.live_channel import LiveChannel, live
+from tests.fakes.platform_telegram import TelegramPlatform
+from tests.fakes.telegram import BAD_GATEWAY, CONFLICT, CUT, FakeTelegram, RefusedError
+from tests.support.virtual_clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0
 Change = Callable[[FakeTelegram], Awaitable[None]]
@@ -26,7 +26,7 @@ Change = Callable[[FakeTelegram], Awaitable[None]]
 class Punctual(TelegramChannel):
     """By the clock of the loop, and otherwise as it is."""
 
-    def attach(self, services: Services) -> None:
+    def attach(self, services: ChannelServices) -> None:
         super().attach(replace(services, clock=LoopClock()))
 
 
@@ -75,7 +75,7 @@ OUTAGES = {
 }
 
 
-async def until_it_runs(life: Life, *, runs: bool) -> None:
+async def until_it_runs(life: LiveChannel, *, runs: bool) -> None:
     while life.channel.is_running is not runs:
         await asyncio.sleep(1)
 

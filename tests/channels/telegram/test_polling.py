@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.evidence import ChannelState
+from nanobot.channels.status import ChannelState
 from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
 from nanobot.channels.telegram import TelegramChannel
-from nanobot.channels.telegram.polling import RENUMBERED_S, Pace, Tray
-from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CONFLICT, CUT, RefusedError
-from tests.contracts.life import live, until
-from tests.contracts.platform_telegram import ANNA, QUICK, ZOE
+from nanobot.channels.telegram.polling import RENUMBERED_S, OffsetTracker, PollTimeouts
+from nanobot.testing.live_channel import live, until
+from tests.fakes.platform_telegram import ANNA, QUICK, ZOE
+from tests.fakes.telegram import BAD_GATEWAY, BOT, CONFLICT, CUT, RefusedError
 
 
 def from_json(path: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def from_json(path: Path) -> dict[str, Any]:
 
 @given(numbers=st.lists(st.integers(0, 50), unique=True), data=st.data())
 def test_nothing_is_confirmed_before_all_up_to_it_is_safe(numbers, data):
-    tray = Tray(0)
+    tray = OffsetTracker(0)
     taken = [number for number in sorted(numbers) if tray.take(number)]
     unsafe = set(taken)
 
@@ -43,7 +43,7 @@ def test_nothing_is_confirmed_before_all_up_to_it_is_safe(numbers, data):
     assert tray.offset == max(taken, default=-1) + 1
 
 
-async def test_a_slow_download_keeps_no_other_chat_waiting_and_is_not_confirmed(telegram, tmp_path):
+async def test_slow_download_keeps_nothing_waiting_but_its_own_chat(telegram, tmp_path):
     telegram.server.slow_files.clear()
     async with live(telegram, tmp_path, allow_from=["*"], silent=True) as life:
         slow = await telegram.server.message(ANNA, ANNA, caption="slow", document=telegram.server.file(b"data"))
@@ -52,12 +52,10 @@ async def test_a_slow_download_keeps_no_other_chat_waiting_and_is_not_confirmed(
         await life.hears("quick")
         await telegram.says("quick too", sender=str(ZOE), chat=str(ZOE))
         await life.hears("quick too")
-        confirmed = telegram.acknowledged(str(slow))
+        await until(lambda: telegram.acknowledged(str(slow)) and telegram.acknowledged(behind))
         telegram.server.slow_files.set()
         await life.hears("behind it")
-        await until(lambda: telegram.acknowledged(behind))
 
-    assert not confirmed
     assert [one.content.split("\n")[0] for one in life.heard] == ["quick", "quick too", "slow", "behind it"]
 
 
@@ -68,6 +66,17 @@ async def test_an_update_that_nobody_can_read_makes_nobody_deaf(telegram, tmp_pa
         await until(lambda: not telegram.server.waiting())
 
     assert "could not be read" in caplog.text
+
+
+async def test_person_is_told_that_a_message_could_not_be_read(telegram, tmp_path):
+    odd = {"message_id": 1, "date": "never", "text": "hello", "chat": {"id": ANNA, "type": "private"}}
+    async with live(telegram, tmp_path) as life:
+        await telegram.server.update(message=odd | {"from": {"id": ZOE, "is_bot": False, "first_name": "Zoe"}})
+        await telegram.server.update(message=odd | {"from": telegram.server.people[ANNA]})
+        await life.shows("I could not read your last message")
+        await until(lambda: not telegram.server.waiting())
+
+    assert len(telegram.shown()) == 1
 
 
 async def test_the_offset_of_another_bot_or_of_long_ago_hides_nothing(telegram, tmp_path):
@@ -89,8 +98,8 @@ async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from tests.contracts.life import live
-from tests.contracts.platform_telegram import TelegramPlatform
+from nanobot.testing.live_channel import live
+from tests.fakes.platform_telegram import TelegramPlatform
 
 async def main(folder, port):
     platform = TelegramPlatform(folder)
@@ -132,10 +141,10 @@ async def test_another_program_with_the_token_is_named_once_and_outlived(telegra
     async with live(telegram, tmp_path) as life:
         await life.is_up()
         telegram.server.poll_faults += [CONFLICT] * 5
-        await until(lambda: life.channel.evidence.state is ChannelState.DOWN)
-        said = life.channel.evidence.last_error
+        await until(lambda: life.channel.status.state is ChannelState.DOWN)
+        said = life.channel.status.last_error
         await life.asked("hello")
-        await until(lambda: "nobody else" in caplog.text)
+        await until(lambda: "receiving again" in caplog.text)
 
     assert "another process polls with this token" in said
     assert len([one for one in caplog.records if "another process" in one.message]) == 1
@@ -176,7 +185,7 @@ async def test_one_broken_poll_is_no_news(telegram, tmp_path, caplog):
         await life.asked("hello")
         await until(lambda: telegram.server.polls > polls + 2)
 
-        assert life.channel.evidence.state is ChannelState.UP
+        assert life.channel.status.state is ChannelState.UP
     assert "not connected" not in caplog.text
 
 
@@ -195,9 +204,9 @@ async def test_who_holds_no_poll_open_is_not_asked_without_end(telegram, tmp_pat
 def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
     from nanobot.channels.telegram.api import CONNECT_S, POLL_SLACK_S
 
-    dead_line = Pace().poll_s + POLL_SLACK_S
+    dead_line = PollTimeouts().poll_s + POLL_SLACK_S
 
-    assert 30 <= Pace().poll_s <= 50
+    assert 30 <= PollTimeouts().poll_s <= 50
     assert dead_line + FIRST_WAIT_S + CONNECT_S <= 60  # a line that died in silence, the network being back
     assert LONGEST_WAIT_S + CONNECT_S <= 60  # a network that was gone for long
     assert dead_line < TelegramChannel.stall_s == 90

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.home import CANARY, Home
+from tests.support.sandbox_home import CANARY, Home
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
 COMMANDS = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.home import Home
+from tests.support.sandbox_home import Home
 
 ESCAPES = Path(__file__).with_name("escapes.txt").read_text(encoding="utf-8").splitlines()
 

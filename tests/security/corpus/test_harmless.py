@@ -9,10 +9,10 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.bus.events import Address
 from nanobot.config.schema import Config
+from nanobot.runtime.policies import tool_policies
+from nanobot.runtime.sandbox import command_sandbox
 from nanobot.utils.clock import FrozenClock
-from nanobot.wiring.policies import tool_policies
-from nanobot.wiring.walls import command_walls
-from tests.security.home import Home
+from tests.support.sandbox_home import Home
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
 
@@ -91,12 +91,12 @@ def test_there_are_enough_of_them():
 
 
 def test_the_default_config_walls_commands_off(home: Home):
-    walls, kept = command_walls(Config(), home.data, home.workspace), home.data / "state/sandbox.json"
+    walls, kept = command_sandbox(Config(), home.data, home.workspace), home.data / "state/sandbox.json"
 
     report, only_looked = walls.report(), not kept.exists()
 
-    assert report.stands
+    assert report.is_available
     assert "Processes outside cannot be touched." in report.holds
     assert only_looked
-    assert walls.stand
+    assert walls.is_available
     assert kept.exists()

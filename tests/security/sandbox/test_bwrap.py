@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.sandbox.view import Grants
-from nanobot.security.sandbox.walls import Walls
-from tests.security.home import CANARY, Home
+from nanobot.security.sandbox.sandbox import Sandbox
+from nanobot.security.sandbox.view import ViewGrants
+from tests.support.sandbox_home import CANARY, Home
 
 
 def test_the_workspace_is_written_and_what_is_written_is_ours(home: Home):
@@ -164,14 +164,14 @@ def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: Home):
         script = f"/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{place}\")' && echo in"
 
         assert home.sh(script).stdout == ""
-        assert home.sh(script, grants=Grants(services=(place,))).stdout == "in\n"
+        assert home.sh(script, grants=ViewGrants(services=(place,))).stdout == "in\n"
 
 
 def test_what_the_owner_grants_can_be_written(home: Home):
     (home.path / "project").mkdir()
 
     assert home.sh("echo x > ~/project/a").returncode != 0
-    assert home.sh("echo x > ~/project/a", grants=Grants(folders=(home.path / "project",))).returncode == 0
+    assert home.sh("echo x > ~/project/a", grants=ViewGrants(folders=(home.path / "project",))).returncode == 0
 
 
 def test_no_user_namespace_and_no_mount_inside(home: Home):
@@ -182,24 +182,24 @@ def test_no_user_namespace_and_no_mount_inside(home: Home):
 
 def test_what_works_here_is_remembered_until_it_does_not(home: Home):
     cache = home.data / "state/sandbox.json"
-    walls = Walls(home.paths, "bwrap", cache=cache)
+    walls = Sandbox(home.paths, "bwrap", cache=cache)
 
-    assert walls.stand
+    assert walls.is_available
     written = cache.read_bytes()
     cache.write_text(json.dumps({**json.loads(written), "own_proc": False}), encoding="utf-8")
-    remembered = Walls(home.paths, "bwrap", cache=cache).found.bwrap
+    remembered = Sandbox(home.paths, "bwrap", cache=cache).found.bwrap
     walls.forget()
     forgotten = not cache.exists()
 
     assert remembered is not None
     assert not remembered.own_proc  # it was not tried again
     assert forgotten
-    assert walls.stand
+    assert walls.is_available
     assert cache.read_bytes() == written
 
 
 def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: Home):
-    walls = Walls(home.paths, "bwrap")
+    walls = Sandbox(home.paths, "bwrap")
     bwrap = walls.found.bwrap
     assert bwrap is not None
     script = "cat /proc/$1/comm; cat /proc/$1/environ /proc/$1/root/etc/hostname; kill -0 $1 && echo ended; true"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.needs import Needs
-from nanobot.security.paths import PathPolicy
+from nanobot.agent.tools.permissions import ExtraPermissions
+from nanobot.security.files.paths import PathPolicy
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import view_of
-from tests.nobody import nobody_special
+from tests.support.privileges import nobody_special
 
 
 @pytest.fixture
@@ -46,6 +46,8 @@ def test_asking_for_what_is_closed_to_us_says_so(place: Path, need: str):
     (place / "closed").chmod(0)
 
     with nobody_special():
-        needs = Needs.of([str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True)
+        needs = ExtraPermissions.of(
+            [str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True
+        )
 
     assert "closed to nanobot" in needs.problem

@@ -17,9 +17,9 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.bus.events import Address
 from nanobot.security.sandbox.landlock import can_scope
-from nanobot.security.sandbox.walls import Walls
+from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.utils.clock import FrozenClock
-from tests.security.home import CANARY, Home, make_home
+from tests.support.sandbox_home import CANARY, Home, make_home
 
 pytestmark = pytest.mark.skipif(not can_scope(), reason="this kernel's Landlock knows no scopes")
 
@@ -58,7 +58,7 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
     assert outside.count("Permission denied") == 4
     assert f"in $TMPDIR ({home.data / 'tmp'}), not in /tmp" in outside
     assert not (home.path / "bad").exists()
-    assert Walls(home.paths).report().summary.startswith("Landlock alone")
+    assert Sandbox(home.paths).report().summary.startswith("Landlock alone")
 
 
 async def test_keys_are_not_read_and_the_rest_is(fenced):
@@ -84,7 +84,7 @@ async def test_nobody_outside_is_touched_and_no_power_is_left(fenced):
 
 
 async def test_a_stopped_command_ends_with_its_family(fenced):
-    from tests.running import running, unlikely_number
+    from tests.support.processes import running, unlikely_number
 
     _, _, tool = fenced
     number = unlikely_number()
@@ -154,10 +154,10 @@ def test_it_stands_also_where_our_own_output_is_a_pipe(home: Home):
     code = """
 import sys
 from pathlib import Path
-from nanobot.security.paths import PathPolicy
-from nanobot.security.sandbox.landlock import Fence
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.sandbox.landlock import LandlockRules
 from nanobot.security.sandbox.view import view_of
-Fence(view_of(PathPolicy(Path(sys.argv[1])))).enter()
+LandlockRules(view_of(PathPolicy(Path(sys.argv[1])))).enter()
 print("behind it")
 """
 
@@ -196,7 +196,7 @@ async def test_a_service_that_listens_on_a_file_is_called_only_with_a_yes(fenced
         service.bind(str(place))
         service.listen()
         context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
-        reaches = await tool.reaches({"command": "x", "needs": [str(place)]}, context)
+        reaches = await tool.required_access({"command": "x", "needs": [str(place)]}, context)
         granted = replace(context, granted=frozenset(reach.rule for reach in reaches))
 
         refused = await tool.execute(f'python3 -c "{code}"', ctx=context)

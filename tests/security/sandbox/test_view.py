@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import Access, Grants, view_of
-from tests.security.home import Home
+from nanobot.security.sandbox.view import PathAccess, ViewGrants, view_of
+from tests.support.sandbox_home import Home
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
 
@@ -28,7 +28,7 @@ def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: Home):
     (home.path / "project").mkdir()
     (home.path / "project/asked").symlink_to(home.path)
 
-    view = view_of(home.paths, grants=Grants((home.path / "project/asked",)))
+    view = view_of(home.paths, grants=ViewGrants((home.path / "project/asked",)))
 
     assert not view.may_write(home.path / "x")
 
@@ -39,7 +39,7 @@ def test_a_home_to_write_in_gets_no_files_of_ours_among_our_own(home: Home):
     view = view_of(replace(home.paths, allowed=(home.path,)))
 
     assert sorted(home.data.rglob("*")) == before
-    assert dict(view.places)[home.data] is Access.COVER
+    assert dict(view.places)[home.data] is PathAccess.COVER
     assert not view.may_write(home.workspace / "sessions/cli_direct.jsonl")
 
 
@@ -70,12 +70,12 @@ def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: Hom
     inside = next(path for path in keys.iterdir() if path.is_file())
     paths = replace(home.paths, unreadable=(*home.paths.unreadable, keys, inside))
 
-    places = dict(view_of(paths, grants=Grants(secrets=(keys,))).places)
+    places = dict(view_of(paths, grants=ViewGrants(secrets=(keys,))).places)
 
-    assert (places[keys], places.get(inside, Access.READ)) == (Access.READ, Access.READ)
+    assert (places[keys], places.get(inside, PathAccess.READ)) == (PathAccess.READ, PathAccess.READ)
 
 
 def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: Home):
     places = dict(view_of(replace(home.paths, data_folder=home.path)).places)
 
-    assert places.get(home.path) is not Access.COVER
+    assert places.get(home.path) is not PathAccess.COVER

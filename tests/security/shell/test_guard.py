@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
-from nanobot.security.shell.guard import Guard, Judgement
+from nanobot.security.files.key_places import key_places
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.shell.guard import Guard, GuardDecision
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PathPolicy:
 def judge(paths: PathPolicy):
     def judge_it(
         command: str, *, deny: tuple[str, ...] = (), allow: tuple[str, ...] = (), walled: bool = False
-    ) -> Judgement:
-        return Guard(paths, deny, allow).judge(command, paths.workspace, walled=walled)
+    ) -> GuardDecision:
+        return Guard(paths, deny, allow).check(command, paths.workspace, walled=walled)
 
     return judge_it
 
@@ -40,6 +40,14 @@ def test_what_does_harm_is_refused_with_a_reason(judge, command: str):
 @pytest.mark.parametrize("command", lines("passes.txt"))
 def test_work_of_every_day_passes(judge, command: str):
     assert judge(command).refusal == ""
+
+
+@pytest.mark.parametrize("walled", [True, False])
+@pytest.mark.parametrize(
+    "command", [":;" * 2001 + "git push", "env " * 13 + "git push", "a=xxxxxxxx;" + "a=$a$a$a;" * 30]
+)
+def test_a_line_too_large_to_be_checked_is_refused(judge, command: str, *, walled: bool):
+    assert "script" in judge(command, walled=walled).refusal
 
 
 def test_keys_are_refused_by_name_only_where_no_wall_hides_them(judge):
@@ -94,6 +102,24 @@ def test_that_an_allowed_program_writes_is_what_is_told_of_it(judge):
 )  # fmt: skip
 def test_what_brings_words_from_outside_is_known(judge, command: str, *, fetches: bool):
     assert judge(command).fetches is fetches
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "himalaya read 7", "notmuch show tag:unread", "mail -H", "mbsync -a", "journalctl -u nginx -n 20",
+        "dmesg | tail", "docker logs web", "gcalcli agenda", "khal list", "jira issue view A-1",
+        "psql -c 'select * from comments'", "mysql -e 'select 1'", "redis-cli get x", "mongosh --eval 'db.x.find()'",
+        "xclip -o", "xsel --output", "wl-paste", "pbpaste | head -1",
+    ],
+)  # fmt: skip
+def test_mail_logs_calendars_databases_and_the_clipboard_bring_words_from_outside(judge, command: str):
+    assert judge(command).fetches
+
+
+@pytest.mark.parametrize("command", ["echo mail", "xclip -i notes.md", "docker ps", "man mail"])
+def test_naming_such_a_program_brings_nothing(judge, command: str):
+    assert not judge(command).fetches
 
 
 def test_a_folder_that_git_updates_stays_the_owners_and_a_new_one_is_somebodys(judge):

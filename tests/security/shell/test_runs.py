@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.shell.runs import names_its_sources, only_handles, run_by_custom, tells_no_words
+from nanobot.security.shell.file_runs import (
+    files_run_by_convention,
+    names_its_sources,
+    never_runs_files,
+    prints_no_content,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_a_search_through_folders_names_where_its_words_stand(command: str, *, n
     ],
 )
 def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: bool):
-    assert tells_no_words(command) is not tells
+    assert prints_no_content(command) is not tells
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: boo
     ],
 )
 def test_showing_moving_and_counting_runs_nothing(command: str):
-    assert only_handles(command)
+    assert never_runs_files(command)
 
 
 @pytest.mark.parametrize(
@@ -91,17 +96,17 @@ def test_showing_moving_and_counting_runs_nothing(command: str):
     ],
 )
 def test_everything_else_may(command: str):
-    assert not only_handles(command)
+    assert not never_runs_files(command)
 
 
 def test_of_python_it_is_what_its_script_imports_and_of_pytest_all(tmp_path: Path):
     (tmp_path / "main.py").write_text("import other\n", encoding="utf-8")
     (tmp_path / "other.py").write_text("from far.away import it\n", encoding="utf-8")
 
-    imported = run_by_custom("python3 main.py", tmp_path)
+    imported = files_run_by_convention("python3 main.py", tmp_path)
 
     assert {"other.py", "far.py", "*/far/*.py"} <= imported
     assert "*.py" not in imported
-    assert "*.py" in run_by_custom("python3.11 -m pytest -q", tmp_path)
-    assert run_by_custom("ls; git status", tmp_path) >= {"*/.git/hooks/*"}
-    assert not run_by_custom("cat main.py", tmp_path)
+    assert "*.py" in files_run_by_convention("python3.11 -m pytest -q", tmp_path)
+    assert files_run_by_convention("ls; git status", tmp_path) >= {"*/.git/hooks/*"}
+    assert not files_run_by_convention("cat main.py", tmp_path)

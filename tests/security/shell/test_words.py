@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.security.shell.words import Command, Redirect, read_line
-from nanobot.security.shell.wrappers import unwrapped
+from nanobot.security.shell.parse import UNREAD, ParsedCommand, Redirect, read_line
+from nanobot.security.shell.wrappers import expand_wrappers
 
 
 def words(text: str) -> list[tuple[str, ...]]:
@@ -13,7 +13,7 @@ def words(text: str) -> list[tuple[str, ...]]:
 
 
 def all_run(text: str) -> list[tuple[str, ...]]:
-    return [command.argv for command in unwrapped(read_line(text))]
+    return [command.argv for command in expand_wrappers(read_line(text))]
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,38 @@ def test_what_is_not_closed_is_said(text: str):
 
 @given(st.text(alphabet="ab $'\"`\\(){}<>|&;\n#*=!-~/", max_size=60) | st.text(max_size=60))
 def test_any_text_is_read(text: str):
-    assert all(isinstance(command, Command) for command in unwrapped(read_line(text)))
+    assert all(isinstance(command, ParsedCommand) for command in expand_wrappers(read_line(text)))
 
 
-@pytest.mark.parametrize("piece", ["(", "{a,b}", "$(", "`", "a b ", "${a", "<<E ", "x=1;", '"', "\\", "$'", "sh -c '"])
-def test_no_text_takes_long(piece: str):
+PIECES = ["(", "{a,b}", "$(", "`", "a b ", "${a", "<<E ", "x=1;", '"', "\\", "$'", "sh -c '", "|a", "a=$a$a;", "env "]
+PIECES += ["-exec a ", "-exec b {} {} ;"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("head", ["", "a", "a=b;", "find a b c d "])
+def test_no_text_takes_long(head: str, piece: str):
+    text = head + piece * (60_000 // len(piece))
     began = time.process_time()
 
-    list(unwrapped(read_line(piece * (20_000 // len(piece)))))
+    commands = list(expand_wrappers(read_line(text)))
 
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 2  # a quadratic reader takes far longer
+    assert sum(len(command.argv) for command in commands) < 200_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":;" * 2001 + "sh x.sh",
+        "env " * 13 + "sh x.sh",
+        "echo " + "$(" * 41 + "sh x.sh" + ")" * 41,
+        "a=xxxxxxxxxx;" + "a=$a$a$a$a$a$a;" * 20 + "sh x.sh",
+        ": " + "x" * 200_000 + "; sh x.sh",
+        "find " + "a " * 5000 + "-exec b " + "{} " * 5000 + ";",
+    ],
+    ids=["many", "wrapped", "nested", "expanded", "long", "multiplied"],
+)
+def test_a_line_of_which_not_all_is_read_ends_with_a_mark(text: str):
+    *_, last = expand_wrappers(read_line(text))
+
+    assert last is UNREAD

@@ -97,7 +97,7 @@ class Life:
         return [self.chance.choice(files)] if files else []
 
     def found(self, index: Path) -> list[tuple[str, str]]:
-        recall = Recall(SearchIndex(index, lambda: sources_of(self.files, self.folder / "memory")), patience_s=60)
+        recall = Recall(SearchIndex(index, lambda: sources_of(self.files, self.folder / "memory")), timeout_s=60)
         return sorted((hit.time, hit.text) for hit in recall.search("canary", lambda file: True, limit=9_999).hits)
 
 

@@ -61,7 +61,7 @@ def plant(folder: Path, count: int) -> None:
 def recall_of(folder: Path) -> Recall:
     files = SessionFolder(folder)
     return Recall(
-        SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory")), patience_s=99
+        SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory")), timeout_s=99
     )
 
 

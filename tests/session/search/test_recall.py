@@ -10,11 +10,11 @@ import pytest
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
-from nanobot.security import vault
+from nanobot.security import redaction as vault
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
 from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.recall import Found, Recall, sources_of
+from nanobot.session.search.recall import Recall, RecallResult, sources_of
 from nanobot.session.search.sources import IndexedFile
 
 
@@ -42,7 +42,7 @@ class Place:
     def find(self, text: str, **more: Any) -> list[str]:
         return [hit.text for hit in self.search(text, **more).hits]
 
-    def search(self, text: str, **more: Any) -> Found:
+    def search(self, text: str, **more: Any) -> RecallResult:
         return self.recall.search(text, more.pop("may_read", anything), **more)
 
 
@@ -183,7 +183,7 @@ def test_what_was_written_to_another_chat_is_found(place: Place):
 def test_a_secret_is_neither_shown_nor_found(place: Place):
     place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
 
-    with vault.holding(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
+    with vault.secrets_scope(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
         by_secret = place.find("verysecretvalue99") + place.find("verysecret*")
         shown = place.find("alpha")
 
@@ -196,7 +196,7 @@ def test_a_secret_that_was_learnt_later_is_no_more_found(place: Place):
     place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
     place.find("alpha")
 
-    with vault.holding(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
+    with vault.secrets_scope(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
         assert place.find("verysecretvalue99") == []
         assert place.find("verysecret* the") == []
 
@@ -294,7 +294,7 @@ def test_half_a_line_waits_for_its_other_half(place: Place):
 
 def test_an_index_that_has_no_time_says_that_it_is_not_whole(place: Place):
     place.say("a:1", *("alpha " + "x" * 4000 for _ in range(100)))
-    hurried = Recall(place.index, patience_s=0.0)
+    hurried = Recall(place.index, timeout_s=0.0)
 
     first = hurried.search("alpha", anything)
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.session.search.words import Question, place_in, words_of
+from nanobot.session.search.query import Question, find_match, index_words
 
 
 def finds(question: str, text: str) -> bool:
     """Whether an index that holds this text alone finds it when all of this is asked for."""
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'ascii')")
-    db.execute("INSERT INTO words (rowid, text) VALUES (1, ?)", (words_of(text),))
+    db.execute("INSERT INTO words (rowid, text) VALUES (1, ?)", (index_words(text),))
     terms = Question.of(question).terms
     found = db.execute("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(map(str, terms)),)).fetchall()
     db.close()
-    assert (found != []) == all(term.stands_in(words_of(text)) for term in terms)
+    assert (found != []) == all(term.is_in(index_words(text)) for term in terms)
     return found != []
 
 
@@ -89,7 +89,7 @@ def test_any_question_is_one_that_the_index_understands(text: str):
             db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'ascii')")
             db.execute("SELECT * FROM words WHERE words MATCH ?", (" OR ".join(map(str, terms)),)).fetchall()
             db.close()
-    assert place_in(text, question) >= (0, 0)
+    assert find_match(text, question) >= (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_any_question_is_one_that_the_index_understands(text: str):
     ],
 )
 def test_where_it_stands(question: str, text: str, shown: str):
-    start, end = place_in(text, Question.of(question))
+    start, end = find_match(text, Question.of(question))
 
     assert text[start:end].casefold().startswith(shown[:4].casefold())
     assert (start, end) == (0, 0) or shown

@@ -1,8 +1,12 @@
-"""What a server offers, and the file that remembers it: the next start has the tools before it has the server."""
+"""What a server offers, and the file that stores it: after a restart the tools are known before the server runs."""
 
+import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -17,70 +21,70 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_TOOLS = 500
-_MOST_PAGES = 50
-_LONGEST_SCHEMA = 2_000_000
-_MOST_OF_ALL = 6_000_000
-"""Characters of all the tools of a server."""
-_LONGEST_WORDS = 20_000
-_REMEMBERED_AS_SLOW = timedelta(minutes=10)
+MAX_TOOLS = 500
+_MAX_PAGES = 50
+_MAX_SCHEMA_CHARS = 2_000_000
+_MAX_TOTAL_CHARS = 6_000_000
+"""Characters of all tools of a server together."""
+_MAX_DESCRIPTION_CHARS = 20_000
+_SLOW_FOR = timedelta(minutes=10)
 _FILE_CAP = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """A tool as its server tells of it."""
+    """A tool as its server describes it."""
 
     name: str
     description: str
     schema: dict[str, Any]
     reads: bool = False
-    """Whether it says that it changes nothing."""
+    """Whether the server says that it changes nothing."""
     repeatable: bool = False
-    """Whether it says that doing it twice is the same as doing it once."""
+    """Whether the server says that running it twice has the effect of running it once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that a server offers."""
+    """Everything a server offers."""
 
     tools: tuple[ServerTool, ...] = ()
     resources: bool = False
     prompts: bool = False
     server: str = ""
-    """Its name and version, as it says."""
+    """Its name and version, as it reports them."""
     protocol: str = ""
     old: bool = False
-    """Whether it knows nothing of the newest handshake."""
+    """Whether it does not support the newest handshake."""
     left_out: int = 0
-    """How many tools are too many, or too large."""
+    """Number of tools that are left out: too many, or too large."""
 
 
-async def listing_of(client: "Client") -> Listing:
-    """Ask the server. Raises what the connection does."""
+async def fetch_listing(client: "Client") -> Listing:
+    """Ask the server. Raises what the connection raises."""
     capabilities, info = client.server_capabilities, client.server_info
-    found: list[SdkTool] = []
+    tools: list[SdkTool] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES if capabilities.tools is not None else 0):
+    for _ in range(_MAX_PAGES if capabilities.tools is not None else 0):
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
-        if not cursor or len(found) >= MOST_TOOLS:
+        if not cursor or len(tools) >= MAX_TOOLS:
             break
-    kept = {tool.name: _tool(tool) for tool in _bearable(found)}
+    accepted = {tool.name: _tool(tool) for tool in _within_limits(tools)}
     return Listing(
-        tuple(kept[name] for name in sorted(kept)),
+        tuple(accepted[name] for name in sorted(accepted)),
         resources=capabilities.resources is not None and await _has_resources(client),
         prompts=capabilities.prompts is not None and await _has_prompts(client),
         server=f"{info.name} {info.version}".strip()[:200] if info is not None else "",
         protocol=client.protocol_version,
         old=client.session.discover_result is None,
-        left_out=len(found) - len(kept),
+        left_out=len(tools) - len(accepted),
     )
 
 
 async def _has_resources(client: "Client") -> bool:
-    """Whether there is one. Many a server can tell of some and has none: a tool for nothing would cost tokens."""
+    """Return whether there is any. Many servers support resources and have none: a useless tool would cost tokens."""
     from mcp.shared.exceptions import MCPError
 
     with suppress(MCPError):
@@ -102,28 +106,28 @@ def _tool(tool: "SdkTool") -> ServerTool:
     hints = tool.annotations
     return ServerTool(
         tool.name,
-        (tool.description or tool.title or (hints.title if hints else None) or "")[:_LONGEST_WORDS],
+        (tool.description or tool.title or (hints.title if hints else None) or "")[:_MAX_DESCRIPTION_CHARS],
         tool.input_schema,
         reads=bool(hints and hints.read_only_hint),
         repeatable=bool(hints and hints.idempotent_hint),
     )
 
 
-def _bearable(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
-    """Those that are not too many, each not too large, nor all of them together."""
-    left = _MOST_OF_ALL
-    for tool in tools[:MOST_TOOLS]:
+def _within_limits(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
+    """Yield the first tools that are not too large, alone and together."""
+    remaining = _MAX_TOTAL_CHARS
+    for tool in tools[:MAX_TOOLS]:
         try:
-            size = len(json.dumps(tool.input_schema)) + min(len(tool.description or ""), _LONGEST_WORDS)
+            size = len(json.dumps(tool.input_schema)) + min(len(tool.description or ""), _MAX_DESCRIPTION_CHARS)
         except (RecursionError, ValueError):
             continue
-        if 0 < len(tool.name) <= 1000 and size <= min(left, _LONGEST_SCHEMA):
-            left -= size
+        if 0 < len(tool.name) <= 1000 and size <= min(remaining, _MAX_SCHEMA_CHARS):
+            remaining -= size
             yield tool
 
 
 class ListingFile:
-    """Where a server's listing is remembered, for as long as the server stays the one it was made for."""
+    """Stores a server's listing, with a fingerprint of the settings it belongs to."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
@@ -131,7 +135,7 @@ class ListingFile:
         self._fingerprint = fingerprint
 
     def load(self) -> Listing | None:
-        """What is remembered; None where there is nothing, or of another server. Never raises."""
+        """Return the listing; None if there is none, or one of other settings. Never raises."""
         try:
             if self._path.stat().st_size > _FILE_CAP:
                 return None
@@ -143,31 +147,58 @@ class ListingFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            logger.warning("What was remembered of an MCP server could not be read: %s: %s", self._path, error)
+            logger.warning("The stored tools of an MCP server could not be read: %s: %s", self._path, error)
             return None
 
     def was_slow(self, now: datetime) -> bool:
-        """Whether it kept somebody waiting in vain in the last minutes. Never raises."""
+        """Return whether a turn waited for the server in vain in the last minutes. Never raises."""
         try:
             noted = datetime.fromtimestamp(self._slow.stat().st_mtime, UTC)
         except OSError:
             return False
-        return abs(now - noted) < _REMEMBERED_AS_SLOW
+        return abs(now - noted) < _SLOW_FOR
 
     def note_slowness(self) -> None:
-        """It just did. Never raises."""
+        """Record that a turn waited in vain. Never raises."""
         with suppress(OSError):
             write_in_place(self._slow, b"")
 
     def save(self, listing: Listing) -> None:
-        """Remember it. Never raises: it can be asked for again."""
+        """Store the listing. Never raises: the server can be asked again."""
         try:
             make_private_folder(self._path.parent)
             self._slow.unlink(missing_ok=True)
             write_atomic(self._path, json.dumps({"fingerprint": self._fingerprint, **asdict(listing)}))
         except (OSError, RecursionError) as error:
-            logger.warning("The tools of an MCP server could not be remembered: %s: %s", self._path, error)
+            logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)
 
 
 def _known(stored: Mapping[str, Any], shape: type[ServerTool] | type[Listing]) -> dict[str, Any]:
     return {field.name: stored[field.name] for field in fields(shape) if field.name in stored}
+
+
+_MAX_NAME_CHARS = 64
+_HASH_CHARS = 6
+_INVALID = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def tool_names(server: str, tools: Iterable[str], taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
+    """Return the offered name of each tool: `mcp_<server>_<tool>`. None of them is in `taken`.
+
+    Providers accept letters, digits, `_` and `-`, at most 64. Names that would collide get a hash of the original.
+    A name depends on the tools of the configured servers only, so it is the same after each start.
+    """
+    wanted = {tool: f"mcp_{server}_{tool}" for tool in tools}
+    clean = {tool: _INVALID.sub("_", name) for tool, name in wanted.items()}
+    short = Counter(name[:_MAX_NAME_CHARS] for name in clean.values())
+    names = {}
+    for tool, name in clean.items():
+        exact = name == wanted[tool] and len(name) <= _MAX_NAME_CHARS
+        alone = len(name) <= _MAX_NAME_CHARS and short[name] == 1
+        names[tool] = name if (exact or alone) and name not in taken else _with_hash(name, wanted[tool])
+    return names
+
+
+def _with_hash(name: str, original: str) -> str:
+    digest = hashlib.sha256(original.encode(errors="surrogatepass")).hexdigest()[:_HASH_CHARS]
+    return f"{name[: _MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

@@ -1,10 +1,11 @@
-"""The life of one server: asleep until it is needed, connected while it is used, and reached anew after it was lost.
+"""One server: idle until it is needed, connected while it is used, and reconnected after the connection was lost.
 
-Nothing runs beside the calls: a server that failed is tried again when somebody next wants something of it, not before
-a pause that grows with each failure. One that hangs, dies or lies costs nothing but its own calls.
+Nothing runs in the background: a failed server is tried again by the next call, after a pause that grows with each
+failure. A server that hangs, dies or lies affects only its own calls.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import re
@@ -16,16 +17,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nanobot.agent.tools.mcp.link import Link
-from nanobot.agent.tools.mcp.listing import Listing, ListingFile, listing_of
-from nanobot.agent.tools.mcp.names import offered_names
-from nanobot.agent.tools.mcp.program import Spoken, program_of, server_environment
+from nanobot.agent.tools.mcp.connection import McpConnection
+from nanobot.agent.tools.mcp.listing import Listing, ListingFile, fetch_listing, tool_names
+from nanobot.agent.tools.mcp.process import ServerDiagnostics, resolve_program, server_environment
 from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
-from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
+from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.agent.tools.mcp.stdio import stdio_streams
 from nanobot.errors import NanobotError
-from nanobot.security.network import NoSuchHostError
+from nanobot.net.egress import NoSuchHostError
 from nanobot.utils.clock import Clock
+from nanobot.utils.files import make_private_folder
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -37,32 +38,32 @@ logger = logging.getLogger(__name__)
 
 RESOURCES, PROMPTS = "resources", "prompts"
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-_ERRORS = 400
-"""From here on a status of HTTP is one."""
-_WORTH_WAITING_S = 3.0
-_QUICK_S = 1.0
-"""So long a turn waits for tools that have changed, and nobody minds."""
-_TO_KNOW_WHY_S = 0.5
-"""Why a connection ended is known a moment later than that it did."""
+MAX_PAUSE_S = 60.0
+_MIN_ERROR_STATUS = 400
+"""The lowest HTTP status that is an error."""
+_MAX_WAIT_S = 3.0
+_QUICK_LISTING_S = 1.0
+"""A turn may wait this long for changed tools without anybody noticing."""
+_CAUSE_WAIT_S = 0.5
+"""The cause of a disconnect is known a moment after the disconnect itself."""
+_RETIRED_IDLE_S = 30.0
+"""A server that was removed from the config is stopped after this time without a call."""
 _UNSAFE_IN_FILES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
-class McpPatience:
-    """How long is waited for what."""
+class McpTimeouts:
+    """Timeouts of servers."""
 
     to_connect_s: float = 60.0
-    """For a server to start and to shake hands; a first `npx` has to download it."""
+    """For a server to start and complete the handshake; a first `npx` has to download it."""
     first_listing_s: float = 3.0
-    """How long the first turn waits for servers nobody has met yet."""
+    """How long the first turn waits for servers whose tools are not known yet."""
     idle_s: float = 600.0
-    """After so long without a call a program is let go; the next call starts it again."""
+    """A program is stopped after this time without a call; the next call starts it again."""
 
 
 class Phase(StrEnum):
-    """How a server is."""
-
     IDLE = "idle"
     STARTING = "starting"
     READY = "ready"
@@ -71,8 +72,6 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """How it is, for a person."""
-
     phase: Phase
     reason: str = ""
     """Why it failed last."""
@@ -84,53 +83,58 @@ class ServerFailedError(NanobotError):
 
 
 class OutcomeUnknownError(ServerFailedError):
-    """The connection was lost while the server was at it."""
+    """The connection was lost during the request."""
 
 
 class McpServer:
-    """One server, shared by everybody of this process."""
+    """One server, shared by the whole process."""
 
     def __init__(
         self,
         settings: ServerSettings,
         *,
         memory: Path,
-        workspace: Path,
         clock: Clock,
-        patience: McpPatience | None = None,
+        timeouts: McpTimeouts | None = None,
         client: OpenClient = open_client,
     ) -> None:
-        """`memory` is the folder in which listings are remembered."""
+        """`memory` is the folder in which listings are stored, and the working directory of the server's program.
+
+        Never start a program in the workspace: Python, Node and npx load modules and settings from their working
+        directory, and untrusted content can make the agent write files into the workspace.
+        """
         self.settings = settings
         self.listing: Listing | None = None
-        """What it offers, as far as is known: from now, or from the last time."""
+        """What the server offers, now or when it was last connected; None if unknown."""
         self.is_slow = False
-        """Whether it kept somebody waiting a while ago, and in vain."""
-        file = memory / f"{_UNSAFE_IN_FILES.sub('_', settings.name)[:80]}-{settings.fingerprint}.json"
-        self._file = ListingFile(file, settings.fingerprint)
-        self._workspace = workspace
+        """Whether a turn recently waited for it in vain."""
+        stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
+        self._file = ListingFile(memory / f"{stem}-{settings.fingerprint}.json", settings.fingerprint)
+        name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
+        self._folder = Path(settings.cwd) if settings.cwd else memory / f"{stem}-{name_hash}"
         self._clock = clock
-        self._patience = patience or McpPatience()
+        self._timeouts = timeouts or McpTimeouts()
         self._client = client
-        self._link: Link | None = None
+        self._connection: McpConnection | None = None
         self._status = 0
-        """How an address answered what it was last asked, as HTTP says it."""
-        self._opening: asyncio.Task[Link] | None = None
-        self._spoken = Spoken()
+        """The last HTTP status of a server with a URL."""
+        self._opening: asyncio.Task[McpConnection] | None = None
+        self._diagnostics = ServerDiagnostics()
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
         self._changed = False
-        self._fresh_pause_s = 0.0
-        self._next_freshening = 0.0
+        self._relist_pause_s = 0.0
+        self._next_relist = 0.0
         self._busy = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._retired = False
 
     @property
     def state(self) -> ServerState:
-        """How it is now."""
-        if self._link is not None and not self._link.gone.is_set():
+        """The present state."""
+        if self._connection is not None and not self._connection.closed.is_set():
             return ServerState(Phase.READY)
         if self._opening is not None:
             return ServerState(Phase.STARTING, self._reason)
@@ -139,159 +143,165 @@ class McpServer:
         return ServerState(Phase.IDLE)
 
     def offered(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
-        """What it has and its owner wants, by its own name, and the name it goes by here; none of these is taken.
+        """Return the offered name of each enabled tool, by the server's own name; none is in `taken`.
 
-        Its resources and its prompts, where it has some, are a tool each. Nothing of a stranger.
+        Resources and prompts are one tool each, if the server has any. Empty if its tools are not known yet.
         """
         return {tool: name for tool, name in self._names(taken).items() if self.settings.offers(tool, name)}
 
     def _names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
-        """All that it has, wanted or not, and the name that each would go by."""
+        """Return the same for all tools, enabled or not."""
         if self.listing is None:
             return {}
         own = dict.fromkeys(tool.name for tool in self.listing.tools)
         own |= {RESOURCES: None} if self.listing.resources else {}
         own |= {PROMPTS: None} if self.listing.prompts else {}
-        return offered_names(self.settings.name, own, taken)
+        return tool_names(self.settings.name, own, taken)
 
     @property
     def left_out(self) -> int:
-        """How many of its tools are left out: too many, or too large."""
+        """Number of tools that are left out: too many, or too large."""
         return self.listing.left_out if self.listing is not None else 0
 
     def unknown_tools(self) -> list[str]:
-        """Names in `enabledTools` that it has nothing for: a slip, or a tool of an older version of it."""
+        """Return names in `enabledTools` without a tool: typos, or tools of an older version."""
         known = {"*", *(name for pair in self._names().items() for name in pair)}
         return sorted(self.settings.enabled_tools - known) if self.listing is not None else []
 
     async def recall(self) -> None:
-        """Take up what is remembered of it. Never raises."""
+        """Load the stored listing. Never raises."""
         self.listing = await asyncio.to_thread(self._file.load)
         if self.listing is None:
             self.is_slow = await asyncio.to_thread(self._file.was_slow, self._clock.now())
 
     async def note_slowness(self) -> None:
-        """It kept a turn waiting: for a while nobody waits for it again, another process neither. Never raises."""
+        """Record that a turn waited in vain: for a while none waits for it again, in any process. Never raises."""
         self.is_slow = True
         await asyncio.to_thread(self._file.note_slowness)
 
-    def start(self) -> asyncio.Task[Link] | None:
-        """Begin to connect, unless it is or is about to be, or failed a moment ago. The task may fail; nobody has to
-        wait for it."""
+    def start(self) -> asyncio.Task[McpConnection] | None:
+        """Start connecting, unless connected or failed a moment ago. The task may fail; nobody has to await it."""
         if self._closed or self.state.phase is Phase.READY:
             return None
         if self._opening is None:
             if self._clock.monotonic() < self._next_try:
                 return None
             self._opening = asyncio.create_task(self._open(), name=f"mcp {self.settings.name}")
-            self._opening.add_done_callback(self._opened)
+            self._opening.add_done_callback(self._on_open_done)
         return self._opening
 
     async def connect(self) -> None:
-        """Be connected. Raises ServerFailedError with the reason and what to do."""
-        await self._linked()
+        """Wait until connected. Raises ServerFailedError with the reason and what to do."""
+        await self._ensure_connected()
 
-    async def freshen(self) -> None:
-        """Ask for its tools again, if it said that they have changed. Never raises, and does not wait long.
+    async def relist(self) -> None:
+        """List the tools again, if the server reported a change. Never raises, and does not wait long.
 
-        One that cries wolf, or keeps the turn waiting, is believed again after a pause that doubles up to a minute.
+        After a report without a change, or a slow listing, reports are ignored for a pause that doubles up to a minute.
         """
-        link, known, began = self._link, self.listing, self._clock.monotonic()
-        if not self._changed or link is None or link.gone.is_set() or began < self._next_freshening:
+        connection, previous, started = self._connection, self.listing, self._clock.monotonic()
+        if not self._changed or connection is None or connection.closed.is_set() or started < self._next_relist:
             return
         self._changed = False
         try:
-            async with asyncio.timeout(self._patience.first_listing_s):
-                await self._list(link)
-        except Exception as error:  # the wall of a connection
+            async with asyncio.timeout(self._timeouts.first_listing_s):
+                await self._list(connection)
+        except Exception as error:  # isolate servers
             self._changed = True
-            why = str(error) or type(error).__name__
-            logger.warning("The MCP server %s did not tell its changed tools: %s", self.settings.name, why)
-        ended = self._clock.monotonic()
-        is_worth_it = self.listing is not known and ended - began < _QUICK_S
-        self._fresh_pause_s = 0.0 if is_worth_it else _next_pause(self._fresh_pause_s)
-        self._next_freshening = ended + self._fresh_pause_s
+            reason = str(error) or type(error).__name__
+            logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
+        finished = self._clock.monotonic()
+        is_worth_it = self.listing is not previous and finished - started < _QUICK_LISTING_S
+        self._relist_pause_s = 0.0 if is_worth_it else _next_pause(self._relist_pause_s)
+        self._next_relist = finished + self._relist_pause_s
 
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
-        """Ask the server. What was lost before the server had it, or may be done twice, is asked once more.
+        """Send a request. One that was lost before it reached the server, or is repeatable, is sent once more.
 
-        Raises ServerFailedError where the server cannot be had, OutcomeUnknownError where it was lost on the way, and
-        else what `request` does: MCPError is what the server itself answered.
+        Raises ServerFailedError if the server is not available, OutcomeUnknownError if the connection was lost during
+        the request, and otherwise what `request` raises: MCPError is the server's own answer.
         """
         self._busy += 1
         try:
             return await self._ask(request, repeatable=repeatable)
         finally:
             self._busy -= 1
-            self._rest()
+            self._schedule_stop()
+
+    def retire(self) -> None:
+        """The config has it no more: stop it after a moment without a call. A running turn may still use it."""
+        self._retired = True
+        self._schedule_stop()
 
     async def close(self) -> None:
-        """End it, if it runs. Never raises, and does not wait long."""
+        """Stop the server, if it runs. Never raises, and does not wait long."""
         self._closed = True
-        if self._idle is not None:
-            self._idle.cancel()
-        opening, link = self._opening, self._link
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        opening, connection = self._opening, self._connection
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        if link is not None:
-            await link.close()
+        if connection is not None:
+            await connection.close()
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool) -> T:
         for last in (False, True):
-            link = await self._linked()
+            connection = await self._ensure_connected()
             try:
-                return await request(link.client)
+                return await request(connection.client)
             except Exception as error:
-                lost = await self._lost(link, error)
-                if lost is None:
+                loss = await self._check_lost(connection, error)
+                if loss is None:
                     raise
-                if last or not (repeatable or lost.not_done):
-                    if lost.not_done:
-                        raise ServerFailedError(self._sentence(lost.reason)) from error
+                if last or not (repeatable or loss.not_done):
+                    if loss.not_done:
+                        raise ServerFailedError(self._describe_unreachable(loss.reason)) from error
                     raise OutcomeUnknownError(
                         f"The connection to the MCP server {self.settings.name} was lost during the call "
-                        f"({lost.reason}). It may or may not have been done: look before you call again."
+                        f"({loss.reason}). It may or may not have been done: check before you call again."
                     ) from error
-                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, lost.reason)
+                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, loss.reason)
         raise AssertionError("the second try returns or raises")
 
-    async def _lost(self, link: Link, error: Exception) -> "_Loss | None":
-        """Whether the connection is over, and what that says about the request; the link is let go then."""
+    async def _check_lost(self, connection: McpConnection, error: Exception) -> "_ConnectionLost | None":
+        """Return what a lost connection means for the request; None if the connection is fine. Closes a lost one."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import CONNECTION_CLOSED
 
         closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-        if not (closed or link.refused or link.gone.is_set()):
+        if not (closed or connection.session_lost or connection.closed.is_set()):
             return None
-        if not link.refused:
+        if not connection.session_lost:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TO_KNOW_WHY_S):
-                    await link.gone.wait()
-        if self._link is link:
-            self._link = None
-        await link.close()
-        if link.refused:
-            return _Loss("it forgot our session", not_done=True)
-        return _Loss(await self._because(link.cause or error), not_done=_was_never_sent(link.cause))
+                async with asyncio.timeout(_CAUSE_WAIT_S):
+                    await connection.closed.wait()
+        if self._connection is connection:
+            self._connection = None
+        await connection.close()
+        if connection.session_lost:
+            return _ConnectionLost("it lost our session", not_done=True)
+        reason = await self._describe_failure(connection.cause or error)
+        return _ConnectionLost(reason, not_done=_was_never_sent(connection.cause))
 
     # -- connecting ------------------------------------------------------------------------------------------------
 
-    async def _linked(self) -> Link:
+    async def _ensure_connected(self) -> McpConnection:
         if self._closed:
-            raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is about to end.")
-        if self._link is not None and not self._link.gone.is_set():
-            return self._link
+            raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
+        if self._connection is not None and not self._connection.closed.is_set():
+            return self._connection
         pause = self._next_try - self._clock.monotonic()
         if self._opening is None and pause > 0:
-            if pause > _WORTH_WAITING_S:
-                raise ServerFailedError(f"{self._sentence(self._reason)} It is tried again in {pause:.0f} s.")
+            if pause > _MAX_WAIT_S:
+                reason = self._describe_unreachable(self._reason)
+                raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
             await asyncio.sleep(pause)
         opening = self.start()
         if opening is None:
-            return await self._linked()
+            return await self._ensure_connected()
         try:
             return await asyncio.shield(opening)
         except ServerFailedError:
@@ -301,108 +311,122 @@ class McpServer:
                 raise
             raise ServerFailedError(f"The MCP server {self.settings.name} is closed.") from None
 
-    async def _open(self) -> Link:
-        old = self.listing is not None and self.listing.old
-        self._spoken, self._status = Spoken(), 0
-        link = Link(self._streams, self._note_change, old=old)
+    async def _open(self) -> McpConnection:
+        use_legacy = self.listing is not None and self.listing.old
+        self._diagnostics, self._status = ServerDiagnostics(), 0
+        connection = McpConnection(self._streams, self._on_tools_changed, use_legacy=use_legacy)
         try:
-            async with asyncio.timeout(self._patience.to_connect_s):
+            async with asyncio.timeout(self._timeouts.to_connect_s):
                 await self._check()
-                await link.open()
-                await self._list(link)
-        except Exception as error:  # the wall of a connection
-            await link.close()
+                await connection.open()
+                await self._list(connection)
+        except Exception as error:  # isolate servers
+            await connection.close()
             self._pause_s = _next_pause(self._pause_s)
             self._next_try = self._clock.monotonic() + self._pause_s
-            if old and self.listing is not None:
-                self.listing = None  # maybe it is newer now: then another handshake is right
+            if use_legacy and self.listing is not None:
+                self.listing = None  # it may have been upgraded: try the newest handshake next
             first = not self._reason
-            self._reason = await self._because(link.cause or error)
+            self._reason = await self._describe_failure(connection.cause or error)
             log = logger.warning if first else logger.info
             log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
-            raise ServerFailedError(self._sentence(self._reason)) from error
+            raise ServerFailedError(self._describe_unreachable(self._reason)) from error
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
         if self._reason:
             logger.info("The MCP server %s is back.", self.settings.name)
         self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
-        self._link = link
-        self._rest()
-        return link
+        self._connection = connection
+        self._schedule_stop()
+        return connection
 
-    def _opened(self, opening: "asyncio.Task[Link]") -> None:
+    def _on_open_done(self, opening: "asyncio.Task[McpConnection]") -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # whoever waits for it is told; it is no surprise for the others
+            opening.exception()  # those who wait for the task get it; mark it as retrieved
 
     async def _check(self) -> None:
-        """What can be known before anything is imported or started. Raises NanobotError."""
+        """Check what can be known before anything is imported or started. Raises NanobotError."""
         if self.settings.wire is None:
             raise ServerFailedError(
                 f"tools.mcpServers.{self.settings.name} names neither a command nor a url that fits its type."
             )
-        if self.settings.wire is Wire.STDIO:
-            await program_of(self.settings, server_environment(os.environ, self.settings))
+        if self.settings.wire is Transport.STDIO:
+            await resolve_program(self.settings, server_environment(os.environ, self.settings), self._folder)
+            await asyncio.to_thread(self._make_folder)
 
-    def _streams(self, link: Link) -> AbstractAsyncContextManager["TransportStreams"]:
-        if self.settings.wire is Wire.STDIO:
-            return stdio_streams(self.settings, self._workspace, self._spoken, link.hung_up)
-        return remote_streams(self.settings, self._client, link.hung_up, link.forgotten, self._answered)
+    def _make_folder(self) -> None:
+        if not self.settings.cwd:
+            make_private_folder(self._folder)
+        elif not (self._folder.is_absolute() and self._folder.is_dir()):
+            raise ServerFailedError(
+                f"tools.mcpServers.{self.settings.name}.cwd is {self.settings.cwd!r}, which is not a folder. Give the "
+                "full path of an existing folder, or remove the setting."
+            )
 
-    async def _list(self, link: Link) -> None:
+    def _streams(self, connection: McpConnection) -> AbstractAsyncContextManager["TransportStreams"]:
+        if self.settings.wire is Transport.STDIO:
+            return stdio_streams(self.settings, self._folder, self._diagnostics, connection.on_disconnect)
+        return remote_streams(
+            self.settings, self._client, connection.on_disconnect, connection.on_session_lost, self._set_status
+        )
+
+    async def _list(self, connection: McpConnection) -> None:
         self._changed = False
-        listing = await listing_of(link.client)
+        listing = await fetch_listing(connection.client)
         if listing != self.listing:
             self.listing = listing
             await asyncio.to_thread(self._file.save, listing)
 
-    def _answered(self, status: int) -> None:
+    def _set_status(self, status: int) -> None:
         self._status = status
 
-    def _note_change(self) -> None:
+    def _on_tools_changed(self) -> None:
         self._changed = True
 
-    def _rest(self) -> None:
-        """A program nobody has asked for a while is let go."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        if not self._busy and self.settings.wire is Wire.STDIO and not self._closed:
-            self._idle = asyncio.get_running_loop().call_later(self._patience.idle_s, self._fall_asleep)
+    def _schedule_stop(self) -> None:
+        """Stop a program that was not used for a while."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        may_stop = self.settings.wire is Transport.STDIO or self._retired
+        if may_stop and not self._busy and not self._closed:
+            idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
+            self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._stop_idle)
 
-    def _fall_asleep(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.leave()
+    def _stop_idle(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close_soon()
 
-    # -- words -----------------------------------------------------------------------------------------------------
+    # -- texts -----------------------------------------------------------------------------------------------------
 
-    async def _because(self, error: Exception) -> str:
-        """Why, for whoever has to mend it: what went wrong, and what the server itself said."""
-        said = str(error) or type(error).__name__
+    async def _describe_failure(self, error: Exception) -> str:
+        """Explain the failure: what went wrong, and what the server itself reported."""
+        text = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
-            said = f"it did not answer in time ({self._patience.to_connect_s:g} s)"
+            text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
-            said = f"nothing answers at {self.settings.place}"
-        elif self._link is None and self._status >= _ERRORS:  # the SDK says of each of them the same
-            said = f"{self.settings.place} answers {self._status}; look at the url and the headers"
-        spoken = await self._spoken.last_words() if self.settings.wire is Wire.STDIO else ""
-        return "; ".join(part for part in (said, spoken) if part)[:1000]
+            text = f"nothing answers at {self.settings.place}"
+        elif self._connection is None and self._status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
+            text = f"{self.settings.place} answers {self._status}; look at the url and the headers"
+        reported = await self._diagnostics.wait_for_report() if self.settings.wire is Transport.STDIO else ""
+        return "; ".join(part for part in (text, reported) if part)[:1000]
 
-    def _sentence(self, reason: str) -> str:
+    def _describe_unreachable(self, reason: str) -> str:
         return f"The MCP server {self.settings.name} cannot be reached: {reason.rstrip('.')}."
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class _ConnectionLost:
     reason: str
     not_done: bool
-    """Whether the server certainly never began."""
+    """Whether the server certainly did not begin."""
 
 
 def _next_pause(pause_s: float) -> float:
-    return min(max(pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+    return min(max(pause_s * 2, FIRST_PAUSE_S), MAX_PAUSE_S)
 
 
 def _was_never_sent(cause: Exception | None) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of a server before anybody has talked to it."""
+"""The settings of a server, and what follows from them alone."""
 
 import hashlib
 import json
@@ -8,9 +8,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 
-class Wire(StrEnum):
-    """How a server is reached."""
-
+class Transport(StrEnum):
     STDIO = "stdio"
     SSE = "sse"
     HTTP = "streamableHttp"
@@ -18,43 +16,52 @@ class Wire(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One server, as its owner set it up."""
-
     name: str
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    """Absolute path of the working directory of the program; empty: a folder of its own in the state folder."""
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    type: Wire | None = None
-    """None where command or URL decide."""
+    type: Transport | None = None
+    """None: determined by command or URL."""
     tool_timeout_s: float = 30.0
     enabled_tools: frozenset[str] = frozenset({"*"})
 
     @property
-    def wire(self) -> Wire | None:
-        """How it is reached; None where there is neither a command nor a URL for it."""
-        if self.type is Wire.STDIO or (self.type is None and self.command):
-            return Wire.STDIO if self.command else None
+    def wire(self) -> Transport | None:
+        """The transport; None if there is no command or URL for it."""
+        if self.type is Transport.STDIO or (self.type is None and self.command):
+            return Transport.STDIO if self.command else None
         if not self.url:
             return None
-        by_path = Wire.SSE if urlsplit(self.url).path.rstrip("/").endswith("/sse") else Wire.HTTP
+        by_path = Transport.SSE if urlsplit(self.url).path.rstrip("/").endswith("/sse") else Transport.HTTP
         return self.type or by_path
 
     @property
     def place(self) -> str:
-        """Where it is, for a person to read: without what may be secret."""
-        if self.wire is Wire.STDIO:
+        """The command line or URL, for a person to read: without possible secrets."""
+        if self.wire is Transport.STDIO:
             return " ".join((self.command, *self.args))
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what decides which tools it has. No secret can be read from it."""
-        of = [self.command, *self.args, "\0", self.url, *sorted(self.env), *sorted(self.headers), str(self.wire)]
-        return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
+        """Changes with everything that determines which tools the server has. Reveals no secret."""
+        parts = [
+            self.command,
+            *self.args,
+            "\0",
+            self.cwd,
+            self.url,
+            *sorted(self.env),
+            *sorted(self.headers),
+            str(self.wire),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def offers(self, tool: str, offered_as: str) -> bool:
-        """Whether its owner lets the agent have this tool, under its own name or the one it is offered as."""
+        """Return whether the config enables this tool, by its own name or the offered one."""
         return not self.enabled_tools.isdisjoint({"*", tool, offered_as})

@@ -1,4 +1,3 @@
-"""The web: pages fetched and read, and searched for. All of it over the checked transport, all of it other people's.
-
-Read policy, fetch, pages, bodies; then search, engines.
+"""The web tools: `web_fetch` reads pages, `web_search` asks a search engine. All requests go through the egress policy,
+and all content is untrusted.
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
-from nanobot.agent.tools.mcp.server import McpPatience
+from nanobot.agent.tools.mcp.server import McpTimeouts
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.registry import ToolRegistry
@@ -41,7 +41,7 @@ class Bench:
         return await self.registry.call(name, arguments, self._ctx)
 
 
-PATIENT = McpPatience(first_listing_s=20)
+LONG_TIMEOUTS = McpTimeouts(first_listing_s=20)
 """For a machine with much to do: importing the SDK takes a while there."""
 
 OpenBench = Callable[..., Awaitable[Bench]]
@@ -52,9 +52,13 @@ async def bench(workspace: Path, tmp_path: Path, ctx: ToolContext) -> AsyncItera
     """Open a bench of these servers; their first turn has begun."""
     opened: list[Bench] = []
 
-    async def open_it(*settings: ServerSettings, patience: McpPatience | None = None) -> Bench:
+    async def open_it(*settings: ServerSettings, timeouts: McpTimeouts | None = None) -> Bench:
         servers = McpServers(
-            settings, memory=tmp_path / "mcp", workspace=workspace, clock=SystemClock(), patience=patience or PATIENT
+            settings,
+            memory=tmp_path / "mcp",
+            workspace=workspace,
+            clock=SystemClock(),
+            timeouts=timeouts or LONG_TIMEOUTS,
         )
         opened.append(Bench(servers, ctx))
         await opened[-1].refresh()

@@ -5,11 +5,11 @@ import json
 import pytest
 from mcp.types import JSONRPCResponse
 
-from nanobot.agent.tools.mcp.incoming import LONGEST_LIST, parsed
+from nanobot.agent.tools.mcp.server_output import MAX_LIST_ITEMS, parse_line
 
 
 def result_in(line: bytes) -> dict[str, object]:
-    message = parsed(line)
+    message = parse_line(line)
     assert message is not None
     assert isinstance(message.message, JSONRPCResponse)
     return message.message.result
@@ -27,11 +27,11 @@ def test_what_python_and_javascript_write_and_json_does_not_know_is_read():
     "line", [b"Loading... 42%", b"[1]", b'{"a":' * 20_000, b"NaN", b"\xff\xfe", b'{"result": NaN}']
 )
 def test_what_is_no_message_is_none(line: bytes):
-    assert parsed(line) is None
+    assert parse_line(line) is None
 
 
 def test_of_an_endless_list_the_rest_is_left_away():
-    blocks = [{"type": "text", "text": "b"}] * (LONGEST_LIST + 1)
+    blocks = [{"type": "text", "text": "b"}] * (MAX_LIST_ITEMS + 1)
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"content": blocks, "more": 1}}).encode()
 
     assert result_in(line) == {"content": blocks[:-1], "more": 1}

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from nanobot.agent.tools.mcp.server import Phase
-from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
+from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.messages.types import ToolFailure
-from nanobot.security.vault import holding
+from nanobot.security.redaction import secrets_scope
+from nanobot.testing.model_server import FakeModels
 from tests.agent.tools.mcp.conftest import OpenBench
 from tests.agent.tools.mcp.remote_server import remote_server
-from tests.fake_models import FakeModels
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
@@ -97,18 +97,18 @@ async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench:
 @pytest.mark.parametrize(
     ("settings", "wire"),
     [
-        (ServerSettings("x", command="npx"), Wire.STDIO),
-        (ServerSettings("x", command="npx", url="http://a/mcp"), Wire.STDIO),
-        (ServerSettings("x", url="http://a/mcp"), Wire.HTTP),
-        (ServerSettings("x", url="http://a/sse"), Wire.SSE),
-        (ServerSettings("x", url="http://a/sse/"), Wire.SSE),
-        (ServerSettings("x", url="http://a/sse", type=Wire.HTTP), Wire.HTTP),
-        (ServerSettings("x", command="npx", url="http://a/mcp", type=Wire.HTTP), Wire.HTTP),
-        (ServerSettings("x", url="http://a/mcp", type=Wire.STDIO), None),
+        (ServerSettings("x", command="npx"), Transport.STDIO),
+        (ServerSettings("x", command="npx", url="http://a/mcp"), Transport.STDIO),
+        (ServerSettings("x", url="http://a/mcp"), Transport.HTTP),
+        (ServerSettings("x", url="http://a/sse"), Transport.SSE),
+        (ServerSettings("x", url="http://a/sse/"), Transport.SSE),
+        (ServerSettings("x", url="http://a/sse", type=Transport.HTTP), Transport.HTTP),
+        (ServerSettings("x", command="npx", url="http://a/mcp", type=Transport.HTTP), Transport.HTTP),
+        (ServerSettings("x", url="http://a/mcp", type=Transport.STDIO), None),
         (ServerSettings("x"), None),
     ],
 )
-def test_the_wire_is_what_the_config_says_or_what_fits(settings: ServerSettings, wire: Wire | None):
+def test_the_wire_is_what_the_config_says_or_what_fits(settings: ServerSettings, wire: Transport | None):
     assert settings.wire is wire
 
 
@@ -121,9 +121,9 @@ def test_a_place_is_shown_without_what_may_be_secret():
 async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):
     async with remote_server() as server:
         far = await bench(ServerSettings("far", url=server.url))
-        with holding(lambda: {"a-key-of-ours-4711": "providers.openai.api_key"}):
+        with secrets_scope(lambda: {"a-key-of-ours-4711": "providers.openai.api_key"}):
             result = await far.call("mcp_far_act", note={"deep": ["a-key-of-ours-4711"[::-1]]})
 
     assert result.failure is ToolFailure.NOT_RUN
-    assert "holds the secret providers.openai.api_key" in str(result.content)
+    assert "hold the secret providers.openai.api_key" in str(result.content)
     assert server.calls == 0

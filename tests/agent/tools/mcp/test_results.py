@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.mcp.results import Received
+from nanobot.agent.tools.mcp.results import ReceivedFiles
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -14,7 +14,7 @@ async def test_what_a_server_sends_does_not_follow_a_link_out(tmp_path: Path):
     (tmp_path / "workspace/.nanobot").mkdir(parents=True)
     (tmp_path / "workspace/.nanobot/received").symlink_to(tmp_path / "elsewhere")
 
-    kept = await Received(tmp_path / "workspace").keep("AAAA", "image/png")
+    kept = await ReceivedFiles(tmp_path / "workspace").save("AAAA", "image/png")
 
     assert kept is None
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from nanobot.agent.tools.mcp.schema import DEEPEST, LONGEST_SHOWN, normalised
+from nanobot.agent.tools.mcp.schema import MAX_DEPTH, MAX_SHOWN_CHARS, normalize_schema
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ DEFS = {
 def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
     whole = {**object_of(x=part), "$defs": DEFS, "required": ["x"]}
 
-    assert normalised(whole).shown == {
+    assert normalize_schema(whole).shown == {
         "type": "object",
         "properties": {"x": shown or ANYTHING},
         "required": ["x"],
@@ -114,7 +114,7 @@ def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
 def test_at_the_top_the_branches_of_a_union_are_put_together():
     schema = {"anyOf": [{**object_of(id={"type": "integer"}), "required": ["id"]}, object_of(name={"type": "string"})]}
 
-    found = normalised(schema)
+    found = normalize_schema(schema)
 
     assert found.shown == object_of(id={"type": "integer"}, name={"type": "string"})
     assert not Draft202012Validator(found.checked).is_valid({"id": "x", "name": 1})
@@ -124,19 +124,19 @@ def test_names_that_a_provider_refuses_are_shown_as_others_and_given_back():
     inner = {"type": "array", "items": object_of(**{"größe in cm": {"type": "number"}})}
     schema = {**object_of(**{"$filter": {"type": "string"}, "x" * 80: inner}), "required": ["$filter"]}
 
-    found = normalised(schema)
+    found = normalize_schema(schema)
     first, second = found.shown["properties"]
     (third,) = found.shown["properties"][second]["items"]["properties"]
 
     assert _problems(found.shown) == []
     assert found.shown["required"] == [first]
     given = {first: "a", second: [{third: 5}], "more": 1}
-    assert found.restored(given) == {"$filter": "a", "x" * 80: [{"größe in cm": 5}], "more": 1}
+    assert found.restore(given) == {"$filter": "a", "x" * 80: [{"größe in cm": 5}], "more": 1}
 
 
 @pytest.mark.parametrize("schema", [None, [], 7, "x", {}, {"type": "string"}, {"type": 7}, {"properties": [1]}])
 def test_what_is_no_schema_of_an_object_takes_any_names(schema: Any):
-    assert normalised(schema).shown == {"type": "object", "properties": {}}
+    assert normalize_schema(schema).shown == {"type": "object", "properties": {}}
 
 
 def hostile() -> dict[str, Any]:
@@ -156,11 +156,11 @@ def hostile() -> dict[str, Any]:
 def test_a_hostile_schema_costs_little_and_is_small():
     begun = time.perf_counter()
 
-    found = normalised(hostile())
+    found = normalize_schema(hostile())
     ok = Draft202012Validator(found.checked).is_valid({"bomb": {"x": 1}, "loop": [{}], "deep": {"x": {"x": 1}}})
 
     assert time.perf_counter() - begun < 3
-    assert len(json.dumps(found.shown)) <= LONGEST_SHOWN
+    assert len(json.dumps(found.shown)) <= MAX_SHOWN_CHARS
     assert ok is False or ok is True
 
 
@@ -217,7 +217,7 @@ def _problems(schema: Any, depth: int = 0) -> list[str]:
         found.append("an array of nobody knows what")
     if not set(schema.get("required", [])) <= set(schema.get("properties", {})):
         found.append("something is required that is not there")
-    if depth > 2 * DEEPEST:
+    if depth > 2 * MAX_DEPTH:
         found.append("too deep")
     below = [*schema.get("properties", {}).values(), *schema.get("anyOf", [])]
     below += [schema["items"]] if "items" in schema else []
@@ -229,7 +229,7 @@ def _problems(schema: Any, depth: int = 0) -> list[str]:
 def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: Any, two: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
 
-    assert _problems(normalised(whole).shown) == []
+    assert _problems(normalize_schema(whole).shown) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -242,7 +242,7 @@ def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: A
         return
 
     if allowed:
-        assert Draft202012Validator(normalised(whole).checked).is_valid(value)
+        assert Draft202012Validator(normalize_schema(whole).checked).is_valid(value)
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: A
 def test_what_is_wrong_is_still_found(value: Any, fits: bool):
     whole = {**object_of(x={"$ref": "#/$defs/Place"}), "$defs": DEFS, "required": ["x"]}
 
-    assert Draft202012Validator(normalised(whole).checked).is_valid(value) is fits
+    assert Draft202012Validator(normalize_schema(whole).checked).is_valid(value) is fits

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
-from nanobot.agent.tools.mcp.shelf import HEAVY_TOKENS, is_heavy, shelved
+from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, hide_heavy_tools, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import integer, takes
 from tests.agent.tools.mcp.conftest import OpenBench, child
@@ -30,7 +30,7 @@ def registry() -> ToolRegistry:
         *(Lamp(f"mcp_office_thing_{number}", "Something else.") for number in range(50)),
     ]
     made = ToolRegistry()
-    for tool in shelved(lamps, {"home": 2, "office": 50}):
+    for tool in hide_heavy_tools(lamps, {"home": 2, "office": 50}):
         made.register(tool)
     return made
 
@@ -71,10 +71,10 @@ async def test_a_wrong_call_says_what_would_be_right(
 
 
 async def test_a_call_reaches_for_what_the_called_tool_reaches_for(registry: ToolRegistry, ctx: ToolContext):
-    reaches = await registry.reaches("mcp_call", {"name": "mcp_home_open_door", "arguments": {"level": 1}}, ctx)
+    reaches = await registry.required_access("mcp_call", {"name": "mcp_home_open_door", "arguments": {"level": 1}}, ctx)
 
     assert [reach.rule for reach in reaches] == ["tool:mcp_home_open_door"]
-    assert await registry.reaches("mcp_call", {"name": "none"}, ctx) == ()
+    assert await registry.required_access("mcp_call", {"name": "none"}, ctx) == ()
 
 
 async def test_a_server_with_too_much_to_say_is_put_on_the_shelf(bench: OpenBench, ctx: ToolContext):

@@ -6,11 +6,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nanobot.agent.tools.base import Effect, ToolContext
-from nanobot.agent.tools.mcp.server import McpPatience, Phase
+from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.registry import ToolRegistry
@@ -58,7 +59,7 @@ async def test_known_tools_are_offered_at_once_and_the_first_call_starts_the_ser
 async def test_what_is_remembered_is_ours_alone_to_read_and_holds_no_secret(bench: OpenBench, tmp_path: Path):
     await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))
 
-    (file,) = (tmp_path / "mcp").iterdir()
+    (file,) = (tmp_path / "mcp").glob("*.json")
 
     assert file.stat().st_mode & 0o777 == 0o600
     assert "geheim" not in file.read_text(encoding="utf-8")
@@ -67,7 +68,7 @@ async def test_what_is_remembered_is_ours_alone_to_read_and_holds_no_secret(benc
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"fingerprint": 1}', '{"tools": [1]}', "\0"])
 async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Path, damage: str):
     await bench(child("lamp"))
-    (file,) = (tmp_path / "mcp").iterdir()
+    (file,) = (tmp_path / "mcp").glob("*.json")
     file.write_text(damage, encoding="utf-8")
 
     again = await bench(child("lamp"))
@@ -85,7 +86,7 @@ async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
 
 async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_others(bench: OpenBench):
     await bench(child("lamp"))
-    patience = McpPatience(first_listing_s=1)
+    timeouts = McpTimeouts(first_listing_s=1)
     begun = time.perf_counter()
     all_of_them = await bench(
         child("hung", "hangs"),
@@ -93,7 +94,7 @@ async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_othe
         ServerSettings("missing", command="no-such-program"),
         ServerSettings("empty"),
         child("lamp"),
-        patience=patience,
+        timeouts=timeouts,
     )
     waited = time.perf_counter() - begun
 
@@ -113,24 +114,61 @@ async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_othe
 
 
 async def test_who_kept_somebody_waiting_in_vain_is_not_waited_for_again(bench: OpenBench):
-    patience = McpPatience(first_listing_s=1.5)
-    await bench(child("hung", "hangs"), patience=patience)
+    timeouts = McpTimeouts(first_listing_s=1.5)
+    await bench(child("hung", "hangs"), timeouts=timeouts)
     begun = time.perf_counter()
 
-    await bench(child("hung", "hangs"), patience=patience)
+    await bench(child("hung", "hangs"), timeouts=timeouts)
 
     assert time.perf_counter() - begun < 1
 
 
 async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
-    patience = McpPatience(to_connect_s=0.5, first_listing_s=20)
+    timeouts = McpTimeouts(to_connect_s=0.5, first_listing_s=20)
 
-    noisy = await bench(child("noisy", "babbles"), patience=patience)
+    noisy = await bench(child("noisy", "babbles"), timeouts=timeouts)
 
     state = noisy.servers.servers[0].state
     assert state.phase is Phase.FAILED
     assert "did not answer in time" in state.reason
     assert "Loading... 42%" in state.reason
+
+
+def working_directory_of(name: str, **more: Any) -> ServerSettings:
+    """A server that only says where it was started."""
+    return ServerSettings(name, command="sh", args=("-c", "pwd -P >&2; exit 3"), **more)
+
+
+async def test_each_server_starts_in_a_private_folder_of_its_own_outside_the_workspace(
+    bench: OpenBench, workspace: Path
+):
+    both = await bench(working_directory_of("a b"), working_directory_of("a_b"))
+
+    folders = [Path(server.state.reason.rpartition(": ")[2]) for server in both.servers.servers]
+
+    assert len(set(folders)) == 2
+    for folder in folders:
+        assert not folder.is_relative_to(workspace.resolve())
+        assert list(folder.iterdir()) == []
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_server_starts_where_its_owner_wants_it(bench: OpenBench, tmp_path: Path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "serve").write_text("#!/bin/sh\npwd -P >&2; exit 3\n", encoding="utf-8")
+    (project / "serve").chmod(0o700)
+
+    here = await bench(
+        working_directory_of("here", cwd=str(project)),
+        ServerSettings("beside", command="./serve", cwd=str(project)),
+        working_directory_of("gone", cwd=str(tmp_path / "gone")),
+    )
+
+    said, beside, gone = (server.state.reason for server in here.servers.servers)
+    assert said.endswith(f": {project.resolve()}")
+    assert beside.endswith(f": {project.resolve()}")
+    assert "tools.mcpServers.gone.cwd" in gone
 
 
 async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
@@ -269,7 +307,7 @@ async def test_pictures_and_files_are_kept_and_shown_by_path(bench: OpenBench, w
 
 
 async def test_a_hostile_schema_is_tamed_and_its_tool_can_be_called(bench: OpenBench):
-    hostile = await bench(child("odd", "hostile"), patience=McpPatience(first_listing_s=20))
+    hostile = await bench(child("odd", "hostile"), timeouts=McpTimeouts(first_listing_s=20))
     arguments = {"text": "a" * 60 + "!", "bomb": {"a": [1, 2, {}]}, "self": 1, "ctx": 2}
     begun = time.perf_counter()
 
@@ -320,18 +358,18 @@ async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
 
 async def test_what_only_reads_reaches_for_the_hosts_it_could_carry_words_to(bench: OpenBench, ctx: ToolContext):
     lamp = await bench(child("lamp"))
-    urls = ["https://a.example/page", "http://b.example/?q=notes", "See http://me@c.example/x"]
+    urls = ["https://a.example/page", "http://b.example/?q=notes", "See http://me@c.example/x", "d.example/?q=notes"]
 
-    reaches = await lamp.registry.reaches("mcp_lamp_pid", {"deep": {"urls": urls}}, ctx)
+    reaches = await lamp.registry.required_access("mcp_lamp_pid", {"deep": {"urls": urls}}, ctx)
 
-    assert [reach.rule for reach in reaches] == ["host:b.example", "host:http://me@c.example/x"]
+    assert [reach.rule for reach in reaches] == ["host:b.example", "host:http://me@c.example/x", "host:d.example"]
 
 
 async def test_what_only_reads_reaches_for_nothing_and_may_run_again(bench: OpenBench, ctx: ToolContext):
     lamp = await bench(child("lamp"))
 
-    reads = await lamp.registry.reaches("mcp_lamp_pid", {}, ctx)
-    acts = await lamp.registry.reaches("mcp_lamp_echo", {}, ctx)
+    reads = await lamp.registry.required_access("mcp_lamp_pid", {}, ctx)
+    acts = await lamp.registry.required_access("mcp_lamp_echo", {}, ctx)
 
     assert reads == ()
     assert [reach.rule for reach in acts] == ["tool:mcp_lamp_echo"]
@@ -342,7 +380,7 @@ async def test_what_only_reads_reaches_for_nothing_and_may_run_again(bench: Open
 
 
 async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBench):
-    lamp = await bench(child("lamp"), patience=McpPatience(first_listing_s=20, idle_s=0.1))
+    lamp = await bench(child("lamp"), timeouts=McpTimeouts(first_listing_s=20, idle_s=0.1))
     first = await lamp.call("mcp_lamp_pid")
     await asyncio.sleep(0.3)
     state = lamp.servers.servers[0].state.phase
@@ -360,7 +398,7 @@ async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(tmp_p
         memory=tmp_path,
         workspace=workspace,
         clock=SystemClock(),
-        patience=McpPatience(to_connect_s=0.1, first_listing_s=1),
+        timeouts=McpTimeouts(to_connect_s=0.1, first_listing_s=1),
     )
     registry = ToolRegistry()
     await servers.refresh(registry)

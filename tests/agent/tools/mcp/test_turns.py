@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from nanobot.config.schema import Config
+from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
-from nanobot.wiring.sources import mcp_servers
 from tests.agent.tools.mcp.conftest import CHILD
 
 
@@ -70,6 +70,25 @@ async def test_what_a_server_says_of_a_secret_is_not_told_on(tmp_path: Path):
 
     assert "exit code 1" in report
     assert "geheim" not in report
+
+
+async def test_a_file_written_into_the_workspace_is_not_executed_by_a_server(tmp_path: Path):
+    mark = tmp_path / "executed"
+    server = {"command": sys.executable, "args": ["-m", "server_child"], "env": {"PYTHONPATH": str(Path(CHILD).parent)}}
+    config = Config.model_validate({"tools": {"mcpServers": {"lamp": server}}})
+    module = f"open({str(mark)!r}, 'w').close()\n"  # `python -m` looks for modules in its working directory first
+    files = [("write_file", {"path": name, "content": module}) for name in ("server_child.py", "json.py", "base64.py")]
+    async with open_bot(tmp_path, calls(*files), "written") as bot:
+        await bot.say("write three files")
+
+    await remembered(tmp_path, config)
+    async with open_bot(tmp_path, calls(("mcp_lamp_echo", {"n": 1})), "done", config=config) as bot:
+        await bot.say("switch it on")
+        (result,) = (row["content"] for row in bot.provider.requests[-1] if row.get("name") == "mcp_lamp_echo")
+
+    assert (tmp_path / "workspace/server_child.py").exists()
+    assert result == '{"n": 1}'
+    assert not mark.exists()
 
 
 async def test_without_servers_there_is_no_such_command(tmp_path: Path):

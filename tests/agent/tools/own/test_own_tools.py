@@ -11,14 +11,14 @@ import pytest
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.own.aside import Aside
 from nanobot.agent.tools.own.source import OwnTools
 from nanobot.agent.tools.own.tool import own_tool
+from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import number, takes
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from nanobot.utils.resources import templates_dir
 
@@ -125,8 +125,8 @@ async def test_a_tool_that_takes_allowed_dirs_is_told_them(shelf: Shelf, workspa
 
 
 BROKEN = {
-    "no Python": ("def (:", "is no Python"),
-    "refused": (tool_file(top="import subprocess"), "uses subprocess: processes are refused"),
+    "no Python": ("x = 1\ndef (:", "SyntaxError: invalid syntax (greet.py, line 2)"),
+    "nested too deeply": ("x = " + "(" * 5_000, "SyntaxError"),
     "no class": ("x = 1", "has no class that is a nanobot.agent.tools.base.Tool"),
     "raises": (tool_file(top="1 / 0"), "ZeroDivisionError"),
     "exits": (tool_file(top="raise SystemExit(3)"), "SystemExit"),
@@ -152,6 +152,15 @@ async def test_a_broken_file_is_told_to_the_agent_and_mended_by_mending_it(shelf
     assert "tools/greet.py was not loaded" in tool.description
     assert await shelf.own() == ["greet"]
     assert await shelf.call("greet") == "hello"
+
+
+async def test_a_tool_of_ones_own_runs_with_full_rights(shelf: Shelf, tmp_path: Path):
+    body = f"return subprocess.check_output(['cat', {str(tmp_path / 'outside')!r}], text=True)"
+    (tmp_path / "outside").write_text("from outside", encoding="utf-8")
+    shelf.write("greet.py", tool_file(top="import subprocess", body=body))
+    await shelf.own()
+
+    assert await shelf.call("greet") == "from outside"
 
 
 async def test_of_two_files_with_one_name_the_second_is_told_of_the_first(shelf: Shelf):
@@ -196,8 +205,8 @@ class Blocks(Tool):
 
 
 async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
-    registry, aside = ToolRegistry(), Aside()
-    registry.register(own_tool(Blocks(), aside, limit_s=0.1))
+    registry, aside = ToolRegistry(), WorkerLoop()
+    registry.register(own_tool(Blocks(), aside, timeout_s=0.1))
     ticks = asyncio.create_task(asyncio.sleep(0.05))
     begun = time.perf_counter()
 
@@ -238,7 +247,7 @@ async def test_what_a_tool_says_of_itself_counts_but_never_raises_its_trust(shel
     assert [result.provenance for result in results] == [Provenance.TOOL, Provenance.WEB]
     tools = [tool for name in ("a", "b") if (tool := shelf.registry.get(name))]
     assert [tool.effect for tool in tools] == [Effect.READ, Effect.ONCE]
-    assert [len(await shelf.registry.reaches(name, {}, ctx)) for name in ("a", "b")] == [0, 1]
+    assert [len(await shelf.registry.required_access(name, {}, ctx)) for name in ("a", "b")] == [0, 1]
 
 
 @pytest.mark.parametrize(("switched_on", "answer"), [(True, "hello Ada"), (False, "There is no tool named 'greet'")])

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-import nanobot.runtime  # noqa: F401 - what an idle bot has loaded
+import nanobot.runtime.build  # noqa: F401 - what an idle bot has loaded
 from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
-from nanobot.security.network import NetworkPolicy
+from nanobot.net.egress import NetworkPolicy
 
 
 def kilobytes(name: str) -> int:

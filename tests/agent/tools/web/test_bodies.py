@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from nanobot.agent.tools.web.bodies import Bodies
-from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.fetch import BodyReaders, WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.messages.types import Provenance
-from nanobot.security.network import NetworkPolicy
-from nanobot.security.paths import PathPolicy
-from tests.security.web import saying, serving
+from nanobot.net.egress import NetworkPolicy
+from nanobot.security.files.paths import PathPolicy
+from tests.fakes.web import saying, serving
 
 
 def png() -> bytes:
@@ -33,7 +32,7 @@ def docx() -> bytes:
 async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
     policy = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
     async with serving(saying(png(), "Content-Type: image/png")) as server:
-        tool = WebFetchTool(policy, reader=Bodies(PathPolicy(workspace)))
+        tool = WebFetchTool(policy, reader=BodyReaders(PathPolicy(workspace)))
 
         result = await tool.execute(f"http://127.0.0.1:{server.port}/a.png")
 
@@ -47,7 +46,7 @@ async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
 
 
 async def test_a_document_is_read_whatever_it_is_called(workspace):
-    read = await Bodies(PathPolicy(workspace)).read(docx(), "application/octet-stream")
+    read = await BodyReaders(PathPolicy(workspace)).read(docx(), "application/octet-stream")
 
     assert isinstance(read, str)
     assert "Words of the document" in read
@@ -55,12 +54,12 @@ async def test_a_document_is_read_whatever_it_is_called(workspace):
 
 @pytest.mark.parametrize("body", [b"\0\1\2", b"", b"PK\x03\x04 no archive"])
 async def test_what_nobody_can_read_is_nothing(workspace, body):
-    assert await Bodies(PathPolicy(workspace)).read(body, "application/x-thing") is None
+    assert await BodyReaders(PathPolicy(workspace)).read(body, "application/x-thing") is None
 
 
 @pytest.mark.parametrize("body", [png()[:60], b"%PDF-1.7\nbroken"])
 async def test_a_damaged_one_is_told_in_words(workspace, body):
-    read = await Bodies(PathPolicy(workspace)).read(body, "image/png")
+    read = await BodyReaders(PathPolicy(workspace)).read(body, "image/png")
 
     assert isinstance(read, str)
-    assert "What came is" in read
+    assert "The download is" in read

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.security.web import Serve, serving
+from tests.fakes.web import Serve, serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is weighed by /proc")
 

@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.agent.tools.web.engines import choices
+from nanobot.agent.tools.web.engines import choose_engines
 from nanobot.agent.tools.web.policy import BANNER, SearchPolicy, WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.messages.types import Provenance
-from tests.security.web import Server, answer, leading_to, saying, serving
+from tests.fakes.web import Server, answer, leading_to, saying, serving
 
 Reply = bytes
 JSON = "Content-Type: application/json"
@@ -74,6 +74,24 @@ def searxng(head: str) -> Reply:
     return said({"query": query["q"][0], "results": rows, "number_of_results": 0})
 
 
+def jina(head: str) -> Reply:
+    path, query = asked_for(head)
+    if field(head, "Authorization") != "Bearer jina-key":
+        return REFUSED
+    assert path == "/" and query["q"] and field(head, "Accept") == "application/json"
+    rows = [{"title": "Cat", "url": "https://c.test/0", "description": "Cats purr", "usage": {"tokens": 10}}]
+    return said({"code": 200, "status": 20000, "data": rows * 5})
+
+
+def kagi(head: str) -> Reply:
+    path, query = asked_for(head)
+    if field(head, "Authorization") != "Bot kagi-key":
+        return REFUSED
+    assert path == "/api/v0/search" and query["q"] and int(query["limit"][0]) >= 1
+    row = {"t": 0, "title": "Cat", "url": "https://c.test/0", "snippet": "Cats purr"}
+    return said({"meta": {"ms": 5}, "data": [row, {"t": 1, "list": ["dogs"]}, row, row, row]})
+
+
 def duckduckgo(head: str) -> Reply:
     path, query = asked_for(head)
     assert path == "/html/" and query["q"]
@@ -95,6 +113,8 @@ ENGINES: dict[str, tuple[Callable[[str], Reply], str]] = {
     "brave": (brave, "BSA-key"),
     "tavily": (tavily, "tvly-key"),
     "searxng": (searxng, ""),
+    "jina": (jina, "jina-key"),
+    "kagi": (kagi, "kagi-key"),
     "duckduckgo": (duckduckgo, ""),
 }
 
@@ -150,7 +170,7 @@ REFUSALS = {
         "allow the format json",
     ),
     "too often": (lambda head: answer(b"", status="429 Too Many Requests"), {"provider": "searxng"}, "try again later"),
-    "no JSON": (lambda head: answer(b"<html>"), {"provider": "searxng"}, "no JSON"),
+    "no JSON": (lambda head: answer(b"<html>"), {"provider": "searxng"}, "is not JSON"),
     "a riddle": (
         lambda head: answer(b'<div class="anomaly-modal__title">Select all ducks</div>', status="202 Accepted"),
         {"provider": "duckduckgo"},
@@ -185,6 +205,7 @@ CHOSEN: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
         {"api_key": "BSA-1", "base_url": "http://s.test"},
         [("Brave", "BSA-1"), ("SearXNG", ""), ("DuckDuckGo", "")],
     ),
+    "a key of Jina": ({"api_key": "jina_1"}, [("Jina", "jina_1"), ("DuckDuckGo", "")]),
     "the environment": (
         {"environ": {"TAVILY_API_KEY": "t", "SEARXNG_BASE_URL": "http://s.test"}},
         [("Tavily", "t"), ("SearXNG", ""), ("DuckDuckGo", "")],
@@ -195,13 +216,13 @@ CHOSEN: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
         [("SearXNG", "")],
     ),
     "a name without its key": ({"provider": "tavily"}, [("DuckDuckGo", "")]),
-    "a name of old": ({"provider": "kagi", "api_key": "kagi-key"}, [("DuckDuckGo", "")]),
+    "an unsupported name": ({"provider": "olostep", "api_key": "o-key"}, [("DuckDuckGo", "")]),
 }
 
 
 @pytest.mark.parametrize(("policy", "expected"), CHOSEN.values(), ids=CHOSEN.keys())
 def test_who_is_asked_goes_by_what_is_set_up_and_a_key_goes_to_its_own_engine(policy, expected):
-    chosen = choices(SearchPolicy(**policy))
+    chosen = choose_engines(SearchPolicy(**policy))
 
     assert [(choice.engine.name, choice.key) for choice in chosen] == expected
     assert all(choice.base == choice.engine.base for choice in chosen if choice.key)
@@ -210,13 +231,13 @@ def test_who_is_asked_goes_by_what_is_set_up_and_a_key_goes_to_its_own_engine(po
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        ({"provider": "kagi", "api_key": "k"}, "does not speak with kagi"),
+        ({"provider": "olostep", "api_key": "k"}, "does not support olostep"),
         ({"provider": "brave"}, "tools.web.search.apiKey or BRAVE_API_KEY"),
         ({"provider": "searxng"}, "tools.web.search.baseUrl or SEARXNG_BASE_URL"),
     ],
 )
 def test_who_is_asked_instead_of_the_one_that_was_wished_for_is_told(policy, why):
-    [choice] = choices(SearchPolicy(**policy))
+    [choice] = choose_engines(SearchPolicy(**policy))
 
     assert why in choice.note
 

@@ -1,0 +1,493 @@
+"""Detects answers that claim an action without a tool call: "I have created notes.txt", and no call wrote notes.txt.
+
+A claim is a sentence in the first person about a performed action, or a short answer that only promises one. It is
+compared with the receipts of the turn: which file was written, which command ran, which chat got a message. English and
+Chinese are supported. Questions, conditions, quotes, code, earlier turns and requested texts are not claims.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, Touches
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.spawn import RESULT
+from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
+
+FILE = (
+    r"(?:https?://\S+|[\w~./\\-]*\w\.(?:txt|md|py|json|ya?ml|toml|csv|tsv|jsx?|tsx?|html?|css|sh|log|ini|cfg|conf|xml|"
+    r"sql|pdf|docx?|xlsx?|pptx?|png|jpe?g|svg|zip|gz|tar|env|rs|go|java|c|cpp|h|rb|php|ipynb|lock|bak)\b|\b(?:README|"
+    r"Makefile|Dockerfile)\b|(?<![\w/:.])~?/\w[\w./-]*\w)"
+)
+_MAX_CHARS = 10_000
+_MAX_SENTENCE_CHARS = 400
+_SHORT_ANSWER_CHARS = 300
+_MAX_REQUEST_CHARS = 1_000
+_FEEDBACK_PREFIX = "You wrote: "
+_REPORT = re.compile(re.escape(RESULT).replace(r"\{id\}", "[0-9a-f]+"))
+
+
+class ClaimedAction(NamedTuple):
+    """A kind of action: the verbs that claim it, what it is done to, and what a command must name to have done it."""
+
+    touches: Touches
+    verbs: str
+    thing: str
+    by_command: str = "."
+
+
+_BY_MAIL = r"mail|smtp|curl|wget|httpx?\b|send|notify|slack|telegram|sms|webhook|post|push|upload|scp|rsync|gh |发|通知"
+_BY_CLOCK = r"cron|\bat\b|systemd|launchctl|timer|schtasks|remind|schedule|calendar|khal|\bbook|提醒|定时"
+_ENGLISH = (
+    ClaimedAction(
+        Touches.FILE,
+        r"created|wr(?:ote|itten)|rewr(?:ote|itten)|saved|stored|added|appended|updated|edited|modified|changed|"
+        r"replaced|generated|made|fixed|recorded|logged|inserted|put|refactored|configured|exported|implemented|"
+        r"overwrote|patched|set(?: up)?|switched|converted|extracted|corrected|applied|shortened|jotted|toned|"
+        r"deleted|removed|moved|renamed|copied|built|started|enabled|disabled|opened|merged|resolved|published|"
+        r"prepared|drafted|cleaned(?: up)?|cleared|erased|archived|trashed|emptied|backed up|downloaded|zipped|"
+        r"unzipped|packed|noted",
+        rf"\b(?:files?|folders?|director(?:y|ies)|script|disk|workspace|repo(?:sitory)?|trash|branch)\b|{FILE}",
+    ),
+    ClaimedAction(
+        Touches.COMMAND,
+        r"(?:re-?)?ran|run|executed|started|launched|(?:un)?installed|(?:re)?built|compiled|deployed|restarted|"
+        r"stopped|killed|tested|tagged|committed|pushed|pulled|cloned|rebooted|upgraded|merged|enabled|disabled|"
+        r"migrated|synced|opened|turned (?:on|off)|downloaded|running|verified",
+        rf"\b(?:commands?|scripts?|tests?|program|build|servers?|services?|containers?|packages?|firewall|images?|"
+        rf"database|branch|changes|pytest|npm|pip|docker|git|process|benchmark|linter|app|pull request|release|nginx|"
+        rf"github)\b|{FILE}",
+    ),
+    ClaimedAction(
+        Touches.CHAT,
+        r"sent|e-?mailed|notified|messaged|forwarded|posted|texted|published|replied|shared|told|informed|uploaded|"
+        r"submitted|delivered|let (?!me\b|us\b|you\b)\w+ know",
+        r"\b(?:e-?mails?|sms|notifications?|telegram|slack|whatsapp|discord|invit\w+|group|channel|team)\b|"
+        r"\bto (?!you\b|your (?:message|question)|the chat)\w+|\b(?:tell|told|text|texted|messaged?|asked|"
+        r"let) (?!you\b|me\b|us\b)\w+|\bshared? .{1,40} with (?!you\b)",
+        _BY_MAIL,
+    ),
+    ClaimedAction(
+        Touches.JOB,
+        r"scheduled|set(?: up)?|created|added|booked|arranged|reserved|ordered|cancelled",
+        r"\b(?:reminders?|alarms?|timers?|cron|(?:daily|weekly|scheduled) jobs?|meetings?|calendar|appointments?|"
+        r"room)\b",
+        _BY_CLOCK,
+    ),
+    ClaimedAction(
+        Touches.SUBAGENT,
+        r"delegated|handed|spawned|started|assigned|dispatched|launched",
+        r"\b(?:sub-?agents?|background)\b",
+        r"&\s*$|nohup",
+    ),
+    ClaimedAction(
+        Touches.NOTHING,
+        r"searched|looked (?:up|it up|through|into)|googled|browsed|fetched|checked|scanned|read|inspected|opened|"
+        r"gone through|went through|visited",
+        rf"\b(?:web|internet|online|news|website|folders?|workspace|repo(?:sitory)?|logs?|weather|forecast|disk|"
+        rf"calendar|inbox|notes)\b|{FILE}",
+    ),
+)
+_CHINESE = (
+    ClaimedAction(
+        Touches.FILE,
+        r"创建|新建|建[立好了]|写[入好到进在]?|保存|存[入到进好为]|生成|修改|改[好成为名]?|更新|编辑|添加|追加|"
+        r"加[入到上]|替换|记[录到入在]|导出|重构|修复|配置|放[到进在好]|更换|换[成好掉]|缩短|删除?|删掉|移除|清理|"
+        r"清空|移动?[到至]?|重命名|复制|拷贝|备份|归档|解压|打包|切换",
+        rf"文件夹?|目录|脚本|磁盘|工作区|仓库|本地|桌面|回收站|分支|{FILE}",
+    ),
+    ClaimedAction(
+        Touches.COMMAND,
+        r"运行|执行|跑|启动|重启|停止|停掉|安装|卸载|部署|编译|构建|测试|提交|推送|拉取|克隆|升级|关闭|关掉|杀掉|装|"
+        r"打[上好]|合并|启用|禁用|迁移|同步|下载|更新|创建",
+        rf"命令|脚本|测试|代码|程序|服务|容器|依赖|软件包|进程|项目|数据库|分支|应用|镜像|防火墙|合并请求|标签|修改|"
+        rf"包|npm|pip|docker|git|pytest|nginx|{FILE}",
+    ),
+    ClaimedAction(
+        Touches.CHAT,
+        r"发[送给到出布了]?|寄|通知|转发|推送|告知|告诉|回复|分享|上传|提交",
+        r"邮件|邮箱|短信|通知|微信|飞书|群|telegram|slack|(?:给|告诉|通知|发到)(?!你|您|我|大家)[\w\u4e00-\u9fff]+",
+        _BY_MAIL,
+    ),
+    ClaimedAction(
+        Touches.JOB,
+        r"设[置定好]?|安排|创建|添加|加到|预[约订定]|提醒|取消|定",
+        r"提醒|闹钟|定时|日程|会议|日历|每天|每周|任务|预订|\d+ ?点",
+        _BY_CLOCK,
+    ),
+    ClaimedAction(Touches.SUBAGENT, r"委派|交给|派|启动|安排", r"子代理|后台|子任务", r"&\s*$|nohup"),
+    ClaimedAction(
+        Touches.NOTHING,
+        r"搜索?到?|查[询找看阅到]?|检[索查]|抓取|访问|读取?|打开|浏览|看|翻",
+        rf"网上|上网|网页|网站|文件夹?|目录|日志|工作区|仓库|天气|邮箱|价格|{FILE}",
+    ),
+)
+
+
+class Language(NamedTuple):
+    """Patterns for claims in one language. `VERBS` is replaced by the verbs of an action."""
+
+    actions: tuple[ClaimedAction, ...]
+    first_person: str
+    passive: str
+    """A passive sentence; a claim only if the action was requested."""
+    finished: str
+    promise: str
+    no_promise: str
+    no_claim: str
+    """A clause that matches is no claim: a denial, a question, quoted speech."""
+    other_time: str
+    """A sentence that matches is about another time, or conditional."""
+    not_asked: str
+    """A request that matches asks for information: how, what, why, what was done before."""
+    text_wanted: str
+    """A request that matches asks for a text, such as a story or a translation."""
+    nothing_done: str
+    other_actions: str
+
+
+_OPENING = r"(?:(?:done|ok(?:ay)?|sure|all set|great|perfect|got it|alright|yes|fixed)\b[\s!.,:–—-]*)?"
+ENGLISH = Language(
+    actions=_ENGLISH,
+    first_person=r"(?:^\W*|[,:;!–—(-]\s*|\b(?:and|so|then|but|yes|okay|done|now|also|finally) )(?:I|we)(?:['’]ve|"
+    r" have)? (?:(?:just|now|already|also|successfully|then|gone ahead and|went ahead and) )*(?:\w+(?:ed|ote|ook|ead|"
+    r"ent|ade) [^.;:?]{0,60}? and (?:then |also )?)?(?:VERBS)\b",
+    passive=r"\b(?:has|have) (?:now |just |already |also |all |both )*been (?:successfully |now )?(?:VERBS)\b|"
+    r"\b(?:was|were|is|are) (?:now |all |already |successfully )*(?:VERBS)\b|"
+    rf"^\W*{_OPENING}(?:successfully |just )?(?!(?:run|set|put|read|running)\b)(?:VERBS)\b|"
+    r"\b(?:VERBS)(?: successfully| now)?[.!✅ ]*$",
+    finished=r"^(?:(?:ok|okay|sure|great|perfect|yes)[\s!.,—-]*)?(?:(?:it|that|this|everything)(?:['’]s| is|"
+    r" has been) )?(?:all )?(?:done|set|finished|completed?|taken care of)(?: for you| now)?[\s!.✅👍]*$",
+    promise=r"\b(?:I['’]ll|I will|I['’]m going to|let me|I shall) (?!know|keep|be (?:glad|happy|here)|explain|assume|"
+    r"think|remember|try to|need|use|call|give|show|say|walk|put it|rephrase|guess|never|always|start with)\w+|"
+    r"\b(?:I['’]m|I am) (?:now |currently )?(?:on it|(?!going|afraid|here|not|doing|looking forward|sorry|"
+    r"sure)\w+ing)\b|"
+    rf"^{_OPENING}(?:now )?\w+ing (?:the|your|a|on|\w+\.\w+)\b.*(?:now|wait|\.\.\.|…)|"
+    rf"^{_OPENING}(?:working on it|on it|"
+    rf"give me a|one moment|hang on)\b",
+    no_promise=r"\b(?:if|unless|until|whether|once you|when(?:ever)? you|as soon as you|would|could|can|can['’]t|"
+    r"cannot|not|won['’]t|please (?!wait|hold|stand)|send me|give me the|next time|future|from now on|always|"
+    r"happy to|together|for example|step by step|in your|explain|how to|you can|tell me)\b|\?|:.*\w",
+    no_claim=r"\b(?:would|could|should|might|can|cannot|can['’]t|not|never|nothing|none|no|neither|nor|\w+n['’]t|"
+    r"says?|said|means?|shows?|pretend|make sure|ensure|tells? you|told me|you(?:['’]ve| have)|like|which|who|"
+    r"mentally|by hand|in my head)\b|\?\s*$",
+    other_time=r"\b(?:if|once|when|whenever|after|until|before|unless|whether|suppose|imagine|assuming|earlier|"
+    r"previously|last (?:time|turn|week|month|year|night)|yesterday|ago|already|in (?:my|the|our) (?:previous|last|"
+    r"earlier|first)|at the (?:start|beginning)|back (?:then|when|in)|this morning|on (?:mon|tues|wednes|thurs|fri|"
+    r"satur|sun)day)\b",
+    not_asked=r"^\W*(?:i(?:['’]m| am| just| already| have|['’]ve| will|['’]ll| was| did)|how|what(?!['’]s in| is in)|"
+    r"why|who|whose|when|where|which|is|are|am|does|do (?:i|you|we)|did|have(?! a look)|has|had|was|were|should|"
+    r"explain|describe|compare|define|tell me|teach|suggest|recommend|list the|give me|i wonder|thanks?|hi|hello|"
+    r"can i|could i|may i|(?:can|could) you (?:explain|tell|describe|teach)|walk me|suppose|imagine|best way|"
+    r"difference|and (?:the|where))\b|\b(?:did you|have you|so far|last time|recap|remember when)\b|\bright\?$",
+    text_wanted=r"\b(?:story|poem|essay|letter|translat\w+|role-?play|pretend|act as|you are (?:a|an|now)|dialogue|"
+    r"conversation|sentences?|paragraphs?|lyrics|jokes?|captions?|(?<![@.])examples?(?!\.)|sample|template|summary|summari\w+|"
+    r"rewrite|rephrase|proofread|grammar|novel|tweet|speech|slogan|haiku|scene|diary|blog post|outline|draft|"
+    r"headline|release notes|status update|commit message|changelog entry|reply to|(?:do|would|should) (?:i|you) say|"
+    r"correct this|polish|write (?:me )?(?:an? )?(?:\w+ )?(?:e-?mail|message|note|reply|text|review))\b|```|"
+    r"\n.*\n.*\n|\[(?:image|file):",
+    nothing_done="(No action was executed in this turn.)",
+    other_actions="(This turn only used {tools}; the action described above was not executed.)",
+)
+_FOR_YOU = r"(?:[为帮给替](?:你|您|大家))"
+_FEW_CHARS = r"[^，。；]{0,24}?"
+CHINESE = Language(
+    actions=_CHINESE,
+    first_person=rf"我(?:们)?(?:也|都|刚刚?|现在)?(?:已经?|刚刚?|成功){_FEW_CHARS}(?:VERBS)|(?:已经?|刚刚?|"
+    rf"成功)(?:经)?{_FOR_YOU}{_FEW_CHARS}(?:VERBS)|我(?:们)?(?:又|还|也|先|"
+    rf"就)?(?:[把将给在用去向]{_FEW_CHARS})?(?:VERBS)[^，。；的]{{0,16}}?(?:了|过)",
+    passive=rf"(?:已经?|均已|都已|现已|成功|都|全部){_FEW_CHARS}(?:VERBS)|"
+    rf"(?:VERBS)(?:了[。！!~ ✅]*$|成功|完成|完毕|完了|"
+    rf"好了|好啦|掉了)|[把将]{_FEW_CHARS}(?:VERBS)[^，。；]{{0,20}}?了|^(?:并且?|同时|也)(?:已经?)?{_FEW_CHARS}(?:VERBS)|"
+    r"^(?:好的?[，！,! ]*)?(?:VERBS)[^，。；的]{0,20}?了",
+    finished=r"^(?:好的?|没问题|是的|嗯)?[，！,!。 ]*(?:都|全部|已经?|任务|一切)*(?:搞定|完成|办好|弄好|做好|"
+    r"处理[好完]|设好|改好)(?:了|啦)?[！!。✅ ]*$",
+    promise=r"请?稍[等候]|等我?一下|马上|这就|正在|立即|现在就|我(?:来|去|先|会|帮[你您])|稍后|接下来",
+    no_promise=r"如果|要是|一旦|等[你您]|(?:告诉|发给|贴给|传给|给)我|请(?!稍)|需要|的话|可以|能|想要|要不要|是否|"
+    r"[吗呢？?]|随时|下次|以后|今后|从现在起|[你您]确认|拿到|不|没|一起|一步步|解释|介绍|说明|举例|例如|假设|说说|聊|"
+    r"讲|回答|分析给|总结一|记住|尽[力量]|建议|保持|首先|[你您](?:先|可|要)|[：:].*\w",
+    no_claim=r"没(?!问题)|是否|未|不|无法|别|尚|[吗么呢]?[？?]\s*$|吗|可以|能够|应该|可能|也许|需要|请(?!求)|显示|"
+    r"提示|表示|意味|说明|说|确[保认]|(?<![镜图影头])像|用[来于]|会被|它|他|她|人们|许多|[你您](?:会|已|在|将|把|要|"
+    r"都|刚|之前|发|给|上传|提供|说|提|贴|写)|^[你您]的|(?:函数|方法|指令|模块|系统|浏览器|程序|公司|政府|开发者|"
+    r"作者|科学家)(?:会|已|在|将|把|要|都|的)",
+    other_time=r"如果|若|假如|要是|假设|一旦|只要|除非|直到|之后|以后|的时候|当.*时|[完好]后|之前|刚才|早些|上次|"
+    r"昨[天晚]|先前|前面|上[一周]|上个?月|上面|此前|那时|前[天几]|今早|早上|最初|一开始|当时|早就|前(?:就|已)",
+    not_asked=r"怎么|如何|怎样|什么(?!时候叫)|为啥|为何|是否|哪[个些里种]|多少|解释|介绍|区别|讲|说说|聊聊|教我|原理|"
+    r"优缺点|建议|推荐|^谢谢|^你好|是不是|(?<!帮我)(?<!一下)[吗么][？?]?\s*$|呢[？?]?\s*$|你(?:刚才?|之前|上次|昨天|"
+    r"已经)|了(?:吗|没有?)|有没有|记得|目前为止",
+    text_wanted=r"故事|诗|作文|翻译|(?<!编)译[成为]|扮演|假装|你现在是|你是一[个名位]|草拟|起草|拟一|例句|"
+    r"造.{0,2}句|改写|润色|台词|小说|笑话|歌词|对话|文案|演讲|日记|口号|标题|总结|概括|缩写|扩写|续写|范文|模板|示例|"
+    r"举例|例子|语法|周报|检讨|情书|祝福语|写(?:一|个|段)*[封篇首段句条则]|怎么说|```|\n.*\n.*\n|\[(?:image|file):",
+    nothing_done="（本轮没有执行任何操作。）",
+    other_actions="（本轮只用了 {tools}，上面所说的操作并没有执行。）",
+)
+_WANTS_ACTION = (
+    rf"\b(?:save|store|(?:to|in|as|into) (?:a |the |my )?(?:new )?files?|send|run|post|remind|schedule|sub-?agent|"
+    rf"e-?mail (?:it|this))\b|{FILE}|保存|存[到成为]|写[入到进]|文件[里中夹]|发[送给到]|运行|执行|提醒我|子代理"
+)
+"""A request that matches wants an action besides a text."""
+_REMOVED = r"delete|remove|rename|move|erase|trash|empt|clear|clean|删|移|重命名|清"
+_THIS_CHAT = r"\b(?:you|here|everyone|group|chat)\b|[你您]|大家|群"
+_READ_COMMAND = re.compile(
+    r"\s*(?:(?:(?:ls|cat|head|tail|grep|rg|wc|stat|which|file|du|df|pwd|tree|less|more)\b|git (?:status|log|diff|"
+    r"show)\b|find\b(?!.*-(?:delete|exec)))[^>]*)?"
+)
+"""A shell command that only reads."""
+_FILE_NAME = re.compile(FILE, re.ASCII | re.IGNORECASE)
+_MTIME_SLACK_S = 2.0
+"""File systems round timestamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallReceipt:
+    """What one call touched. Names in a claim are searched in `words`."""
+
+    touches: Touches
+    reads: bool
+    words: str
+    failed: bool = False
+    in_this_chat: bool = False
+    """Whether it sent a message to the turn's own chat."""
+
+
+SUBAGENT_REPORT = CallReceipt(Touches.ANYTHING, reads=False, words="")
+"""A subagent has reported: its calls are not visible here."""
+Changed = Callable[[str, str], bool]
+
+
+def make_receipt(arguments: dict[str, Any], result: str, tool: Tool | None, *, failed: bool = False) -> CallReceipt:
+    """The receipt of a call that was performed. A tool that no longer exists may have touched anything."""
+    touches = tool.touches if tool is not None else Touches.ANYTHING
+    reads = (tool is not None and tool.effect is Effect.READ) or arguments.get("action") == "list"
+    words = f"{json.dumps(arguments, ensure_ascii=False)}\n{result}"
+    if touches is Touches.FILE:
+        words = str(arguments.get("path", ""))
+    elif touches is Touches.COMMAND:
+        reads = all(
+            _READ_COMMAND.fullmatch(part) for part in re.split(r"\|\|?|&&|;|\n", str(arguments.get("command", "")))
+        )
+    elif touches is Touches.SUBAGENT and _REPORT.match(result):
+        return SUBAGENT_REPORT
+    in_this_chat = touches is Touches.CHAT and not {"channel", "chat_id", "to"} & arguments.keys()
+    return CallReceipt(touches, reads, words.lower(), failed, in_this_chat)
+
+
+def find_claim(
+    text: str, rows: Sequence[ChatMessage], tools: ToolRegistry, context: ToolContext
+) -> tuple[str | None, frozenset[str]]:
+    """Return the unsupported claim in this turn's answer, if any, and the names of the tools that were used.
+
+    Blocks: it checks files that commands may have changed.
+    """
+    turn_rows = [row for row in rows if row.get("turn_id") == context.turn_id]
+    earlier_rows = [row for row in rows if row.get("turn_id") != context.turn_id]
+    request_rows = [row for row in turn_rows if row["role"] == "user" and not is_synthetic(row)]
+    started = next((row["timestamp"] for row in turn_rows if row.get("timestamp")), "1970-01-01")
+    since = datetime.fromisoformat(started).replace(tzinfo=context.clock.now().tzinfo).timestamp() - _MTIME_SLACK_S
+
+    def changed(name: str, sentence: str) -> bool:
+        try:
+            return (context.workspace / Path(name).expanduser()).stat().st_mtime >= since
+        except FileNotFoundError:
+            return _matches(_REMOVED, sentence)
+        except (OSError, ValueError, RuntimeError):
+            return False
+
+    request = text_of(request_rows[-1]["content"]) if request_rows else ""
+    receipts, earlier_receipts = _receipts(turn_rows, tools), _receipts(earlier_rows, tools)
+    called_tools = frozenset(
+        str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
+    )
+    return unsupported_claim(
+        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), changed=changed
+    ), called_tools
+
+
+def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> list[CallReceipt]:
+    calls = {call["id"]: call["function"]["arguments"] for row in rows for call in row.get("tool_calls") or ()}
+    receipts: list[CallReceipt] = []
+    for row in rows:
+        if row["role"] == "user" and row.get("origin") == Origin.SUBAGENT:
+            receipts.append(SUBAGENT_REPORT)
+        elif row["role"] == "tool" and not had_no_effect(row):
+            tool, arguments = tools.get(str(row.get("name"))), _arguments_of(calls.get(row["tool_call_id"], ""))
+            receipts.append(make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row))
+    return receipts
+
+
+def _arguments_of(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def unsupported_claim(
+    text: str,
+    request: str,
+    receipts: Sequence[CallReceipt],
+    earlier_receipts: Sequence[CallReceipt] = (),
+    *,
+    has_tools: bool = True,
+    changed: Changed = lambda name, sentence: False,
+) -> str | None:
+    """Return the first sentence of a final answer that claims an action without a receipt, or None.
+
+    `request` is the person's last message, `earlier_receipts` are those of earlier turns. `changed(name, sentence)`
+    tells whether a file that the sentence names was changed since the turn began; it is called if a command may have
+    done it.
+    """
+    language = _language_of(text)
+    if language is None or SUBAGENT_REPORT in receipts:
+        return None
+    request_language = _language_of(request) or language
+    request = _without_quotes(request[:_MAX_REQUEST_CHARS])
+    is_action_request = not _matches(request_language.not_asked, request)
+    if _matches(request_language.text_wanted, request) and not (is_action_request and _matches(_WANTS_ACTION, request)):
+        return None
+    all_receipts = [*receipts, *(() if is_action_request else earlier_receipts)]
+    shows_code = "```" in text or bool(_TABLE_LINE.search(text[:_MAX_CHARS]))
+    sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
+    for sentence in sentences:
+        actions = list(_actions_in(sentence, language, request if is_action_request else "", shows_code=shows_code))
+        if actions and not any(_is_supported(action, sentence, all_receipts, changed) for action in actions):
+            return sentence
+        if (
+            is_action_request
+            and not receipts
+            and _matches(_WANTS_ACTION, request)
+            and _matches(language.finished, sentence)
+        ):
+            return sentence
+    may_promise = has_tools and is_action_request and not shows_code and len(text) <= _SHORT_ANSWER_CHARS
+    if may_promise and all(receipt.reads for receipt in receipts) and not _matches(language.no_promise, text):
+        return next((sentence for sentence in sentences[-2:] if _matches(language.promise, sentence)), None)
+    return None
+
+
+def _actions_in(sentence: str, language: Language, request: str, *, shows_code: bool) -> Iterator[ClaimedAction]:
+    """Yield the actions that a sentence claims. `request` is empty if no action was requested. `shows_code`: the answer
+    contains code or a table, which is then mostly what was created.
+    """
+    if _matches(language.other_time, sentence):
+        return
+    claim_patterns = language.first_person, *((language.passive,) if request else ())
+    for clause in re.split(r", |; |[，；](?!\d)", sentence):
+        if _matches(language.no_claim, clause):
+            continue
+        for action in language.actions:
+            thing = FILE if shows_code else action.thing
+            is_about_thing = _matches(thing, sentence) or (
+                bool(request) and not shows_code and _matches(thing, request)
+            )
+            # a passive such as "it is read at start" is no claim
+            patterns = claim_patterns[:1] if action.touches is Touches.NOTHING else claim_patterns
+            if is_about_thing and any(_matches(pattern.replace("VERBS", action.verbs), clause) for pattern in patterns):
+                yield action
+
+
+def _is_supported(action: ClaimedAction, sentence: str, receipts: Iterable[CallReceipt], changed: Changed) -> bool:
+    return any(_supports(receipt, action, sentence, changed) for receipt in receipts)
+
+
+def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, changed: Changed) -> bool:
+    """Whether a call can have performed the action on the files that the sentence names."""
+    names = [name for name in _FILE_NAME.findall(sentence) if "://" not in name]
+    base_names = [name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names]
+    if action.touches is Touches.COMMAND:
+        base_names += [part.partition(".")[0] for part in base_names if part.find(".") > 3]  # Node.js is nodejs
+    matches_name = not names or any(part in receipt.words for part in base_names)
+    if receipt is SUBAGENT_REPORT:
+        return True
+    if action.touches is Touches.NOTHING:  # a look
+        return matches_name and (receipt.reads or receipt.touches in {Touches.COMMAND, Touches.ANYTHING})
+    if receipt.reads:
+        return False
+    match action.touches, receipt.touches:
+        case _, Touches.ANYTHING:
+            return matches_name
+        case Touches.CHAT, Touches.CHAT:
+            return not receipt.in_this_chat or _matches(_THIS_CHAT, sentence)
+        case ((Touches.FILE | Touches.COMMAND), Touches.COMMAND):
+            is_supported = matches_name and not (receipt.failed and action.touches is Touches.FILE)
+            return is_supported or any(changed(name, sentence) for name in names)
+        case Touches.JOB, Touches.FILE:
+            return _matches(rf"heartbeat|{_BY_CLOCK}", receipt.words)
+        case _, Touches.COMMAND:
+            return _matches(action.by_command, receipt.words)
+    return matches_name and action.touches is receipt.touches
+
+
+def claim_feedback(claim: str, tools_available: Sequence[str]) -> str:
+    """The message that asks the model to perform the claimed action or to say that it was not done."""
+    tools_hint = f" Your tools: {', '.join(tools_available)}." if tools_available else ""
+    return (
+        f'{_FEEDBACK_PREFIX}"{claim}" But no tool call of this turn did that, so it has not happened. '
+        "If it should be done, do it now, with a tool call and without announcing it. If it was done by a command, "
+        "look at its result with a tool. "
+        f"If it cannot or need not be done, answer again and say plainly that it was not done.{tools_hint}"
+    )
+
+
+def is_claim_feedback(row: ChatMessage) -> bool:
+    """Whether this row was written by `claim_feedback`."""
+    return row.get("role") == "user" and is_synthetic(row) and text_of(row.get("content")).startswith(_FEEDBACK_PREFIX)
+
+
+def claim_note(text: str, tools_called: Collection[str]) -> str:
+    """The note to the person after an answer that repeats the claim; in the language of the answer."""
+    language = _language_of(text) or ENGLISH
+    return (
+        language.other_actions.format(tools=", ".join(sorted(tools_called))) if tools_called else language.nothing_done
+    )
+
+
+_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+_QUOTED_LINE = re.compile(r"^ {0,3}>.*$", re.MULTILINE)
+_TABLE_LINE = re.compile(r"^\s*\|.*\|\s*$", re.MULTILINE)
+_INLINE_CODE = re.compile(r"`([^`\n]*)`")
+_QUOTED = re.compile(
+    r"“[^”\n]{1,300}”|\"[^\"\n]{1,300}\"|「[^」\n]{1,300}」|『[^』\n]{1,300}』|‘[^’\n]{1,300}’|"
+    r"(?<=\s)'[^'\n]{1,300}'(?=[\s.,;:!?]|$)"
+)
+_MARKUP = re.compile(r"[*_#]{1,3}(?=\S)|(?<=\S)\*{1,3}|^[ \t]*(?:[-*+•]|\d{1,2}[.)、])[ \t]+", re.MULTILINE)
+_SENTENCE = re.compile(r"(?:[^.!?。！？；;\n]|[.](?=\w)|[.!?](?=[\"”’)]))+[.!?。！？；;…]*|\n")
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences without code, quotes and tables."""
+    text = _TABLE_LINE.sub("", _QUOTED_LINE.sub("", _FENCED.sub("\n", text[:_MAX_CHARS])))
+    sentences = (sentence.strip() for sentence in _SENTENCE.findall(_MARKUP.sub("", _without_quotes(text))))
+    return [sentence for sentence in sentences if re.search(r"\w", sentence)]
+
+
+def _without_quotes(text: str) -> str:
+    """Replace code and quotes by placeholders, except file names."""
+    text = _INLINE_CODE.sub(lambda code: "CODE" if " " in code[1].strip() else code[1], text)
+    return _QUOTED.sub(lambda quote: quote[0] if "." in quote[0] and " " not in quote[0] else "QUOTE", text)
+
+
+def _language_of(text: str) -> Language | None:
+    """The language of a text; None if it is not supported."""
+    plain_text = _FENCED.sub(" ", text[:_MAX_CHARS])
+    if re.search(r"[\u3040-\u30ff\uac00-\ud7af]", plain_text):
+        return None
+    han, latin = len(re.findall(r"[\u4e00-\u9fff]", plain_text)), len(re.findall(r"[A-Za-z]{2,}", plain_text))
+    if han * 2 >= latin and han:
+        return CHINESE
+    return ENGLISH if latin else None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _compiled(pattern).search(text) is not None

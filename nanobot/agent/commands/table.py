@@ -1,0 +1,374 @@
+"""The table of slash commands and their handlers. Terminal and channels share it.
+
+A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. The commands in
+`AT_ONCE` run even during a turn; the others wait in the session's lane.
+"""
+
+import asyncio
+import math
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from nanobot.agent.commands.context import CommandCall, CommandContext, CommandEntry
+from nanobot.agent.commands.context_report import ContextReport
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
+from nanobot.agent.window.storage import open_window
+from nanobot.bus.events import InboundMessage, MenuEntry
+from nanobot.errors import NanobotError
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import Origin, Provenance
+from nanobot.session.manager import Session
+from nanobot.usage.sums import format_sum
+from nanobot.usage.types import format_dollars
+from nanobot.utils.aio import finish
+from nanobot.utils.text import clip_line, count_noun, nearest
+
+_COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
+
+_NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
+"""Replies for documented commands that are not offered in this setup."""
+
+TYPED = (Origin.USER, Origin.CLI, Origin.API)
+"""Origins of messages that somebody wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A parsed slash command."""
+
+    name: str
+    argument: str = ""
+
+
+def parse_command(text: str) -> Command | None:
+    """Return the command in a message, or None if the message is for the model, as `/etc/hosts is odd` is.
+
+    Telegram's menu allows no hyphen, so `/dream_log` means `/dream-log`.
+    """
+    match = _COMMAND.match(text.strip())
+    return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
+
+
+class SlashCommands:
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
+
+    ALONE = frozenset({"new", "model"})
+    """In a shared session only owners may use these: they change it for everybody."""
+
+    def __init__(self, context: CommandContext) -> None:
+        self._context = context
+        self._mcp_status = context.mcp_status or (lambda: "")
+        owner_entry = partial(CommandEntry, for_owners=True)
+        self._table = {
+            "new": CommandEntry(
+                self._new, "start a new session and archive the old one (/reset --all: clear memory too)", "[--stop]"
+            ),
+            "stop": CommandEntry(self._stop, "stop the running turn"),
+            "status": CommandEntry(self._status, "show model, tokens, context window and running turns"),
+            "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
+            "history": CommandEntry(self._history, "show the last N messages", "N"),
+            "context": CommandEntry(self._show_context, "show the size of the prompt by part"),
+            "usage": CommandEntry(
+                self._usage, "show tokens and cost of this session, today and this month, and what is left"
+            ),
+            "raise": owner_entry(
+                self._raise, "raise a spending limit that is nearly reached: /raise, or /raise DOLLARS (owner only)"
+            ),
+            "restart": owner_entry(self._restart, "restart the gateway (owner only)"),
+            "help": CommandEntry(self._help, "show this list"),
+        }
+        if context.pairing is not None:
+            text = "manage senders: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
+            self._table["pairing"] = owner_entry(self._pairing, text)
+        if self._mcp_status():
+            text = "show the state of the MCP servers"
+            self._table["mcp"] = CommandEntry(self._mcp, text)
+        if context.approvals is not None:
+            self._table["approve"] = owner_entry(
+                self._answer_nothing_open, "approve what waits for your answer", "ID [always]"
+            )
+            self._table["deny"] = owner_entry(self._answer_nothing_open, "refuse what waits for your answer", "ID")
+            text = "standing approvals: /approvals list, /approvals forget RULE (owner only)"
+            self._table["approvals"] = owner_entry(self._approvals, text)
+        self._table |= context.extra_commands
+        self._aliases = {"clear": "new", "reset": "new"}
+
+    def names(self) -> dict[str, str]:
+        """Return each command with its description, aliases included."""
+        descriptions = {
+            name: f"{entry.text}: /{name} {entry.arguments}" if entry.arguments else entry.text
+            for name, entry in self._table.items()
+        }
+        return descriptions | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
+
+    def menu(self) -> tuple[MenuEntry, ...]:
+        """Return the entries for platform menus. Owner commands are left out because everybody sees the menu."""
+        entries = {name: entry for name, entry in self._table.items() if not entry.for_owners}
+        return tuple(MenuEntry(name, entry.text, entry.arguments) for name, entry in entries.items())
+
+    def canonical(self, command: Command) -> str:
+        """Resolve an alias to the command's own name."""
+        return self._aliases.get(command.name, command.name)
+
+    async def answer(
+        self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
+    ) -> str:
+        """Run a command and return the reply. Raises NanobotError only for storage failures."""
+        name = self.canonical(command)
+        if name not in self._table and name in _NOT_SET_UP:
+            return self._mcp_status() or _NOT_SET_UP[name]
+        if name not in self._table:
+            suggestions = nearest(command.name, self.names())
+            hint = (
+                f"Did you mean {' or '.join('/' + item for item in suggestions)}?"
+                if suggestions
+                else "Type /help for the list."
+            )
+            return f"There is no command /{clip_line(command.name, 60)}. {hint}"
+        entry = self._table[name]
+        if entry.for_owners and not is_from_owner(message):
+            return await self._refuse(name, message)
+        if name in self.ALONE and not is_from_owner(message) and has_other_authors(session, message.sender_id):
+            return f"Other people have written in this chat, so only an owner may use /{name}."
+        return await entry.answer(
+            CommandCall(session, command.argument, message, self._context.scope_of(message), attended)
+        )
+
+    async def _refuse(self, name: str, message: InboundMessage) -> str:
+        if message.origin not in TYPED:
+            return f"/{name} must be typed by an owner."
+        if self._context.pairing is not None:
+            return await self._context.pairing.refuse(message.channel, message.sender_id)
+        return f"Only an owner may use /{name}."
+
+    async def _new(self, call: CommandCall) -> str:
+        if "--all" in call.argument.split():
+            return await finish(self._reset_all(call))
+        stopped = await self._stop_background_work(call) if call.argument == "--stop" else ""
+        archived = await finish(asyncio.to_thread(self._context.sessions.archive, call.session.key))
+        self._context.status.forget(call.session.key)
+        if archived is None:
+            return f"This session is already new.{stopped}"
+        if self._context.memory is not None:
+            await self._context.memory.archived(call.session.key, archived)
+        return f"Started a new session. The old one is archived: nanobot sessions show {archived.stem}{stopped}"
+
+    async def _stop_background_work(self, call: CommandCall) -> str:
+        context = self._context
+        labels = [*await context.stop_subagents(call.message)] if context.stop_subagents is not None else []
+        if context.goals is not None and (goal := await context.goals.stop_for(call.message)):
+            labels.append(f"the goal ({goal})")
+        return f" Stopped: {', '.join(labels)}." if labels else ""
+
+    async def _reset_all(self, call: CommandCall) -> str:
+        """Clear everything that a prompt of this chat would include from the past: all of it, or nothing on a storage
+        failure.
+        """
+        context, key, count = self._context, call.session.key, call.session.message_count
+        if context.goals is not None and (elsewhere := await context.goals.other_process_note(key)):
+            return elsewhere
+        note = session_summary(call.session.metadata)
+        cleared, restore = await context.memory.clear(call) if context.memory is not None else ([], None)
+        try:
+            archived = await asyncio.to_thread(context.sessions.archive, key)
+        except NanobotError:
+            if restore is not None:
+                await restore()
+            raise
+        context.status.forget(key)
+        if archived is not None:
+            archive_note = (
+                f"this conversation ({count_noun(count, 'message')}; archived: nanobot sessions show {archived.stem})"
+            )
+            cleared = [archive_note, *(["its session summary"] if note else []), *cleared]
+        if context.goals is not None and (goal := await context.goals.forget_session(key)):
+            cleared.append(f"its goal ({goal})")
+        cleared += await self._forget_subagents(call.session)
+        if not cleared:
+            return "There was nothing to clear."
+        back = " /memory undo restores the memory." if restore is not None else ""
+        items = "\n".join(f"- {item}" for item in cleared)
+        return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{back}"
+
+    async def _forget_subagents(self, session: Session) -> list[str]:
+        """Stop the session's subagents, and record the reports under way so that they are dropped on arrival."""
+        if self._context.forget_subagents is None:
+            return []
+        labels, reports = await self._context.forget_subagents(session.key)
+        if reports:
+            session.metadata[FORGOTTEN_KEY] = list(reports)
+            await self._context.sessions.append(session)
+        return [f"background tasks: {', '.join(labels)}"] if labels else []
+
+    async def _stop(self, call: CommandCall) -> str:
+        return "Nothing is running."  # the loop answers it while something is
+
+    async def _status(self, call: CommandCall) -> str:
+        return await self.status_of(call.session, call.scope)
+
+    async def status_of(self, session: Session, scope: Scope = OWNERS) -> str:
+        """Return the reply to `/status`. Reads only, so it is safe during a turn."""
+        context, vitals = self._context, self._context.status
+        try:
+            model = await context.models.get(session.metadata.get("model"))
+            model_text = _describe_model(model)
+            window = f"{self._window_used(session, scope, model)} of {model.limits.window_tokens:,} tokens"
+            notes = model.provider.notes()
+        except NanobotError as error:
+            model_text, window, notes = f"none: {error}", "unknown", []
+        usage = vitals.usage_of(session.key)
+        sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
+        share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
+        cost = vitals.cost_of(session.key)
+        price = f", {format_dollars(cost)}" if cost else ""
+        running = vitals.running if scope.is_owners else vitals.running & {session.key}
+        waiting = context.approvals.waiting(session.key) if context.approvals is not None else []
+        lines = [
+            f"nanobot {context.version}, up {_format_duration(vitals.uptime())}",
+            f"Model: {model_text}",
+            *(f"  {note}" for note in notes),
+            f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
+            f"Window: {window}",
+            f"Messages: {session.message_count}",
+            f"Running turns: {', '.join(sorted(running)) or 'none'}",
+        ]
+        lines += waiting
+        if context.goals is not None:
+            lines += context.goals.lines(session.key)
+        if context.memory is not None:
+            lines += context.memory.state(session.key, scope)
+        if scope.is_owners:  # these may quote what another chat said
+            lines += [f"Memory: {vitals.memory_note}"] if vitals.memory_note else []
+            lines += [f"Plugins: {problem}" for problem in context.problems()]
+            lines += [f"Last error: {vitals.last_error}"] if vitals.last_error else []
+        return "\n".join(lines)
+
+    def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
+        """Return the tokens of the last request, or an estimate of the next one if no request was counted yet."""
+        used = self._context.status.window_used(session.key)
+        if used or not session.message_count:
+            return f"{used:,}"
+        return f"about {self._build_report(session, scope, model).tokens:,}"
+
+    async def _model(self, call: CommandCall) -> str:
+        context = self._context
+        if not call.argument:
+            model = await context.models.get(call.session.metadata.get("model"))
+            choices = "\n".join(f"  {name}" for name in context.models.names())
+            return f"This session uses {_describe_model(model)}.\nTo change it, type /model NAME:\n{choices}"
+        wanted = None if call.argument.lower() == "default" else call.argument
+        try:
+            model = await context.models.get(wanted)
+        except NanobotError as error:
+            return str(error)
+        if wanted is None:
+            call.session.metadata.pop("model", None)
+        else:
+            call.session.metadata["model"] = wanted
+        await context.sessions.append(call.session)
+        return f"This session now uses {_describe_model(model)}."
+
+    async def _history(self, call: CommandCall) -> str:
+        if call.argument and not call.argument.isdigit():
+            return "How many messages? For example: /history 20"
+        messages = await asyncio.to_thread(lambda: call.session.messages)
+        visible = [row for row in messages if row.get("role") in ("user", "assistant") and visible_text(row)]
+        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {visible_text(row)}" for row in visible]
+        return "\n".join(lines[-int(call.argument or 10) :]) or "This session has no messages yet."
+
+    async def _show_context(self, call: CommandCall) -> str:
+        model = await self._context.models.get(call.session.metadata.get("model"))
+        return self._build_report(call.session, call.scope, model).text()
+
+    def _build_report(self, session: Session, scope: Scope, model: Model) -> ContextReport:
+        context = self._context
+        system = context.prompt.build_system_prompt(
+            session_summary(session.metadata), scope=scope, began=session.created_at.date()
+        )
+        return ContextReport(
+            model, system, context.tools, *open_window(session), context.status.last_usage(session.key)
+        )
+
+    async def _usage(self, call: CommandCall) -> str:
+        spending = self._context.spending
+        try:
+            summary = await spending.summary(call.session.key)
+        except OSError as error:
+            return f"The usage cannot be read: {error.strerror or error}: {error.filename}"
+        if not summary.month.calls:
+            return "No model calls this month."
+        sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
+        lines = [f"{name}: {format_sum(used)}" for name, used in sums.items()]
+        limits = await spending.limits_now()
+        return "\n".join([*lines, *limits.left(summary.today.spent, summary.month.spent)])
+
+    async def _raise(self, call: CommandCall) -> str:
+        try:
+            usd = float(call.argument.lstrip("$")) if call.argument else None
+        except ValueError:
+            usd = math.nan
+        if usd is not None and not 0 < usd < math.inf:
+            return f"How many dollars more? For example: /raise 2. {call.argument!r} is not an amount."
+        try:
+            lines = await self._context.spending.raise_limits(usd)
+        except OSError as error:
+            return f"The limit cannot be saved: {error.strerror or error}: {error.filename}"
+        return (
+            "\n".join(lines)
+            or "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."
+        )
+
+    async def _pairing(self, call: CommandCall) -> str:
+        assert self._context.pairing is not None  # noqa: S101 else it is not in the table
+        return await self._context.pairing.answer(call.argument)
+
+    async def _mcp(self, call: CommandCall) -> str:
+        return self._mcp_status() or _NOT_SET_UP["mcp"]
+
+    async def _approvals(self, call: CommandCall) -> str:
+        assert self._context.approvals is not None  # noqa: S101 else it is not in the table
+        return await self._context.approvals.answer(call.argument)
+
+    async def _answer_nothing_open(self, call: CommandCall) -> str:
+        return "No question is open in this session."  # the loop answers it while one does
+
+    async def _restart(self, call: CommandCall) -> str:
+        if self._context.restart is None:
+            return "No gateway is running here. Leave and start nanobot again; the conversation is kept."
+        self._context.restart()
+        return "Restarting. Running work continues afterwards."
+
+    async def _help(self, call: CommandCall) -> str:
+        rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
+        return f"Write anything to talk to nanobot. Commands:\n{rows}"
+
+
+def is_from_owner(message: InboundMessage) -> bool:
+    """Whether an owner typed this message. Jobs carry the owner's provenance too, with text a model may have
+    written.
+    """
+    return message.provenance is Provenance.OWNER and message.origin in TYPED
+
+
+def has_other_authors(session: Session, sender_id: str) -> bool:
+    """Whether another person's messages are in the history a model still sees."""
+    people = [row for row in session.get_history() if row.get("origin") == Origin.USER and row.get("sender_id")]
+    return any(_id_of(str(row["sender_id"])) != _id_of(sender_id) for row in people)
+
+
+def _id_of(sender_id: str) -> str:
+    """Strip the display names that a channel may append to an id."""
+    return sender_id.partition("|")[0]
+
+
+def _describe_model(model: Model) -> str:
+    return f"{model.name} ({model.provider_name}: {model.reason})"
+
+
+def _format_duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

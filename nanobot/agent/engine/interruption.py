@@ -1,0 +1,82 @@
+"""Interrupted runs: what their rows say about them, and the notice for the person."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_of
+from nanobot.providers.base import ToolCallRequest
+from nanobot.utils.text import count_noun
+
+FINISH_RESUMED = "taken_up"
+"""Finish reason of a step without a model call, in which a resumed run gives pending calls their results."""
+GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
+BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What is known about an interrupted run."""
+
+    started: frozenset[str] | None = None
+    """Ids of the calls that started; None if each of them may have."""
+
+
+def pending_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:
+    """The calls at the end of a history that have no result, in order."""
+    results = results_at_end(rows)
+    if len(rows) == len(results):
+        return []
+    last = rows[len(rows) - len(results) - 1]
+    answered = {row.get("tool_call_id") for row in results}
+    return [
+        ToolCallRequest.from_text(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in last.get("tool_calls") or ()
+        if call["id"] not in answered
+    ]
+
+
+def is_interrupted(row: ChatMessage) -> bool:
+    """Whether this row is the partial text of an interrupted answer."""
+    return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
+
+
+def parts_of_answer(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
+    """The parts of this turn's answer at the end of these rows, in order; each but the last was interrupted."""
+    parts: list[str] = []
+    may_end_here = True
+    """Whether the next row, going backwards, may be a part: an earlier part is interrupted or followed by GO_ON."""
+    for row in reversed(rows):
+        if row.get("turn_id") != turn_id or row.get("tool_calls") or row["role"] not in ("user", "assistant"):
+            break
+        if row["role"] == "user":
+            if is_synthetic(row) and row["content"] not in (GO_ON, BROKEN_OFF):
+                break
+            may_end_here = is_synthetic(row)
+        elif may_end_here or is_interrupted(row):
+            parts.append(text_of(row["content"]))
+            may_end_here = False
+        else:
+            break
+    return [part for part in reversed(parts) if part.strip()]
+
+
+def results_at_end(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The tool results at the end, after the last assistant row."""
+    index = len(rows)
+    while index and rows[index - 1]["role"] == "tool":
+        index -= 1
+    return list(rows[index:])
+
+
+def describe_interruption(
+    finished_count: int, rerun: Sequence[ToolCallRequest], unknown: Sequence[ToolCallRequest]
+) -> str:
+    """The notice about interrupted calls."""
+    parts = ["nanobot was interrupted in the middle of this turn and goes on from there."]
+    if finished_count:
+        parts.append(f"{count_noun(finished_count, 'call')} had finished.")
+    if rerun:
+        parts.append(f"Runs now: {', '.join(call.name for call in rerun)}.")
+    if unknown:
+        parts.append(f"May or may not have run: {', '.join(call.name for call in unknown)}.")
+    return " ".join(parts)

@@ -1,0 +1,109 @@
+"""The input and the result of a run, as plain data."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from nanobot.agent.engine.interruption import Interruption
+from nanobot.agent.engine.tool_calls import Record, StartCalls, ignore_calls_start
+from nanobot.agent.events import Emitter, TurnOutcome
+from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.hooks import ToolPolicy
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.window.requests import LastRequest
+from nanobot.agent.window.state import Window
+from nanobot.agent.window.token_budget import MAX_ROWS
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMProvider
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Limits of a run. Tokens are counted for the model; messages are rows of the history."""
+
+    max_steps: int = 40
+    max_tokens: int = 8192
+    temperature: float = 0.1
+    window_tokens: int = 65_536
+    window_messages: int = MAX_ROWS
+    max_result_chars: int = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model with its provider and limits."""
+
+    provider: LLMProvider
+    provider_name: str
+    name: str
+    reason: str = ""
+    """Why it was chosen, for status texts."""
+    limits: RunLimits = RunLimits()
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether no model is configured and the offline provider gives fixed answers."""
+        return self.provider_name == "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """The input of a run. `history` ends with the row to answer and contains no system row."""
+
+    model: Model
+    system: str
+    history: list[ChatMessage]
+    tools: ToolRegistry
+    context: ToolContext
+    emit: Emitter
+    record: Record
+    on_partial_text: Callable[[str], None] = field(default=lambda text: None)
+    """Called with the text of the running step as it streams, so that a crash does not lose it."""
+    on_calls_start: StartCalls = ignore_calls_start
+    """Called before tool calls start."""
+    joining: "Joining" = field(default_factory=lambda: _no_joining_rows)
+    """Called at each tool boundary. Returns the stored user rows of messages that arrived meanwhile."""
+    interruption: Interruption | None = None
+    """Set if this run resumes an interrupted one."""
+    window: Window = field(default_factory=Window)
+    """Which part of the history is sent."""
+    save_window_state: Callable[[Window], None] = field(default=lambda window: None)
+    """Called with each change of the window."""
+    last_request: LastRequest = field(default_factory=LastRequest)
+    """Cached data about the rows of the session, from earlier runs."""
+    hooks: Sequence[ToolPolicy] = ()
+    """Policies that see each tool call before it starts."""
+    hook_runner: HookRunner = field(default_factory=HookRunner)
+    """Runs the hooks of plugins and programs."""
+    untrusted_rows: Sequence[ChatMessage] = ()
+    """Untrusted content in `system`, as rows without a turn."""
+    review: bool = False
+    """Whether a second model call reviews the answer before it is shown."""
+    stop_reason: Callable[[], str] = field(default_factory=lambda: never_over_budget)
+    """Called before each model call but the first: why no further one may be made; empty if one may."""
+
+
+Joining = Callable[[], Awaitable[list[ChatMessage]]]
+
+
+def never_over_budget() -> str:
+    """The `stop_reason` of runs without a budget."""
+    return ""
+
+
+async def _no_joining_rows() -> list[ChatMessage]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended: ANSWERED, or PARTIAL if a limit ended it."""
+
+    outcome: TurnOutcome
+    text: str
+    usage: dict[str, int]
+    steps: int
+    cost_usd: float | None = None
+    error: str | None = None
+    """The type of the error that ended it early, if one did."""
+    retryable: bool = True

@@ -1,0 +1,352 @@
+"""Turns as plain data: phases, turn events, results.
+
+The terminal, `--json`, the SDK, delivery and the trace all use these events.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+from typing import Any, ClassVar
+
+log = logging.getLogger(__name__)
+
+
+class TurnPhase(StrEnum):
+    """A phase of the pipeline."""
+
+    RESTORE = "restore"
+    COMMAND = "command"
+    COMPACT = "compact"
+    """Old messages move into memory, if the session was idle for long or a consolidation is ready. Commands skip it."""
+    BUILD = "build"
+    RUN = "run"
+    SAVE = "save"
+    RESPOND = "respond"
+    DONE = "done"
+
+
+class TurnOutcome(StrEnum):
+    """How a turn ended."""
+
+    ANSWERED = "answered"
+    PARTIAL = "partial"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended. `text` is for a person, also when it failed; `error` is the name of the error's type."""
+
+    outcome: TurnOutcome
+    text: str
+    error: str | None = None
+    turn_id: str = ""
+    usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
+    later: bool = False
+    """Whether nanobot stopped before the turn ended: it is resumed, or started, at the next start."""
+    joined: int = 0
+    """How many messages joined it."""
+    retryable: bool = True
+    """Whether a failed turn may succeed later without any change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEvent:
+    """Something that happened in a turn. `seq` counts from 0 within the turn, without gaps."""
+
+    type: ClassVar[str]
+    turn_id: str = ""
+    seq: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as `{type, turn_id, seq, ...}` without fields that are None."""
+        fields = {key: value for key, value in asdict(self).items() if value is not None}
+        return {"type": self.type, **fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(TurnEvent):
+    """A run starts. RunEnded always follows."""
+
+    type: ClassVar[str] = "run_started"
+    session_key: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(TurnEvent):
+    """A run ended. `usage` (in tokens) and `cost_usd` are sums of its steps; None if no price is known."""
+
+    type: ClassVar[str] = "run_ended"
+    steps: int
+    usage: dict[str, int]
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(TurnEvent):
+    """A model call starts. StepEnded always follows."""
+
+    type: ClassVar[str] = "step_started"
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded(TurnEvent):
+    """The model call and its tool calls are done. `prompt_tokens` in `usage` is the size of the request."""
+
+    type: ClassVar[str] = "step_ended"
+    step: int
+    finish_reason: str
+    usage: dict[str, int]
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStarted(TurnEvent):
+    """The first text of a step. TextEnded always follows."""
+
+    type: ClassVar[str] = "text_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(TurnEvent):
+    type: ClassVar[str] = "text_delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEnded(TurnEvent):
+    """The whole text of a step. `final` if no tool call follows."""
+
+    type: ClassVar[str] = "text_ended"
+    text: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningStarted(TurnEvent):
+    """The first reasoning of a step. ReasoningEnded always follows."""
+
+    type: ClassVar[str] = "reasoning_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta(TurnEvent):
+    type: ClassVar[str] = "reasoning_delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningEnded(TurnEvent):
+    """The whole reasoning of a step."""
+
+    type: ClassVar[str] = "reasoning_ended"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(TurnEvent):
+    """A tool call starts. ToolEnded with the same `call_id` always follows."""
+
+    type: ClassVar[str] = "tool_started"
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    asked: dict[str, Any] | None = None
+    """The arguments as the model sent them, if a hook changed them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDelta(TurnEvent):
+    """Progress of a tool."""
+
+    type: ClassVar[str] = "tool_delta"
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEnded(TurnEvent):
+    """The result of a tool call. `display` is a form for screens, such as a diff."""
+
+    type: ClassVar[str] = "tool_ended"
+    call_id: str
+    name: str
+    ok: bool
+    content: str
+    seconds: float
+    display: str | None = None
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about; a channel may show a receipt as a reaction."""
+
+    NOTE = "note"
+    RECEIPT = "receipt"
+    """The message arrived and waits: it joins the running turn, or starts the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(TurnEvent):
+    """A notice to the person, such as a retry or an omission."""
+
+    type: ClassVar[str] = "notice"
+    text: str
+    kind: NoticeKind = NoticeKind.NOTE
+
+
+class Answer(StrEnum):
+    """How an approval question ended."""
+
+    NO = "no"
+    ONCE = "once"
+    ALWAYS = "always"
+    EXPIRED = "expired"
+    """Not answered in time; counts as no."""
+    STOPPED = "stopped"
+    """The turn ended before an answer. A resumed turn asks again."""
+
+
+_ANSWER_WORDS = {
+    Answer.NO: (
+        "no n nope nein non não nao nej nie nee нет ні hayır لا "
+        "いいえ だめ 아니요 아니 不 不行 不要 否 không tidak 👎 ❌"
+    ),
+    Answer.ONCE: "yes y yep ja oui si sí sim da tak да так evet نعم はい いいよ 네 예 是 好 好的 可以 行 có ya 👍 ✅",
+    Answer.ALWAYS: (
+        "always a immer toujours siempre sempre alltid zawsze altijd всегда завжди دائما いつも 항상 总是 總是 luôn"
+    ),
+}
+_ANSWERS = {word: answer for answer, words in _ANSWER_WORDS.items() for word in words.split()}
+
+
+def parse_answer(text: str) -> Answer | None:
+    """Parse "yes", "always" or "no" in a common language. Return None for any other text."""
+    return _ANSWERS.get(text.strip().strip(".!。！").strip().casefold())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(TurnEvent):
+    """A call waits for the owner's approval. ApprovalAnswered with the same `question` (an id) always follows.
+
+    `text` is the whole question with the exact arguments. Secrets are redacted in `text` and `arguments`.
+    """
+
+    type: ClassVar[str] = "approval_asked"
+    question: str
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    reaches: list[str]
+    """The permissions that a yes grants, as `kind:target`."""
+    text: str
+    source: str | None = None
+    """The untrusted content that is the reason; None if the call always needs approval."""
+    may_always: bool = True
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered(TurnEvent):
+    """An approval question ended."""
+
+    type: ClassVar[str] = "approval_answered"
+    question: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRefused(TurnEvent):
+    """A call needed approval and nobody could be asked. It was not made; the turn continues."""
+
+    type: ClassVar[str] = "approval_refused"
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    reaches: list[str]
+    text: str
+    """The question that would have been asked, as in ApprovalAsked."""
+    reason: str
+    """Why nobody was asked, and what to do about it."""
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(TurnEvent):
+    """The last event of every turn."""
+
+    type: ClassVar[str] = "turn_ended"
+    outcome: TurnOutcome
+    text: str
+    error: str | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
+    model: str | None = None
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    later: bool | None = None
+    """Whether it is resumed, or started, at the next start: `text` is then not the reply."""
+    joined: int | None = None
+    """How many messages joined it; None for none."""
+
+
+_EVENT_TYPES: dict[str, type[TurnEvent]] = {
+    event.type: event
+    for event in (
+        RunStarted, RunEnded, StepStarted, StepEnded, TextStarted, TextDelta, TextEnded, ReasoningStarted,
+        ReasoningDelta, ReasoningEnded, ToolStarted, ToolDelta, ToolEnded, Notice, ApprovalAsked, ApprovalAnswered,
+        ApprovalRefused, TurnEnded,
+    )
+}  # fmt: skip
+_ENUM_FIELDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}
+
+
+def event_from_json(payload: Mapping[str, Any]) -> TurnEvent | None:
+    """Parse the output of `to_json`. Return None for an unknown type. Raises TypeError or ValueError."""
+    kind = _EVENT_TYPES.get(str(payload.get("type")))
+    if kind is None:
+        return None
+    fields: dict[str, Any] = {name: value for name, value in payload.items() if name != "type"}
+    for name in _ENUM_FIELDS.keys() & fields.keys():
+        fields[name] = _ENUM_FIELDS[name](fields[name])
+    return kind(**fields)
+
+
+EventSink = Callable[[TurnEvent], None]
+"""Receives the events of a turn. Must neither block nor raise; a slow consumer should queue them."""
+
+
+class Emitter:
+    """Stamps each event with the turn id and its number, and passes it to the sinks."""
+
+    def __init__(self, turn_id: str, *sinks: EventSink | None, seq: "count[int] | None" = None) -> None:
+        self.turn_id = turn_id
+        self._sinks = [sink for sink in sinks if sink is not None]
+        self._seq = seq or count()
+
+    def detach(self) -> "Emitter":
+        """Return an emitter that continues the numbering; this one drops all further events."""
+        successor = Emitter(self.turn_id, *self._sinks, seq=self._seq)
+        self._sinks = []
+        return successor
+
+    def close(self) -> None:
+        """Drop all further events."""
+        self._sinks = []
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Emit an event. A sink that raises is removed; the others still get it."""
+        if not self._sinks:
+            return
+        stamped = replace(event, turn_id=self.turn_id, seq=next(self._seq))
+        for sink in (*self._sinks,):
+            try:
+                sink(stamped)
+            except Exception:  # third-party code must not end the turn
+                log.exception("an event sink of turn %s failed", self.turn_id)
+                self._sinks.remove(sink)

@@ -1,0 +1,84 @@
+"""The `/memory` command. It works on the memory of the chat it is typed in."""
+
+import asyncio
+from collections.abc import Callable
+
+from nanobot.agent.commands.context import CommandCall
+from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.memory.editor import MemoryEditor, format_change
+from nanobot.agent.memory.revisions import Revision
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.scope import Scope
+from nanobot.errors import NanobotError
+from nanobot.utils.clock import Clock
+from nanobot.utils.text import clip_line
+
+_MOST_LOG = 15
+_MOST_FOUND = 20
+USAGE = (
+    "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
+    "ID-or-TEXT removes it, /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
+    "/memory share ID shares a fact with every chat (the owner's memory, owner only)."
+)
+
+_AFTER_FORGET = """\
+New conversations will not use it. This one may still mention it until /new; it also remains in HISTORY.md and in past \
+messages, where a search finds it. /memory undo restores it."""
+
+
+class MemoryCommands:
+    """Answers `/memory`. `memory_of` returns the memory of a scope."""
+
+    def __init__(self, memory_of: Callable[[Scope], MemoryStore], clock: Clock) -> None:
+        self._memory_of = memory_of
+        self._clock = clock
+
+    async def answer(self, call: CommandCall) -> str:
+        """Run the command and return the reply. Never raises."""
+        try:
+            return await asyncio.to_thread(self._answer, call)
+        except NanobotError as error:
+            return str(error)
+
+    def _answer(self, call: CommandCall) -> str:
+        word, _, rest = call.argument.partition(" ")
+        word, rest = word.lower(), rest.strip()
+        message = call.message
+        editor = MemoryEditor(self._memory_of(call.scope), self._clock, message.sender_id or "terminal")
+        if word in ("forget", "undo", "share") and message.origin not in TYPED:
+            return f"/memory {word} has to be typed by a person."
+        if word in ("", "list", "show"):
+            return self._list(editor)
+        if word == "undo":
+            return "\n".join(["Undone:", *map(format_change, editor.undo(lambda change: _may_undo(call, change)))])
+        if word == "log":
+            return "\n".join(map(format_change, editor.log()[:_MOST_LOG])) or "Nothing has changed yet."
+        if word not in ("why", "forget", "share", "search") or not rest:
+            return USAGE
+        if word == "why":
+            return editor.why(rest)
+        if word == "search":
+            matches = editor.search(rest)[:_MOST_FOUND]
+            return "\n".join(f"{m.file}:{m.line}: {clip_line(m.text, 200)}" for m in matches) or "No matches."
+        if word == "share":
+            return self._share(call, editor, rest)
+        forgotten = editor.forget(rest)
+        lines = "\n".join(f"- {fact.text}" for fact in forgotten)
+        return f"Forgotten:\n{lines}\n{_AFTER_FORGET}"
+
+    def _list(self, editor: MemoryEditor) -> str:
+        facts = editor.facts()
+        lines = [f"{item.fact.id}  {clip_line(item.fact.text, 200)}" for item in facts]
+        return "\n".join([f"Memory: {editor.state()}", *lines])
+
+    def _share(self, call: CommandCall, editor: MemoryEditor, wanted: str) -> str:
+        if not call.scope.is_owners:
+            return "This chat's memory cannot be shared. The owner shares facts of their own, in their own chat."
+        if not is_from_owner(call.message):
+            return "Only an owner may share a fact."
+        return f"Shared with every chat: {editor.share(wanted).text}"
+
+
+def _may_undo(call: CommandCall, change: Revision) -> bool:
+    """The owner may; in a chat of several, also whoever made the change."""
+    return call.scope.is_owners or is_from_owner(call.message) or change.who == call.message.sender_id

@@ -1,0 +1,498 @@
+"""Consolidation: move the older messages of a session into memory, by checked calls of `save_memory`.
+
+The order prevents loss: fix the range, ask the model, check its answer, write HISTORY.md, write MEMORY.md, and only
+then move the session's cursor. A kill in between costs a duplicate log entry, never a message. What was said in a chat
+with other people goes into that chat's memory, whoever said it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from itertools import accumulate
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from nanobot.agent.memory.revisions import ChangeSource
+from nanobot.agent.memory.save_memory import (
+    MemoryTranscript,
+    SaveMemoryAnswer,
+    add_provenance,
+    build_owner_transcript,
+    build_transcript,
+    request_consolidation,
+    transcript_lines,
+)
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.scope import Scope
+from nanobot.agent.session_summary import (
+    OLD_SUMMARY,
+    SUMMARY_KEY,
+    session_summary,
+    summary_metadata,
+    summary_provenance,
+)
+from nanobot.agent.status import AgentStatus
+from nanobot.errors import NanobotError, ProviderError
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.messages.types import ChatMessage, is_synthetic, least_trusted
+from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
+from nanobot.session.manager import Session
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock
+from nanobot.utils.text import count_noun
+
+log = logging.getLogger(__name__)
+
+IDLE_KEEP = 8
+"""Messages an idle session keeps, plus the rest of the turn they start in."""
+
+_MOST_PARTS = 8
+"""Calls for one idle session; a long unconsolidated session continues the next time."""
+_MOST_TOKENS = 32_000
+"""Conversation per call; larger parts make for worse summaries."""
+_LEAST_TOKENS = 500
+_ROWS_AT_ONCE = 500
+_PROMPT_TOKENS = 1_500
+"""Our instructions, the schema, and the error of the estimate."""
+_ENTRY_TOKENS = 700
+"""Part of the reply reserved for the log entry and the JSON around both texts."""
+_TRY_AGAIN_S = 3600.0
+
+
+class ModelLimits(Protocol):
+    """The limits of a model, in tokens."""
+
+    @property
+    def window_tokens(self) -> int:
+        """Request and reply together."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """The reply."""
+        ...
+
+
+class ModelHandle(Protocol):
+    """A model and the provider to call it through."""
+
+    @property
+    def provider(self) -> LLMProvider: ...
+
+    @property
+    def name(self) -> str:
+        """Its name at the provider."""
+        ...
+
+    @property
+    def limits(self) -> ModelLimits: ...
+
+
+class ModelSource(Protocol):
+    async def get(self, name: str | None) -> ModelHandle:
+        """Return the model of that name or preset, the configured one for None. Raises NanobotError."""
+        ...
+
+
+class SessionSource(Protocol):
+    """What consolidation needs of the SessionManager."""
+
+    def hold(self, key: str) -> AbstractAsyncContextManager[Session]:
+        """Hold a session's lock."""
+        ...
+
+    def read_unconsolidated(self, session: Session, limit: int) -> list[ChatMessage]:
+        """Return the oldest messages past the cursor. Raises StorageError."""
+        ...
+
+    async def move_cursor(self, session: Session, count: int) -> None:
+        """Advance the cursor by `count` messages; durable on return. Raises StorageError."""
+        ...
+
+
+class ConsolidationOutcome(StrEnum):
+    DONE = "done"
+    NOTHING = "nothing"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationResult:
+    """How a consolidation ended. After FAILED everything is as before; DONE may have a reason why no more moved."""
+
+    outcome: ConsolidationOutcome
+    reason: str = ""
+    moved: int = 0
+    share: float = field(default=1.0, compare=False)
+    """Share of the unconsolidated tokens that could move."""
+
+
+_NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The messages of one call, from the cursor on."""
+
+    rows: Sequence[ChatMessage]
+    transcript: MemoryTranscript
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A failed consolidation, and the state of the session it failed for."""
+
+    state: tuple[int, int]
+    at: float
+    result: ConsolidationResult
+
+
+class Consolidator:
+    """Moves messages into the memories of one workspace."""
+
+    def __init__(
+        self,
+        memory: MemoryStore,
+        sessions: SessionSource,
+        models: ModelSource,
+        status: AgentStatus,
+        clock: Clock,
+        *,
+        background_model: str | None = None,
+        limit_s: float = 180.0,
+        others_write: Callable[[str], bool] = lambda session_key: False,
+        scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", "")),
+    ) -> None:
+        """`others_write` tells whether people other than the owner may write in a session. Their messages, and results
+        of MCP servers anywhere, are summarised in the log only and never change the owner's MEMORY.md. `scope_of` gives
+        the memory a message belongs to.
+        """
+        self._memory = memory
+        self._sessions = sessions
+        self._models = models
+        self._status = status
+        self._clock = clock
+        self.background_model = background_model
+        self._limit_s = limit_s
+        self._others_write = others_write
+        self._scope_of = scope_of
+        self._one_at_a_time: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
+        self._failures: dict[str, _Failure] = {}
+        self._moving: set[str] = set()
+        """Keys of sessions being moved; a caller that holds one must not wait for it."""
+        self._ready: dict[str, _CheckedAnswer] = {}
+        """By session key, a finished consolidation that is applied once the session's turn lets go of it."""
+
+    async def compact(
+        self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
+    ) -> ConsolidationResult:
+        """Move all but the last messages of an idle session into memory, in at most `_MOST_PARTS` calls, as long as it
+        `is_idle`. Turns of the session do not wait for it.
+
+        Cancelling is safe: checked answers are kept. Never raises for a model or the disk.
+        """
+        moved = 0
+        for _ in range(_MOST_PARTS):
+            result = await self.move(
+                session_key, lambda session: IDLE_KEEP if is_idle(session) else session.message_count
+            )
+            if result.outcome is not ConsolidationOutcome.DONE:
+                break
+            moved += result.moved
+        return ConsolidationResult(ConsolidationOutcome.DONE, result.reason, moved) if moved else result
+
+    async def compact_held(self, session: Session, *, is_idle: bool) -> None:
+        """Compact a session that the caller holds, before its next prompt is built: apply a finished consolidation, and
+        make one call if the session was idle.
+
+        Cancelling is safe. Never raises for a model or the disk.
+        """
+        try:
+            await self._apply_ready(session)
+        except NanobotError as error:
+            self._failed(session.key, error)
+        if is_idle:
+            await self.consolidate(session, keep=IDLE_KEEP)
+
+    async def consolidate(self, session: Session, *, keep: int) -> ConsolidationResult:
+        """Move as many of the oldest messages as fit one call, but none of the last `keep` or of the turn these start
+        in. The caller holds the session.
+
+        Never raises for a model or the disk. A failure is retried after an hour or once there is a new message.
+        Cancelling is safe: everything is kept or nothing.
+        """
+        if session.key in self._moving:
+            return _NOTHING
+        state = (session.last_consolidated, session.message_count)
+        failure = self._failures.get(session.key)
+        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _TRY_AGAIN_S:
+            return failure.result
+        try:
+            plan = await asyncio.to_thread(self._plan, session, keep)
+            if plan is None:
+                self._failures.pop(session.key, None)
+                return _NOTHING
+            async with self._lock_of(plan.scope):
+                answer = await self._ask(plan)
+                await finish(self._store(session, answer))
+        except (NanobotError, TimeoutError) as error:
+            result = self._failed(session.key, error)
+            self._failures[session.key] = _Failure(state, self._clock.monotonic(), result)
+            return result
+        self._failures.pop(session.key, None)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count)
+
+    async def move(self, session_key: str, keep: Callable[[Session], int]) -> ConsolidationResult:
+        """Like `consolidate`, for a session that stays usable: it is not held during the model call. `keep` returns how
+        many of its last messages stay.
+
+        Does nothing if the session was reset in the meantime. Never raises for a model or the disk.
+        """
+        if session_key in self._moving:
+            return _NOTHING
+        self._moving.add(session_key)
+        try:
+            async with self._sessions.hold(session_key) as session:
+                plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+                if plan is None:
+                    return _NOTHING
+            async with self._lock_of(plan.scope):
+                answer = self._ready[session_key] = await self._ask(plan)
+                async with self._sessions.hold(session_key) as session:
+                    await self._apply_ready(session)
+                    moved = (session.created_at, session.last_consolidated) == (plan.created_at, answer.end)
+        except (NanobotError, TimeoutError) as error:
+            return self._failed(session_key, error)
+        finally:
+            self._moving.discard(session_key)
+            self._ready.pop(session_key, None)
+        if not moved:
+            return _NOTHING  # reset, or consolidated by another process
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
+
+    async def move_archived(self, session: Session, done: int) -> ConsolidationResult:
+        """Consolidate an archived session from message number `done` on; its file stays unchanged."""
+        try:
+            plan = await asyncio.to_thread(self._plan_of, session, session.messages[done:], 0)
+            if plan is None:
+                return _NOTHING
+            async with self._lock_of(plan.scope):
+                answer = await self._ask(plan)
+                await finish(asyncio.to_thread(self._write, answer))
+        except (NanobotError, TimeoutError) as error:
+            return self._failed(session.key, error)
+        self._report_done(answer)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
+
+    async def note_archived(self, session: Session, done: int, stem: str) -> None:
+        """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
+        rows = session.messages[done:]
+        people = [row for row in rows if row.get("role") == "user" and not is_synthetic(row)]
+        scopes = {self._scope_of(session.key, row) for row in people}
+        scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
+        count = count_noun(len(rows), "message")
+        entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
+        await asyncio.to_thread(self._memory_of(scope).append_history, entry)
+
+    def _plan(self, session: Session, keep: int) -> "_Plan | None":
+        """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
+        if session.message_count - session.last_consolidated <= keep:
+            return None
+        batch = _ROWS_AT_ONCE
+        while True:
+            limit = batch + max(keep, 1)
+            rows = self._sessions.read_unconsolidated(session, limit)
+            is_all = len(rows) < limit
+            plan = self._plan_of(session, rows, keep if is_all else len(rows) - batch)
+            if plan is not None or is_all:
+                return plan
+            batch *= 4
+
+    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_Plan | None":
+        if len(rows) <= keep:
+            return None
+        rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
+        spans = list(_by_scope(rows, lambda row: self._scope_of(session.key, row)))
+        scope, end = spans[0]
+        lines = transcript_lines(rows)
+        while len(spans) > 1 and not any(lines[:end]):  # nothing memorable: moves together with the next span
+            del spans[0]
+            scope, end = spans[0]
+        weights = list(accumulate(estimate_tokens(line) for line in lines))
+        max_rows = min(len(rows) - keep, end)
+        excerpt = _Excerpt(rows, lines, weights, max_rows)
+        if not excerpt.ends:
+            return None
+        share = weights[excerpt.ends[-1] - 1] / max(weights[-1], 1)
+        return _Plan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
+                     str(session.metadata.get("model") or ""), session_summary(session.metadata))  # fmt: skip
+
+    async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
+        memory = self._memory_of(plan.scope)
+        model = await self._models.get(self.background_model or plan.model or None)
+        text = await asyncio.to_thread(memory.read_for_update)
+        reply, room = _room(model, text)
+        part = plan.excerpt.part(room)
+        own = part.transcript  # the memory of a chat covers everything said there
+        if plan.scope.is_owners:
+            own = build_owner_transcript(part.rows, room, person_is_owner=not self._others_write(plan.session_key))
+        with call_context_scope(CallContext("consolidation", plan.session_key)):
+            async with asyncio.timeout(self._limit_s):
+                saved = await request_consolidation(
+                    model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover
+                )
+        return _CheckedAnswer(plan, part, own, saved, text)
+
+    async def _apply_ready(self, session: Session) -> None:
+        """Apply the finished consolidation of this session, unless the session changed since it was planned."""
+        answer, state = self._ready.pop(session.key, None), (session.created_at, session.last_consolidated)
+        if answer is not None and state == (answer.plan.created_at, answer.plan.cursor):
+            await finish(self._store(session, answer))
+
+    async def _store(self, session: Session, answer: "_CheckedAnswer") -> None:
+        """Write the memory first, then move the cursor."""
+        await asyncio.to_thread(self._write, answer)
+        before = session.metadata.get(SUMMARY_KEY)
+        if answer.saved.handover:
+            trust = least_trusted([summary_provenance(session.metadata, session.key), answer.own.provenance])
+            session.metadata[SUMMARY_KEY] = summary_metadata(answer.saved.handover, trust)
+        else:
+            session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
+        session.metadata.pop(OLD_SUMMARY, None)
+        try:
+            await self._sessions.move_cursor(session, answer.part.count)
+        except NanobotError:
+            if before is not None:
+                session.metadata[SUMMARY_KEY] = before
+            raise
+        self._report_done(answer)
+
+    def _write(self, answer: "_CheckedAnswer") -> None:
+        saved, memory = answer.saved, self._memory_of(answer.plan.scope)
+        source = ChangeSource(answer.plan.session_key, rows=answer.part.rows, provenance=answer.own.provenance)
+        memory.apply_update(saved.history_entry, saved.memory_update, instead_of=answer.memory, source=source)
+
+    def _report_done(self, answer: "_CheckedAnswer") -> None:
+        self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
+
+    def _failed(self, session_key: str, error: Exception) -> ConsolidationResult:
+        reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
+        self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
+        log.warning("Session %s could not be consolidated: %s", session_key, reason)
+        return ConsolidationResult(ConsolidationOutcome.FAILED, reason)
+
+    def _memory_of(self, scope: Scope) -> MemoryStore:
+        return self._memory if scope == self._memory.scope else self._memory.of(scope)
+
+    def _lock_of(self, scope: Scope) -> asyncio.Lock:
+        """Serialises read-modify-write of one memory, so that two sessions do not overwrite each other."""
+        lock = self._one_at_a_time.get(scope)
+        if lock is None:
+            lock = self._one_at_a_time[scope] = asyncio.Lock()
+        return lock
+
+    def _now(self) -> str:
+        return f"{self._clock.now():%Y-%m-%d %H:%M}"
+
+
+def _room(model: ModelHandle, memory: str) -> tuple[int, int]:
+    """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
+    window = model.limits.window_tokens
+    reply = min(model.limits.max_tokens, window // 4)
+    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _LEAST_TOKENS:
+        raise ProviderError(
+            f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
+            "Set agents.defaults.backgroundModel to a larger one."
+        )
+    weight = estimate_tokens(memory)
+    room = min(_MOST_TOKENS, window - reply - weight - _PROMPT_TOKENS)
+    if weight + _ENTRY_TOKENS > reply or room < _LEAST_TOKENS:
+        raise ProviderError(
+            f"MEMORY.md has about {weight:,} tokens; {model.name} cannot write it again in a reply of {reply:,}. "
+            "Shorten it, or raise maxTokens."
+        )
+    return reply, room
+
+
+class _Excerpt:
+    """Where rows can be split into whole turns; at most the first `max_rows` may go."""
+
+    def __init__(
+        self, rows: Sequence[ChatMessage], lines: Sequence[str], weights: Sequence[int], max_rows: int
+    ) -> None:
+        self._rows = rows
+        self._weights = weights
+        words = list(accumulate(bool(line) for line in lines))
+        self.ends = [
+            at for at in range(1, max_rows + 1) if words[at - 1] and (at == len(rows) or is_turn_start(rows, at))
+        ]
+        """Possible row counts; empty if none of the rows has anything to keep."""
+
+    def part(self, room: int) -> _Part:
+        """Return the most whole turns that fit `room` tokens, at least one."""
+        end = max((at for at in self.ends if self._weights[at - 1] <= room), default=self.ends[0])
+        return _Part(self._rows[:end], build_transcript(self._rows[:end], room))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which messages of which session go into which memory, and the session's state when planned."""
+
+    session_key: str
+    created_at: datetime
+    cursor: int
+    scope: Scope
+    excerpt: _Excerpt
+    share: float
+    model: str
+    handover: str
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedAnswer:
+    """A checked answer for one part, and the memory text the model was shown."""
+
+    plan: _Plan
+    part: _Part
+    own: MemoryTranscript
+    """Source of MEMORY.md; the log entry covers the whole part."""
+    saved: SaveMemoryAnswer
+    memory: str
+
+    @property
+    def end(self) -> int:
+        """Position of the cursor once this is applied."""
+        return self.plan.cursor + self.part.count
+
+
+def _by_scope(rows: Sequence[ChatMessage], scope_of: Callable[[ChatMessage], Scope]) -> Iterator[tuple[Scope, int]]:
+    """Yield scope and end of each stretch of whole turns with one scope.
+
+    A turn belongs to a chat if any user message in it does.
+    """
+    begins = [at for at in range(len(rows)) if at == 0 or is_turn_start(rows, at)]
+    turns: list[tuple[Scope, int]] = []
+    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+        scopes = [scope_of(row) for row in rows[begin:end] if row.get("role") == "user" and not is_synthetic(row)]
+        scope = next((scope for scope in scopes if not scope.is_owners), scopes[0] if scopes else None)
+        if turns and scope in (None, turns[-1][0]):
+            turns[-1] = (turns[-1][0], end)
+        else:
+            turns.append((scope or scope_of(rows[begin]), end))
+    yield from turns
+
+
+def is_turn_start(rows: Sequence[ChatMessage], at: int) -> bool:
+    """Whether a user message that did not join the previous turn is at this position."""
+    row, turn_id = rows[at], rows[at].get("turn_id")
+    if row.get("role") != "user" or is_synthetic(row) or row.get("_command"):
+        return False
+    return turn_id is None or turn_id != rows[at - 1].get("turn_id")

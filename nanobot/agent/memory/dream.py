@@ -1,0 +1,419 @@
+"""Dream: a background pass that tidies one memory, based on what is new in its log.
+
+A model is shown the facts and the new log entries, and names edits of single facts (`dream_edits`); other facts stay
+unchanged. Without news no model is called. Failures are retried with exponential backoff. The cursor moves only once
+the checked result is on the disk; after a kill the log tells whether the pass changed MEMORY.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from nanobot.agent.memory.consolidation import ModelHandle, ModelSource
+from nanobot.agent.memory.dream_changes import DreamChanges
+from nanobot.agent.memory.dream_edits import (
+    TIDY_MEMORY,
+    AcceptedEdit,
+    DreamInput,
+    EditAction,
+    EditReview,
+    KnownFact,
+    review_edits,
+)
+from nanobot.agent.memory.dream_log import AppliedEdit, DreamPass, DreamState, NewEntries, PassOutcome
+from nanobot.agent.memory.edits import apply_edits
+from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
+from nanobot.agent.memory.revisions import ChangedBy, FactOrigin, is_initial_snapshot, is_lesson, is_like
+from nanobot.agent.memory.store import HistoryEntry, MemoryStore
+from nanobot.errors import NanobotError, ProviderError, StorageError
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.providers.base import CallContext, LLMResponse, call_context_scope
+from nanobot.providers.errors import error_from_response
+from nanobot.security.provenance import IN_PART
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.locks import ProcessLock
+from nanobot.utils.storage_error import storage_error
+
+log = logging.getLogger(__name__)
+
+_REPLY_TOKENS = 4_096
+_LEAST_REPLY = 256
+_SCHEMA_TOKENS = 400
+_FIRST_REST_S, _LONGEST_REST_S = 3600.0, 7 * 86_400.0
+_MOST_FORGOTTEN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DreamPolicy:
+    """Model and limits of a run."""
+
+    model: str | None = None
+    """Model or preset; None for the default one."""
+    batch: int = 20
+    """Log entries per call."""
+    max_calls: int = 3
+    max_tokens: int = 60_000
+    """Tokens per run, input and output."""
+    shows_ages: bool = True
+    limit_s: float = 180.0
+
+
+class DreamOutcome(StrEnum):
+    DONE = "done"
+    NOTHING = "nothing"
+    """Nothing new, so no model was called."""
+    RESTING = "resting"
+    """Backing off after a failure, with nothing new since."""
+    BUSY = "busy"
+    """Another run is tidying this memory, perhaps in another process."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class DreamRun:
+    """The passes of a run in order, and why there were no more."""
+
+    outcome: DreamOutcome
+    passes: Sequence[DreamPass] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The input of a pass, and the cursor after it."""
+
+    state: DreamState
+    after: DreamState
+    material: DreamInput
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Dream:
+    """Tidies the memory of one scope."""
+
+    def __init__(
+        self,
+        memory: MemoryStore,
+        models: ModelSource,
+        clock: Clock,
+        policy: DreamPolicy | None = None,
+        *,
+        record_changes: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        """`record_changes` records revisions of changes made by others; awaited before each look at the memory."""
+        self._memory = memory
+        self._models = models
+        self._clock = clock
+        self.policy = policy or DreamPolicy()
+        self._record_changes = record_changes
+        self.changes = DreamChanges(memory, clock)
+        self.log = self.changes.log
+        self._task: asyncio.Task[DreamRun] | None = None
+        self._unsaved: DreamState | None = None
+        """State that could not be written to the disk."""
+
+    def state(self) -> DreamState:
+        """Return the cursor and the backoff. Blocks."""
+        return self._unsaved or self.log.state()
+
+    async def run(self, *, who: str = "", by_hand: bool = False) -> DreamRun:
+        """Tidy from what is new, in as many calls as needed and allowed. `by_hand` ignores the backoff.
+
+        Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
+        """
+        if self._task is not None:
+            return DreamRun(DreamOutcome.BUSY)
+        self._task = asyncio.create_task(self._run(who, by_hand), name="dream")
+        task = self._task
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await self.break_off()
+            raise
+        finally:
+            self._task = None
+        return DreamRun(DreamOutcome.NOTHING, reason="It was cancelled.") if task.cancelled() else task.result()
+
+    async def break_off(self) -> None:
+        """Cancel a run that waits for a model; a write in progress is finished."""
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def clear(self) -> None:
+        """Treat everything in the log as read, after a reset of the memory. Raises StorageError."""
+        await self.break_off()
+        await asyncio.to_thread(self._skip)
+
+    async def _run(self, who: str, by_hand: bool) -> DreamRun:
+        lock = ProcessLock(self._memory.revisions.folder / "dream.lock")
+        try:
+            if not await asyncio.to_thread(self._try_lock, lock):
+                return DreamRun(DreamOutcome.BUSY)
+        except NanobotError as error:
+            return DreamRun(DreamOutcome.FAILED, reason=str(error))
+        try:
+            return await self._passes(who, by_hand)
+        finally:
+            lock.release()
+
+    def _try_lock(self, lock: ProcessLock) -> bool:
+        with self._memory.revisions.lock():  # creates the folder
+            try:
+                return lock.try_acquire()
+            except OSError as error:
+                raise storage_error("Dream cannot begin", error) from error
+
+    async def _passes(self, who: str, by_hand: bool) -> DreamRun:
+        done: list[DreamPass] = []
+        spent = 0
+        while True:
+            try:
+                await self._record_changes()
+                plan = await asyncio.to_thread(self._next_plan)
+                if plan is None:
+                    return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
+                if not by_hand and not done and self._is_backing_off(plan.state):
+                    return DreamRun(DreamOutcome.RESTING, done, plan.state.error)
+                if len(done) >= self.policy.max_calls:
+                    return DreamRun(DreamOutcome.DONE, done, "The rest of the log is left for the next run.")
+                model = await self._models.get(self.policy.model)
+                fitted, prompt, reply = await asyncio.to_thread(self._fit, plan, model)
+                if done and spent + prompt + reply > self.policy.max_tokens:
+                    return DreamRun(DreamOutcome.DONE, done, "The rest of the log is left for the next run.")
+                dream_pass = await self._pass(fitted, model, reply, who)
+            except (NanobotError, TimeoutError) as error:
+                dream_pass = await asyncio.to_thread(self._record_failure, error, self._new_pass(who))
+            if dream_pass.outcome is PassOutcome.FAILED:
+                return DreamRun(DreamOutcome.FAILED, [*done, dream_pass], dream_pass.reason)
+            spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
+            done.append(dream_pass)
+
+    def _fit(self, plan: _Plan, model: ModelHandle) -> tuple[_Plan, int, int]:
+        """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
+        window = model.limits.window_tokens
+        reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
+        budget = min(window, self.policy.max_tokens) - reply
+        prompt = _prompt_tokens(plan.material)
+        while prompt > budget and len(plan.material.entries) > 1:
+            plan = self._shorten(plan)
+            prompt = _prompt_tokens(plan.material)
+        if prompt > budget or reply < _LEAST_REPLY:
+            raise ProviderError(
+                f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
+                "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
+            )
+        return plan, prompt, reply
+
+    def _shorten(self, plan: _Plan) -> _Plan:
+        """Keep the first half of the entries."""
+        half = max(1, len(plan.material.entries) // 2)
+        return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half) or plan
+
+    async def _pass(self, plan: _Plan, model: ModelHandle, reply: int, who: str) -> DreamPass:
+        chat = self._memory.scope.chat
+        with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
+            async with asyncio.timeout(self.policy.limit_s):
+                response = await self._ask(plan.material, model, reply)
+        dream_pass = replace(
+            self._new_pass(who),
+            model=model.name,
+            calls=1,
+            prompt_tokens=response.usage.get("prompt_tokens", 0),
+            completion_tokens=response.usage.get("completion_tokens", 0),
+            usd=response.cost_usd,
+            entries=len(plan.material.entries),
+        )
+        try:
+            review = await asyncio.to_thread(review_edits, response, plan.material)
+        except ProviderError as error:
+            return await asyncio.to_thread(self._record_failure, error, dream_pass)
+        await self._record_changes()
+        return await finish(asyncio.to_thread(self._apply, plan, review, dream_pass))
+
+    def _new_pass(self, who: str) -> DreamPass:
+        return DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who, calls=0)
+
+    async def _ask(self, material: DreamInput, model: ModelHandle, reply: int) -> LLMResponse:
+        try:
+            response = await model.provider.chat(
+                messages=material.request(), tools=[TIDY_MEMORY], model=model.name, max_tokens=reply, temperature=0.1
+            )
+        except NanobotError:
+            raise
+        except Exception as error:  # a custom provider may raise anything; nothing is lost
+            raise ProviderError(f"The model call failed: {type(error).__name__}: {error}") from error
+        if response.finish_reason == "error":
+            raise error_from_response(response)
+        return response
+
+    def _next_plan(self) -> _Plan | None:
+        """Plan a pass; None if nothing is new. Raises StorageError."""
+        self.changes.recover()
+        state = self.state()
+        news = self.log.news(state, self.policy.batch)
+        plan = self._plan_of(state, news, self.policy.batch)
+        if plan is None and (not state.begun or (news.end, self._last_change()) != (state.offset, state.change)):
+            with suppress(StorageError):  # `_unsaved` has it until the process ends
+                self._save_cursor(self._state_at(state, news.end))
+        return plan
+
+    def _plan_of(self, state: DreamState, news: NewEntries, limit: int) -> _Plan | None:
+        usable = [at for at, entry in enumerate(news.entries) if self._is_for(entry)]
+        if not usable and not self._agent_wrote(state):
+            return None
+        self._memory.record_changes()
+        text = (self._memory.file_bytes(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")
+        origins = self._memory.revisions.origins()
+        facts = {
+            fact.key: fact for fact in parse_facts(text.removeprefix("\ufeff")) if not is_lesson(origins.get(fact.key))
+        }
+        if not facts:
+            return None
+        chosen = usable[:limit]
+        end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
+        after = replace(
+            state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
+        )
+        name = self._memory.memory_file.name
+        first_revision = next(
+            (change.number for change in self._memory.revisions.changes() if change.file == name), None
+        )
+        pass_revisions = {dream_pass.change for dream_pass in self.log.passes()}
+        forgotten = [words for words, _ in self._memory.revisions.forgotten()][-_MOST_FORGOTTEN:]
+        material = DreamInput(
+            text,
+            [_known_fact(fact, origins.get(fact.key), first_revision, pass_revisions) for fact in facts.values()],
+            [news.entries[at] for at in chosen],
+            f"{self._clock.now():%Y-%m-%d (%A)}",
+            forgotten,
+            self.policy.shows_ages,
+        )
+        return _Plan(state, after, material)
+
+    def _is_for(self, entry: HistoryEntry) -> bool:
+        """Whether an entry may change this memory. The owner's is built from trusted entries only."""
+        return not self._memory.scope.is_owners or not any(mark in entry.content for mark in IN_PART.values())
+
+    def _agent_wrote(self, state: DreamState) -> bool:
+        """Whether the agent's tools have added facts since the last pass."""
+        name = self._memory.memory_file.name
+        return any(
+            change.number > state.change and change.by is ChangedBy.AGENT and change.file == name and change.added
+            for change in self._memory.revisions.changes()
+        )
+
+    def _last_change(self) -> int:
+        changes = self._memory.revisions.changes()
+        return changes[-1].number if changes else 0
+
+    def _state_at(self, state: DreamState, offset: int) -> DreamState:
+        return replace(state, begun=True, offset=offset, change=self._last_change())
+
+    def _save_cursor(self, state: DreamState) -> None:
+        """Store the cursor with its anchor. Raises StorageError."""
+        state = replace(state, anchor=self.log.anchor_at(state.offset))
+        self._unsaved = state
+        self.log.save(state)
+        self._unsaved = None
+
+    def _skip(self) -> None:
+        state = self.state()
+        end = self.log.news(DreamState(), 0).end
+        self._save_cursor(replace(self._state_at(state, end), failures=0, rests_until=0.0, error=""))
+
+    def _is_backing_off(self, state: DreamState) -> bool:
+        """Whether to wait after a failure; something new in the log ends the backoff."""
+        if not state.failures or self._clock.now().timestamp() >= state.rests_until:
+            return False
+        return self.log.size() == state.failed_size
+
+    def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
+        """Record a failed pass, and back off."""
+        reason = str(error) or f"The model gave no answer within {self.policy.limit_s:.0f} seconds."
+        log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
+        state, now = self.state(), self._clock.now().timestamp()
+        rest = min(_FIRST_REST_S * 2**state.failures, _LONGEST_REST_S)
+        state = replace(
+            state,
+            failures=min(state.failures + 1, 30),
+            rests_until=now + rest,
+            failed_size=self.log.size(),
+            error=reason,
+        )
+        dream_pass = replace(dream_pass, number=self.log.next_number(), outcome=PassOutcome.FAILED, reason=reason)
+        self._unsaved = state
+        with suppress(StorageError):
+            self.log.save(state)
+            self._unsaved = None
+            self.log.add(dream_pass)
+        return dream_pass
+
+    def _apply(self, plan: _Plan, review: EditReview, dream_pass: DreamPass) -> DreamPass:
+        """Apply the edits, then move the cursor. Raises StorageError; the memory is then unchanged."""
+        memory = self._memory
+        with memory.revisions.lock():
+            memory.record_changes()
+            raw = memory.file_bytes(memory.memory_file) or b""
+            allowed = [edit.edit for edit in review.edits if not self._is_forgotten_since(edit, plan.material)]
+            text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), allowed)
+            made = [edit for edit in review.edits if edit.edit in done]
+            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
+            data = text.encode("utf-8", "surrogateescape")
+            dream_pass = replace(
+                dream_pass,
+                number=self.log.next_number(),
+                bytes_before=len(raw),
+                bytes_after=len(data),
+                edits=[self._applied(edit) for edit in made],
+                refused=[*review.refused, *late],
+            )
+            if data != raw:
+                dream_pass = self.changes.apply(dream_pass, raw, data, made)
+            try:
+                self.log.add(dream_pass)
+                self._save_cursor(plan.after)
+            except StorageError as error:  # applied already; the next run recovers the log
+                log.warning("%s", error)
+        return dream_pass
+
+    def _is_forgotten_since(self, edit: AcceptedEdit, material: DreamInput) -> bool:
+        """Whether its text was forgotten while the model was thinking."""
+        new_texts = {words for words, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
+        return bool(edit.edit.text) and any(is_like(edit.edit.text, words) for words in new_texts)
+
+    def _applied(self, edit: AcceptedEdit) -> AppliedEdit:
+        text = edit.edit.text or edit.edit.under
+        trust = edit.provenance.value if is_outside(edit.provenance) else ""
+        key = fact_key(text) if edit.action is EditAction.REPLACE else ""
+        return AppliedEdit(edit.action.value, list(edit.before), text, edit.why, key, trust)
+
+
+def _known_fact(
+    fact: Fact, origin: FactOrigin | None, first_revision: int | None, pass_revisions: Collection[int | None]
+) -> KnownFact:
+    """Collect what the revisions know of a fact. `first_revision` has the initial snapshot. A revision that
+    recovery recorded for a killed pass may look like a manual one; `pass_revisions` has those of passes.
+    """
+    if origin is None:
+        return KnownFact(fact, is_old=True)
+    details, is_initial = origin.told, is_initial_snapshot(origin.change) and origin.change.number == first_revision
+    return KnownFact(
+        fact,
+        "" if is_initial else str(details.get("said_at") or origin.change.at)[:10],
+        least_trusted([str(details.get("provenance", Provenance.OWNER))]),
+        by_hand=origin.change.by is ChangedBy.HAND and not is_initial and origin.change.number not in pass_revisions,
+        is_old=is_initial,
+    )
+
+
+def _prompt_tokens(material: DreamInput) -> int:
+    return estimate_tokens(material.request()) + _SCHEMA_TOKENS

@@ -1,0 +1,304 @@
+"""Runs Dream over the memories: on its schedule while a gateway runs, and on command.
+
+One timer; no model call without news. Dream itself is imported on first use.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.status import AgentStatus
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.session.file_names import key_of
+from nanobot.session.manager import SessionManager
+from nanobot.utils.clock import Clock
+from nanobot.utils.files import make_private_folder, write_atomic
+
+if TYPE_CHECKING:
+    from nanobot.agent.memory.consolidation import ModelSource
+    from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamRun
+    from nanobot.agent.memory.dream_log import DreamPass
+    from nanobot.cron.types import CronSchedule
+
+log = logging.getLogger(__name__)
+
+_NIGHTLY = "0 4 * * *"
+_FIRST_S = 60.0
+"""Delay after a start, before missed runs."""
+_LONGEST_S = 3600.0
+"""Longest timer: timers stop while the machine sleeps, so look at the wall clock this often."""
+_BUSY_S, _MOST_BUSY = 300.0, 12
+"""While turns are running Dream waits, at most this often."""
+_MOST_SHOWN = 20
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class DreamScheduler:
+    """Runs Dream over every memory of one bot."""
+
+    def __init__(
+        self,
+        config: Config,
+        places: DataPaths,
+        memory: MemoryStore,
+        models: "ModelSource",
+        sessions: SessionManager,
+        status: AgentStatus,
+        clock: Clock,
+        *,
+        memory_of: Callable[[Scope], MemoryStore],
+        record_changes: Callable[[Scope], Awaitable[None]],
+    ) -> None:
+        """`record_changes` records revisions of changes others made to a scope's memory."""
+        self._settings = config.agents.defaults.dream
+        self._defaults = config.agents.defaults
+        self._memory = memory
+        self._models = models
+        self._sessions = sessions
+        self._status = status
+        self._clock = clock
+        self._memory_of = memory_of
+        self._record_changes = record_changes
+        self._dreams: dict[str, Dream] = {}
+        self._file = places.state / "dream.json"
+        self._last_run_at = 0.0
+        self.problem: str | None = None
+        """What failed in the last run, for the status."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the gateway runs it on a schedule."""
+        return self._settings.enabled
+
+    async def run(self, sleep: Sleep = asyncio.sleep) -> None:
+        """Run on schedule until cancelled. Never raises for a model or the disk."""
+        await sleep(_FIRST_S)
+        while True:
+            due = await asyncio.to_thread(self._due)
+            while (left := due - self._now()) > 0:
+                await sleep(min(left, _LONGEST_S))
+            for _ in range(_MOST_BUSY):
+                if not self._status.running:
+                    break
+                await sleep(_BUSY_S)
+            await self.run_all()
+
+    async def run_all(self) -> "list[DreamRun]":
+        """Run over every memory with news, one after another."""
+        from nanobot.agent.memory.dream import DreamOutcome
+
+        await asyncio.to_thread(self._save_last_run)
+        failed, runs = (DreamOutcome.FAILED, DreamOutcome.RESTING), []
+        for scope in await asyncio.to_thread(self._scopes):
+            run = await self._dream_of(scope).run()
+            if run.passes:
+                log.info("Dream over %s: %s", scope.chat or "the owner's memory", run.passes[-1].outcome.value)
+            runs.append(run)
+        self.problem = next((f"Dream: {run.reason}" for run in runs if run.outcome in failed), None)
+        return runs
+
+    async def run_now(self, scope: Scope, who: str = "", command: str = "/dream") -> "tuple[DreamOutcome, str]":
+        """Run over one memory now. Return the outcome and a text for a person. Never raises for a model or the disk."""
+        from nanobot.agent.memory.dream_texts import format_run
+
+        dream = self._dream_of(scope)
+        run = await dream.run(who=who, by_hand=True)
+        last = next(iter(await asyncio.to_thread(dream.log.passes)), None)
+        return run.outcome, format_run(run, last, command)
+
+    def format_log(self, scope: Scope, limit: int) -> str:
+        """Format the last `limit` passes over this memory. Blocks; raises StorageError."""
+        from nanobot.agent.memory.dream_texts import format_log
+
+        dream = self._dream_of(scope)
+        dream.changes.recover()
+        return (
+            format_log(dream.log.passes()[:limit], dream.changes.active_passes())
+            or "Dream has tidied nothing here yet."
+        )
+
+    def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[DreamPass], bool]") -> str:
+        """Restore the memory to before a pass. Return a text for a person. Blocks; raises NanobotError."""
+        restored = self._dream_of(scope).changes.restore(number, who=who, may=may)
+        return (
+            f"The memory is restored to before pass {restored.number}; other changes since then are kept. "
+            "/memory undo takes this back."
+        )
+
+    def state(self, scope: Scope) -> str | None:
+        """Return a line about repeated failures, None without."""
+        folder = self._memory_of(scope).revisions.folder
+        if not (folder / "dream.json").exists():
+            return None
+        from nanobot.agent.memory.dream_texts import format_state
+
+        return format_state(self._dream_of(scope).state())
+
+    async def clear(self, scope: Scope) -> None:
+        """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
+        store = self._memory_of(scope)
+        if scope.folder in self._dreams or store.history_file.exists():
+            await self._dream_of(scope).clear()
+
+    async def close(self) -> None:
+        """Cancel runs that wait for a model, and finish writes in progress."""
+        for dream in self._dreams.values():
+            await dream.break_off()
+
+    def commands(self) -> dict[str, CommandEntry]:
+        """The chat commands of Dream."""
+        return {
+            "dream": CommandEntry(self._dream, "tidy the memory from what is new, and show what changed"),
+            "dream-log": CommandEntry(self._dream_log, "show the last Dream passes and what they changed", "N"),
+            "dream-restore": CommandEntry(self._dream_restore, "restore the memory to before a pass", "ID"),
+        }
+
+    async def _dream(self, call: CommandCall) -> str:
+        if call.message.origin not in TYPED:
+            return "/dream has to be typed by a person."
+        return (await self.run_now(call.scope, _sender(call)))[1]
+
+    async def _dream_log(self, call: CommandCall) -> str:
+        count = call.argument or "3"
+        if not count.isdecimal() or not int(count):
+            return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
+        try:
+            return await asyncio.to_thread(self.format_log, call.scope, min(int(count), _MOST_SHOWN))
+        except NanobotError as error:
+            return str(error)
+
+    async def _dream_restore(self, call: CommandCall) -> str:
+        if call.message.origin not in TYPED:
+            return "/dream-restore has to be typed by a person."
+        number = call.argument.lstrip("#")
+        if number and not number.isdecimal():
+            return (
+                f"Which pass? For example /dream-restore 3; {call.argument[:60]!r} is not one. /dream-log lists them."
+            )
+        by_owner, who = call.scope.is_owners or is_from_owner(call.message), _sender(call)
+        try:
+            return await asyncio.to_thread(
+                self.restore,
+                call.scope,
+                int(number) if number else None,
+                who,
+                lambda dream_pass: by_owner or dream_pass.who == who,
+            )
+        except NanobotError as error:
+            return str(error)
+
+    def _dream_of(self, scope: Scope) -> "Dream":
+        if scope.folder not in self._dreams:
+            from nanobot.agent.memory.dream import Dream, DreamPolicy  # most processes never run Dream
+
+            settings = self._settings
+            policy = DreamPolicy(
+                self._model,
+                settings.max_batch_size,
+                settings.max_iterations,
+                settings.max_tokens,
+                settings.annotate_line_ages,
+            )
+            self._dreams[scope.folder] = Dream(
+                self._memory_of(scope),
+                self._models,
+                self._clock,
+                policy,
+                record_changes=lambda: self._record_changes(scope),
+            )
+        return self._dreams[scope.folder]
+
+    @property
+    def _model(self) -> str | None:
+        return self._settings.model_override or self._defaults.background_model
+
+    def renew(self) -> None:
+        """Use the model the config names now, from the next run on."""
+        for dream in self._dreams.values():
+            dream.policy = replace(dream.policy, model=self._model)
+
+    def _scopes(self) -> list[Scope]:
+        """Return the owner's scope and that of every chat with a memory."""
+        folder = self._memory.memory_dir / "chats"
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        chats = [scope for name in names if (scope := _scope_of_folder(name)) is not None]
+        if len(chats) < len(names):
+            named = {Path(scope.folder).name for scope in chats}
+            keys = {key for session in self._sessions.list_sessions() for key in _chat_keys(session["key"])}
+            chats += [Scope(key) for key in sorted(keys) if Path(Scope(key).folder).name in {*names} - named]
+        return [OWNERS, *chats]
+
+    def _due(self) -> float:
+        """Return when the next run is due, by the wall clock; a missed run is due now."""
+        from nanobot.cron.schedule import next_instant, to_ms
+
+        now, last = self._clock.now(), self._last_run()
+        if not 0 < last <= now.timestamp():  # first start, or the clock was set back
+            self._save_last_run()
+            last = now.timestamp()
+        zone = now.tzinfo
+        assert zone is not None  # noqa: S101 a Clock returns aware times
+        due = next_instant(self._schedule(), round(last * 1000), zone=zone, anchor_ms=round(last * 1000))
+        return due / 1000 if due is not None else to_ms(now) / 1000 + 366 * 86_400
+
+    def _schedule(self) -> "CronSchedule":
+        from nanobot.cron.schedule import check_schedule
+        from nanobot.cron.types import CronError, CronSchedule
+
+        if self._settings.cron is None and self._settings.interval_h is not None:
+            return CronSchedule("every", every_ms=max(round(self._settings.interval_h * 3_600_000), 60_000))
+        schedule = CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        try:
+            check_schedule(schedule)
+        except CronError as error:
+            log.warning("agents.defaults.dream.cron: %s Using %s until it is fixed.", error, _NIGHTLY)
+            return CronSchedule("cron", expr=_NIGHTLY)
+        return schedule
+
+    def _save_last_run(self) -> None:
+        """Store the time of this run, so that a restart does not repeat it."""
+        self._last_run_at = self._now()
+        try:
+            make_private_folder(self._file.parent)
+            write_atomic(self._file, json.dumps({"lookedAt": self._last_run_at}) + "\n")
+        except OSError as error:
+            log.warning("Cannot write %s: %s", self._file, error)
+
+    def _last_run(self) -> float:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            self._last_run_at = max(
+                self._last_run_at, float(json.loads(self._file.read_text(encoding="utf-8"))["lookedAt"])
+            )
+        return self._last_run_at
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+
+def _sender(call: CommandCall) -> str:
+    return call.message.sender_id or "terminal"
+
+
+def _scope_of_folder(folder: str) -> Scope | None:
+    """Return the chat of a memory folder if the name alone tells it."""
+    stem, dash, _ = folder.rpartition("-")
+    scope = Scope(key_of(stem)) if dash and stem else None
+    return scope if scope is not None and Path(scope.folder).name == folder else None
+
+
+def _chat_keys(key: str) -> list[str]:
+    """Return the keys of the chats a session key may belong to: it may end in a thread."""
+    parts = key.split(":")
+    return [":".join(parts[:end]) for end in range(2, len(parts) + 1)]

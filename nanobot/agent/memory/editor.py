@@ -1,0 +1,280 @@
+"""What a person can do with a memory: list, search, explain, forget and share facts, and undo changes.
+
+Every change is a revision and can be undone byte for byte. Methods block on the disk and raise NanobotError with the
+next step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts
+from nanobot.agent.memory.retention import fact_importance
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
+from nanobot.agent.memory.store import MemoryStore, parse_history_line
+from nanobot.errors import NanobotError
+from nanobot.utils.clock import Clock
+from nanobot.utils.text import clip_line, count_noun
+
+_SHOWN = 80
+_MOST_CHOICES = 8
+_HOW = {
+    ChangedBy.CONSOLIDATION: "from a conversation",
+    ChangedBy.AGENT: "written by the agent",
+    ChangedBy.HAND: "written by hand, or before revisions were recorded",
+    ChangedBy.SHARE: "shared by the owner",
+    ChangedBy.LESSON: "learned from a recurring failure",
+    ChangedBy.UNDO: "restored",
+    ChangedBy.FORGET: "kept when something else was forgotten",
+    ChangedBy.RESET: "kept after a reset",
+    ChangedBy.DREAM: "merged from earlier facts by Dream",
+    ChangedBy.RESTORE: "restored",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FactDetails:
+    """A fact with its origin. `file` is where it is stored; empty if it was removed."""
+
+    fact: Fact
+    file: str
+    origin: FactOrigin | None
+    importance: float
+
+
+@dataclass(frozen=True, slots=True)
+class FactMatch:
+    """A line that matches a search."""
+
+    file: str
+    line: int
+    text: str
+
+
+class MemoryEditor:
+    """Edits the memory of one scope on behalf of a person, `who`."""
+
+    def __init__(self, memory: MemoryStore, clock: Clock, who: str = "terminal") -> None:
+        self._memory = memory
+        self._clock = clock
+        self._who = who
+
+    def facts(self) -> list[FactDetails]:
+        """Return the facts that are in every prompt, in file order."""
+        self._memory.record_changes()
+        origins = self._memory.revisions.origins()
+        return [
+            self._details(fact, path.name, origins.get(fact.key))
+            for path in self._files()
+            for fact in parse_facts(self._memory.file_text(path))
+        ]
+
+    def state(self) -> str:
+        """Return size, budget and number of facts in a line."""
+        text = self._memory.read_long_term()
+        size, budget = len(text.encode()), self._memory.budget_bytes
+        return f"{size / 1024:.1f} of {budget / 1024:.1f} KB, {count_noun(len(parse_facts(text)), 'fact')}"
+
+    def why(self, wanted: str) -> str:
+        """Explain where facts came from, by id or by words. Also finds removed facts."""
+        facts = self.facts()
+        matches = _matching(wanted, facts) or self._former(wanted)
+        if not matches:
+            raise _unknown(wanted)
+        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MOST_CHOICES])
+
+    def forget(self, wanted: str) -> list[Fact]:
+        """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
+        with self._memory.revisions.lock():
+            self._memory.record_changes()
+            paths = [*self._files(), self._memory.archive_file]
+            matches = _matching(
+                wanted,
+                [
+                    self._details(fact, path.name, None)
+                    for path in paths
+                    for fact in parse_facts(self._memory.file_text(path))
+                ],
+            )
+            keys = {known.fact.key for known in matches}
+            if not keys:
+                raise _unknown(wanted)
+            if len(keys) > 1:
+                choices = "\n".join(
+                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN)}" for match in matches[:_MOST_CHOICES]
+                )
+                raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
+            removed: dict[str, Fact] = {}
+            group = None
+            for path in paths:
+                text = self._memory.file_text(path)
+                removed_here = [fact for fact in parse_facts(text) if fact.key in keys]
+                if removed_here:
+                    removed |= {fact.key: fact for fact in removed_here}
+                    data = remove_facts(text, removed_here).encode("utf-8", "surrogateescape")
+                    forgot = [fact.text for fact in removed_here]
+                    change = self._memory.change(
+                        path, data, ChangedBy.FORGET, ChangeSource(who=self._who), forgot=forgot, group=group
+                    )
+                    group = group or (change.number if change is not None else None)
+            return list(removed.values())
+
+    def undo(self, may: Callable[[Revision], bool] = lambda change: True) -> list[Revision]:
+        """Undo the last change and return it. Unrecorded edits by hand are recorded first, as a change of their own.
+
+        `may` decides whether this person may undo a revision.
+        """
+        with self._memory.revisions.lock():
+            self._memory.record_changes()
+            group = self._memory.revisions.last_undoable()
+            if not group:
+                raise NanobotError("There is no change to undo.")
+            if not all(map(may, group)):
+                raise NanobotError("Somebody else made the last change; only an owner may undo it.")
+            source = ChangeSource(who=self._who)
+            for change in reversed(group):
+                path = next(path for path in self._all_files() if path.name == change.file)
+                self._memory.change(
+                    path, self._memory.revisions.text(change.before), ChangedBy.UNDO, source, undoes=change.number
+                )
+            return group
+
+    def share(self, wanted: str) -> Fact:
+        """Add a fact to the memory that every chat sees."""
+        with self._memory.revisions.lock():
+            matches = _matching(wanted, self.facts())
+            keys = {known.fact.key: known.fact for known in matches}
+            if len(keys) != 1:
+                raise (_unknown(wanted) if not keys else NanobotError("Several facts match. Name one by its id."))
+            fact = next(iter(keys.values()))
+            text = self._memory.file_text(self._memory.shared_file)
+            if fact.key in {other.key for other in parse_facts(text)}:
+                raise NanobotError("It is already shared.")
+            line_end = "" if not text or text.endswith("\n") else "\n"
+            data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
+            self._memory.change(self._memory.shared_file, data, ChangedBy.SHARE, ChangeSource(who=self._who))
+            return fact
+
+    def clear(self) -> list[str]:
+        """Remove this scope's memory from prompts. Return the names of what was cleared.
+
+        Facts stay in the revisions, today's notes in a renamed file.
+        """
+        with self._memory.revisions.lock():
+            self._memory.record_changes()
+            cleared, group = [], None
+            files = [self._memory.memory_file] if not self._memory.scope.is_owners else list(self._files())
+            for path in files:
+                if path.exists():
+                    change = self._memory.change(path, None, ChangedBy.RESET, ChangeSource(who=self._who), group=group)
+                    group = group or (change.number if change is not None else None)
+                    cleared.append(path.name)
+            if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
+                cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
+            return cleared
+
+    def search(self, text: str) -> list[FactMatch]:
+        """Return the lines of all memory files that contain all these words, ignoring case."""
+        wanted = text.casefold().split()
+        folder = self._memory.memory_dir
+        logs = [self._memory.history_file, folder / "history.jsonl"]
+        names = [*self._all_files(), *logs, *sorted(folder.glob("????-??-??.md"), reverse=True)]
+        return [
+            FactMatch(path.name, number, line.strip())
+            for path in dict.fromkeys(names)
+            for number, line in enumerate(self._lines_of(path), 1)
+            if wanted and all(word in line.casefold() for word in wanted)
+        ]
+
+    def _lines_of(self, path: Path) -> list[str]:
+        lines = self._memory.file_text(path).splitlines()
+        return [parse_history_line(line) for line in lines] if path.suffix == ".jsonl" else lines
+
+    def log(self) -> list[Revision]:
+        """Return all revisions, newest first."""
+        self._memory.record_changes()
+        return list(reversed(self._memory.revisions.changes()))
+
+    def _files(self) -> Iterator[Path]:
+        """The files in this scope's prompts that a person of the scope may change."""
+        yield self._memory.memory_file
+        if self._memory.scope.is_owners:
+            yield self._memory.shared_file
+
+    def _all_files(self) -> list[Path]:
+        return [*self._files(), self._memory.archive_file]
+
+    def _details(self, fact: Fact, file: str, origin: FactOrigin | None) -> FactDetails:
+        return FactDetails(fact, file, origin, fact_importance(fact, origin, self._clock.now()))
+
+    def _former(self, wanted: str) -> list[FactDetails]:
+        facts = [
+            self._details(Fact(str(origin.told["text"]), key, 0, 0), "", origin)
+            for key, origin in self._memory.revisions.origins().items()
+        ]
+        return _matching(wanted, facts)
+
+    def _explain(self, item: FactDetails) -> Iterator[str]:
+        fact, origin = item.fact, item.origin
+        yield f"{fact.id}  {fact.text}"
+        if not item.file:
+            yield "  It is no longer in memory."
+        if origin is None:
+            yield "  Its origin was not recorded."
+            return
+        change, details = origin.change, origin.told
+        session = f" {details['session']}" if details.get("session") else ""
+        turn = f", turn {details['turn']}" if details.get("turn") else ""
+        yield f"  Since {_minute(change.at)}, {_HOW[change.by]}{session}{turn}."
+        if details.get("quote"):
+            yield f"  {_minute(str(details.get('said_at', '')))} {details.get('who', '')}: {details['quote']}"
+        elif details.get("who"):
+            yield f"  By {details['who']}."
+        if details.get("provenance"):
+            yield f"  The words were not the owner's own ({details['provenance']})."
+        words = fact_words(fact.text)
+        for text in change.removed:
+            if len(words & fact_words(text)) * 3 >= len(words):
+                yield f"  It replaced: {clip_line(text, _SHOWN)}"
+        again = f"Stated again {count_noun(origin.mentions, 'time')}. " if origin.mentions else ""
+        yield f"  {again}Importance: {item.importance:.1f}."
+
+
+def format_change(change: Revision) -> str:
+    """Format a revision as a line."""
+    diff = [f"+ {clip_line(str(fact['text']), _SHOWN)}" for fact in change.added]
+    diff += [f"- {clip_line(text, _SHOWN)}" for text in change.removed]
+    shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
+    undone = f" of {change.undoes}" if change.undoes is not None else ""
+    who = f" ({change.who})" if change.who else ""
+    shown = shown or ("initial content" if is_initial_snapshot(change) else "other text")
+    return f"{change.number}  {_minute(change.at)}  {change.by}{undone}{who} {change.file}: {shown}"
+
+
+def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
+    """Match by id, else by equal words, else by contained words."""
+    wanted = wanted.strip().strip("[]")
+    if not wanted:
+        return []
+    key, folded = fact_key(wanted), wanted.casefold()
+    for matches in (
+        lambda fact: fact.id == wanted.lower(),
+        lambda fact: bool(key) and fact_id(fact.key) == fact_id(key),
+        lambda fact: folded in fact.text.casefold(),
+        lambda fact: all(word in fact.text.casefold() for word in folded.split()),
+    ):
+        if matching := [item for item in facts if matches(item.fact)]:
+            return matching
+    return []
+
+
+def _unknown(wanted: str) -> NanobotError:
+    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. /memory lists them.")
+
+
+def _minute(timestamp: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(timestamp):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return timestamp

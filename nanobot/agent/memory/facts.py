@@ -1,0 +1,197 @@
+"""The facts of a Markdown memory: parsing, comparing, adding, removing and ranking them.
+
+A fact is a list item with the indented lines below it, or any other line of text. Headings, tables, code and comments
+are not facts and change only by hand. Facts are identified by their words; the file has no ids. Pure, no I/O.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
+_NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_TOKEN = re.compile(r"-?\d+(?:[.,:/]\d+)*|[^\W_]+[+#]*|[^\w\s.,;:!\"'`*_()\[\]{}’“”«»…。，、；：！-]")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FILLERS = frozenset({"the", "very", "really", "also"})
+_ARTICLES = frozenset({"a", "an"})
+_WHO = frozenset({"user", "owner"})
+BOM = "\ufeff"
+"""Byte order mark that some editors write."""
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID_LENGTH = 5
+
+_LASTING = re.compile(
+    r"\b(?:always|never|must|important|remember|allerg|birthday|born|name is|called|lives?|works?|married|wife|husband"
+    r"|partner|son|daughter|child|prefers?|likes?|loves?|hates?|speaks?|phone|address|e-?mail|timezone|diet)",
+    re.IGNORECASE,
+)
+_PASSING = re.compile(
+    r"^(?:(?:the )?(?:user|owner) )?(?:asked|talked|discussed|mentioned|said|chatted|greeted|wanted to know|looked up"
+    r"|was told|inquired)\b|\b(?:today|yesterday|tomorrow|this morning|tonight|just now|currently|right now)\b"
+    r"|(?:今天|昨天|明天|刚才|询问|问了|讨论了)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact on the lines `begin` to `end` (exclusive). `key` is its normalised text."""
+
+    text: str
+    key: str
+    begin: int
+    end: int
+    heading: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id shown to people. Equal words have equal ids, in any file."""
+        return fact_id(self.key)
+
+
+def parse_facts(text: str) -> list[Fact]:
+    """Return the facts of a text, in order."""
+    lines = text.removeprefix(BOM).splitlines()
+    facts: list[Fact] = []
+    heading = ""
+    for at, line in _fact_lines(lines):
+        if line.lstrip().startswith("#") and _NO_FACT.match(line):
+            heading = line.strip("# \t")
+        elif not _NO_FACT.match(line) and (key := fact_key(line)):
+            item = ITEM.match(line)
+            if not item and facts and facts[-1].end == at and _continues(lines[facts[-1].begin], line):
+                last = facts[-1]
+                text = f"{last.text} {line.strip()}"
+                facts[-1] = Fact(text, fact_key(text), last.begin, at + 1, heading)
+            else:
+                facts.append(Fact(item[2].strip() if item else line.strip(), key, at, at + 1, heading))
+    return facts
+
+
+def _fact_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines outside code and comments."""
+    fenced = commented = False
+    for at, line in enumerate(lines):
+        if _FENCE.match(line):
+            fenced = not fenced
+            continue
+        commented = commented or "<!--" in line
+        if commented:
+            commented = "-->" not in line
+        elif not fenced:
+            yield at, line
+
+
+def is_left_open(text: str) -> bool:
+    """Whether a code block or comment is not closed, so that a fact added at the end would not be one."""
+    return [fact.text for fact in parse_facts(f"{text}\n\n- end")][-1:] != ["end"]
+
+
+def _continues(first: str, line: str) -> bool:
+    """Whether a line continues the item before it, by its indentation."""
+    item = ITEM.match(first)
+    return item is not None and len(line) - len(line.lstrip()) > len(item[1])
+
+
+def fact_key(line: str) -> str:
+    """Normalise a line: without case, punctuation, articles and a leading "the user".
+
+    Lines with the same key say the same. Numbers, negations and word order are kept.
+    """
+    item = ITEM.match(line)
+    words = _TOKEN.findall(unicodedata.normalize("NFKC", item[2] if item else line))
+    words_kept = [
+        word.casefold()
+        for at, word in enumerate(words)
+        if word.lower() not in _FILLERS and not (word in _ARTICLES and at + 1 < len(words))
+    ]
+    if len(words_kept) > 1 and words_kept[0] in _WHO and words_kept[1] != "s":
+        del words_kept[0]
+    return " ".join(words_kept).removeprefix("用户")
+
+
+def fact_id(key: str) -> str:
+    number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "replace")).digest()[:8], "big")
+    return "".join(_DIGITS[number >> 5 * place & 31] for place in range(_ID_LENGTH))
+
+
+def fact_words(text: str) -> set[str]:
+    """Return the words that identify a text; pairs of characters for scripts without spaces."""
+    words: set[str] = set()
+    for token in fact_key(text).split():
+        if _CJK.search(token):
+            words.update(token[at : at + 2] for at in range(max(1, len(token) - 1)))
+        elif len(token) > 2 or token[-1].isdigit():
+            words.add(token)
+    return words
+
+
+def find_lost_facts(before: str, after: str) -> list[Fact]:
+    """Return the facts of `before` that `after` does not state any more."""
+    kept = {fact.key for fact in parse_facts(after)}
+    words = fact_words(" ".join(line for _, line in _fact_lines(after.splitlines())))
+    lost = []
+    for fact in parse_facts(before):
+        own = fact_words(fact.text)
+        if fact.key not in kept and len(own & words) < 0.6 * max(1, len(own)):
+            lost.append(fact)
+    return lost
+
+
+def remove_facts(text: str, removed: Sequence[Fact]) -> str:
+    """Return the text without these facts, otherwise byte for byte."""
+    lines = text.splitlines(keepends=True)
+    cut = {at for fact in removed for at in range(fact.begin, fact.end)}
+    mark = BOM if 0 in cut and text.startswith(BOM) else ""
+    return mark + "".join(line for at, line in enumerate(lines) if at not in cut)
+
+
+def add_fact(text: str, heading: str, item: str) -> str:
+    """Return the text with a fact added at the end of the section `heading`, otherwise byte for byte."""
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    ends = [fact.end for fact in parse_facts(text) if fact.heading == heading]
+    title = next((at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"), None)
+    at = ends[-1] if ends else title
+    if at is None:
+        gap = "" if not text else end if text.endswith("\n") else end * 2
+        return f"{text}{gap}## {heading}{end}{end}- {item}{end}"
+    if not lines[at - 1].endswith(("\n", "\r")):
+        lines[at - 1] += end
+    return "".join([*lines[:at], "" if ends else end, f"- {item}{end}", *lines[at:]])
+
+
+def merge_facts(text: str) -> str:
+    """Return the text without duplicate facts; the first of each stays."""
+    seen: set[str] = set()
+    duplicates = []
+    for fact in parse_facts(text):
+        if fact.key in seen:
+            duplicates.append(fact)
+        seen.add(fact.key)
+    return remove_facts(text, duplicates) if duplicates else text
+
+
+def fit_facts(text: str, max_bytes: int, importance: Callable[[Fact], float]) -> tuple[str, list[Fact]]:
+    """Cut a text to `max_bytes`. Return it with the removed facts: the least important, of equals the first."""
+    size = len(text.encode("utf-8", "replace"))
+    if size <= max_bytes:
+        return text, []
+    lines = text.splitlines(keepends=True)
+    removed: list[Fact] = []
+    for fact in sorted(parse_facts(text), key=importance):
+        if size <= max_bytes:
+            break
+        size -= sum(len(line.encode("utf-8", "replace")) for line in lines[fact.begin : fact.end])
+        removed.append(fact)
+    return remove_facts(text, removed), sorted(removed, key=lambda fact: fact.begin)
+
+
+def fact_weight(fact: Fact) -> float:
+    """Rate a fact by its words: lasting facts higher, momentary ones lower."""
+    lasting = 1.0 if _LASTING.search(fact.text) else 0.0
+    passing = 2.0 if _PASSING.search(fact.text) else 0.0
+    return 1.0 + lasting - passing

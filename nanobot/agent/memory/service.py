@@ -1,0 +1,352 @@
+"""`MemoryService`: everything one bot does for its memory: consolidation, Dream, lessons, revisions and commands.
+
+Heavy modules are imported on first use.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanobot.agent.commands.context import CommandCall, CommandEntry, Models
+from nanobot.agent.memory.dream_schedule import DreamScheduler
+from nanobot.agent.memory.idle import IdleWatch
+from nanobot.agent.memory.schedule import ConsolidationScheduler
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.scope import Scope
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.taint import repeated_row
+from nanobot.agent.tools.hooks import PlannedCall, Verdict
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
+from nanobot.session.manager import Session, SessionManager
+from nanobot.session.records import parse_time
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock
+from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import count_noun
+
+if TYPE_CHECKING:
+    from nanobot.agent.memory.consolidation import Consolidator
+    from nanobot.agent.memory.lessons import Lessons
+
+
+log = logging.getLogger(__name__)
+
+_WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
+"""Tools that may change a memory file."""
+_MAX_SCOPES = 256
+_LONGEST_TURN = 400
+"""Rows of a turn that are reviewed for failures."""
+
+
+class MemoryService:
+    """Maintains the memories of one bot."""
+
+    def __init__(
+        self,
+        config: Config,
+        places: DataPaths,
+        memory: MemoryStore,
+        sessions: SessionManager,
+        models: Models,
+        status: AgentStatus,
+        clock: Clock,
+        *,
+        others_write: Callable[[str], bool],
+        scope_of: Callable[[str, ChatMessage], Scope],
+    ) -> None:
+        defaults = self._defaults = config.agents.defaults
+
+        @cache
+        def consolidator() -> "Consolidator":
+            from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
+
+            return Consolidator(
+                memory,
+                sessions,
+                models,
+                status,
+                clock,
+                background_model=defaults.background_model,
+                others_write=others_write,
+                scope_of=scope_of,
+            )
+
+        self.consolidation = ConsolidationScheduler(
+            consolidator, sessions, clock, memory_window=defaults.memory_window, waiting=places.pending_consolidation
+        )
+
+        @cache
+        def lessons() -> "Lessons":
+            from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
+
+            return Lessons(memory, places.lessons, clock, others_write=others_write)
+
+        self._lessons = lessons
+        self._has_lessons = places.lessons.exists
+        self._consolidator = consolidator
+        self._is_consolidator_made: Callable[[], bool] = lambda: consolidator.cache_info().currsize > 0
+        self._memory = memory
+        self._recorded: dict[Scope, tuple[object, ...]] = {}
+        """By scope, the stamps of its files when they were last recorded."""
+        self._stores: dict[Scope, MemoryStore] = {}
+        self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
+        """Scopes that a tool call has changed since: the session key, and the rows of the turn."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.dreams = DreamScheduler(
+            config,
+            places,
+            memory,
+            models,
+            sessions,
+            status,
+            clock,
+            memory_of=self._memory_of,
+            record_changes=self._record_if_changed,
+        )
+        self._idle_s = defaults.idle_compact_after_minutes * 60
+        self._clock = clock
+
+    def renew(self) -> None:
+        """Use the background model the config names now."""
+        self._consolidator().background_model = self._defaults.background_model
+        self.dreams.renew()
+
+    def saved(self, session: Session, scope: Scope) -> None:
+        """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
+        self.consolidation.saved(session)
+        self.look(session, scope)
+
+    def look(self, session: Session, scope: Scope) -> None:
+        """Like `saved`, for sessions that are not consolidated, such as a subagent's."""
+        if scope.is_owners:
+            self._learn(session)
+        known = self._recorded.get(scope)
+        if known is not None and known != self._stamps(scope):
+            last = session.last_message
+            turn_id = last.get("turn_id") if last is not None else None
+            rows = [row for row in session.get_history() if row.get("turn_id") == turn_id]
+            self._in_background(self._record(scope, session.key, rows))
+
+    def _learn(self, session: Session) -> None:
+        """Count failures of the last turn. A turn without one matters only if there are counts already."""
+        rows, earlier = _last_turn(session)
+        failed = any("failure" in row for row in rows)
+        if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
+            return
+
+        session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
+
+        async def learn() -> None:
+            try:
+                await finish(asyncio.to_thread(lambda: self._lessons().learn(session_key, rows, earlier)))
+            except (NanobotError, OSError) as error:
+                log.warning("Failures of a turn could not be counted: %s", error)
+
+        self._in_background(learn())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        """Hook on tool calls: record the memory before a tool may change it, and report untrusted memory repeated in
+        the arguments. Never denies a call.
+        """
+        scope = planned.context.scope
+        if planned.call.name in _WRITERS and self._recorded.get(scope) != self._stamps(scope):
+            await self._record(scope)
+        verdict = await asyncio.to_thread(self._check_repetition, planned) if planned.required_access else Verdict()
+        if planned.call.name in _WRITERS:
+            return replace(verdict, on_success=(partial(self._after_call, planned),))
+        return verdict
+
+    def _after_call(self, planned: PlannedCall) -> None:
+        """After a writing call: attribute the change to the agent, so that a concurrent turn does not record an edit by
+        hand.
+        """
+        context = planned.context
+        if self._recorded.get(context.scope) != self._stamps(context.scope):
+            rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
+            self._by_agent[context.scope] = (context.session_key, rows)
+
+    def _check_repetition(self, planned: PlannedCall) -> Verdict:
+        """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
+        memory, scope = self._memory_of(planned.context.scope), planned.context.scope
+        if scope.is_owners:
+            text, provenance = facts_of_others(memory)
+        else:
+            text, provenance = memory.read_long_term(), Provenance.PERSON
+        if not text.strip():
+            return Verdict()
+        memory_row: ChatMessage = {"role": "tool", "name": "memory", "content": text, "provenance": provenance}
+        rows = [memory_row, *(row for row in planned.rows if row["role"] == "user")]
+        repeated = repeated_row(planned.call.arguments, rows, planned.context.turn_id, planned.context.session_key)
+        return (
+            Verdict() if repeated is not memory_row else Verdict(entered=provenance, source="what is remembered here")
+        )
+
+    async def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
+        """Record the memory as a revision, by the agent if the rows of the turn may have changed it."""
+        stamps, agent_change = self._stamps(scope), self._by_agent.pop(scope, None)
+        by_agent = agent_change is not None or any(map(_may_write_memory, rows))
+        if agent_change is not None and agent_change[0] != session_key:
+            session_key, rows = agent_change
+
+        def record() -> None:
+            from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+
+            by = ChangedBy.AGENT if by_agent else ChangedBy.HAND
+            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows if by_agent else ()))
+
+        try:
+            await finish(asyncio.to_thread(record))
+        except NanobotError as error:
+            log.warning("The memory revision could not be recorded: %s", error)
+        while len(self._recorded) >= _MAX_SCOPES:
+            del self._recorded[next(iter(self._recorded))]
+        self._recorded[scope] = stamps
+
+    async def _record_if_changed(self, scope: Scope) -> None:
+        """Record the memory if a tool or an editor changed it."""
+        if self._recorded.get(scope) != self._stamps(scope):
+            await self._record(scope)
+
+    def _stamps(self, scope: Scope) -> tuple[object, ...]:
+        """Return stamps that change with the memory files."""
+        store = self._memory_of(scope)
+        return tuple(_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+
+    async def archived(self, session_key: str, file: Path) -> None:
+        """Consolidate an archived session in the background."""
+        await self.consolidation.archived(session_key, file)
+
+    def state(self, session_key: str, scope: Scope) -> list[str]:
+        """Return status lines: size of the memory, and failures."""
+        from nanobot.agent.memory.editor import MemoryEditor  # only needed for the status
+
+        failures = self.consolidation.failure_count(session_key)
+        failed = f"; consolidation failed {count_noun(failures, 'time')} in a row" if failures else ""
+        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{failed}"]
+        return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
+
+    async def clear(self, call: CommandCall) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
+        """Remove this scope's memory from every prompt. Return what was cleared, and a function that restores it."""
+        from nanobot.agent.memory.editor import MemoryEditor
+
+        key = call.session.key
+        self.consolidation.forget(key)
+        editor = MemoryEditor(self._memory_of(call.scope), self._clock, call.message.sender_id or "terminal")
+        try:
+            await self.dreams.clear(call.scope)
+            waiting = await self.consolidation.forget_archived(key)
+            cleared = await asyncio.to_thread(editor.clear)
+        except OSError as error:
+            raise storage_error("Conversations waiting for consolidation cannot be dropped", error) from error
+        finally:
+            self.consolidation.resume_archived()
+        restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+        if waiting:
+            cleared.append(f"{count_noun(waiting, 'earlier conversation')} waiting for consolidation (still archived)")
+        return cleared, restore
+
+    def commands(self) -> dict[str, CommandEntry]:
+        """The chat commands of memory and Dream."""
+
+        async def memory(call: CommandCall) -> str:
+            from nanobot.agent.memory.commands import MemoryCommands
+
+            return await MemoryCommands(self._memory_of, self._clock).answer(call)
+
+        usage = "[why|forget|undo|share|search|log] ..."
+        return {
+            "memory": CommandEntry(memory, "show and change what is remembered here", usage),
+            **self.dreams.commands(),
+        }
+
+    def _memory_of(self, scope: Scope) -> MemoryStore:
+        if scope == self._memory.scope:
+            return self._memory
+        while len(self._stores) >= _MAX_SCOPES:
+            del self._stores[next(iter(self._stores))]
+        if scope not in self._stores:
+            self._stores[scope] = self._memory.of(scope)
+        return self._stores[scope]
+
+    async def close(self) -> None:
+        """Stop; unfinished consolidations resume at the next start."""
+        await self.consolidation.close()
+        await self.dreams.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def compact(self, session: Session) -> None:
+        """Compact a held session before its next prompt is built: apply a finished consolidation, or consolidate if the
+        session was idle. Cancelling is safe; never raises for a model or the disk.
+        """
+        is_idle, is_made = self._is_idle(session), self._is_consolidator_made()
+        if is_idle or is_made:
+            consolidator = self._consolidator() if is_made else await asyncio.to_thread(self._consolidator)
+            await consolidator.compact_held(session, is_idle=is_idle)
+
+    def _is_idle(self, session: Session) -> bool:
+        """Whether the session's last message is older than the configured idle time."""
+        last = session.last_message
+        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
+        return (
+            last_time is not None
+            and (self._clock.now().replace(tzinfo=None) - last_time).total_seconds() >= self._idle_s
+        )
+
+    def idle_watch(self) -> IdleWatch | None:
+        """Return the watch that compacts idle sessions; None if it is disabled."""
+        if not self._idle_s:
+            return None
+        return IdleWatch(lambda key: self._consolidator().compact(key, self._is_idle), self._idle_s, self._clock)
+
+
+def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
+    """Return the owner's facts that came from other people or untrusted content, and their least trust."""
+    untrusted = {
+        key: str(origin.told["provenance"])
+        for key, origin in memory.revisions.origins().items()
+        if is_outside(str(origin.told.get("provenance", Provenance.OWNER)))
+    }
+    if not untrusted:
+        return "", Provenance.OWNER
+    from nanobot.agent.memory.facts import parse_facts
+
+    facts = [fact for fact in parse_facts(memory.read_long_term()) if fact.key in untrusted]
+    return "\n".join(fact.text for fact in facts), least_trusted(untrusted[fact.key] for fact in facts)
+
+
+def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
+    """Return the rows of the session's last turn, and those before it, as far as they are loaded."""
+    last = session.last_message
+    turn_id = last.get("turn_id") if last is not None else None
+    if not turn_id:
+        return [], []
+    rows = session.since(session.message_count - min(session.rows_in_memory, _LONGEST_TURN))
+    begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
+    return rows[begin:], rows[:begin]
+
+
+def _may_write_memory(row: ChatMessage) -> bool:
+    """Whether a call in this row names a memory file."""
+    return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 cheaper than a Path; runs for every turn
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,509 @@
+"""The memory files of one scope: Markdown that a person may read and edit.
+
+    memory/MEMORY.md        lasting facts; in every prompt
+    memory/HISTORY.md       append-only log: entries begin with `[YYYY-MM-DD HH:MM]` and end in a blank line
+    memory/ARCHIVE.md       facts moved out of a full MEMORY.md; searched, never in a prompt
+    memory/SHARED.md        facts that the owner shared with every chat; in every prompt
+    memory/YYYY-MM-DD.md    notes of one day
+    memory/chats/<chat>/    the same files for a chat with other people; visible only in that chat
+    memory/.book/           all revisions of the facts, and where each fact came from (see `revisions`)
+
+Nothing is cached, since an editor may change the files at any time. An unreadable file reads as empty and is never
+overwritten because of that. Invalid UTF-8 reads as replacement characters.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
+from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMProvider
+from nanobot.security.files.open import FileLocation, Opener
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
+from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import json_objects
+
+if TYPE_CHECKING:
+    from nanobot.agent.memory.facts import Fact
+    from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
+
+log = logging.getLogger(__name__)
+
+MAX_PROMPT_CHARS = 16_000
+"""Characters of one file that go into a prompt; the rest is left to `read_file`."""
+
+MAX_NOTES_CHARS = 4_000
+NOTES_HEADING = "## Today's Notes"
+
+BUDGET_BYTES = 8192
+"""Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
+_FORGOTTEN_S = 600.0
+"""A temporary file older than this belongs to no running writer."""
+_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
+"""Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
+_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
+
+    timestamp: str
+    content: str
+
+
+class Conversation(Protocol):
+    """What `MemoryStore.consolidate` needs of a Session."""
+
+    last_consolidated: int
+
+    @property
+    def messages(self) -> list[ChatMessage]: ...
+
+
+class MemoryStore:
+    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError.
+
+    `files` opens the files without following links, since a command may have replaced one by a link. The policy of a
+    chat's scope gives no access to any other memory.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        clock: Clock | None = None,
+        files: Opener | None = None,
+        scope: Scope = OWNERS,
+        budget_bytes: int = BUDGET_BYTES,
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self._all_files = files or Opener(PathPolicy(workspace))
+        self._files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
+        self._workspace = workspace
+        self.scope = scope
+        self.memory_dir = workspace / "memory" / scope.folder
+        self.memory_file = self.memory_dir / "MEMORY.md"
+        self.history_file = self.memory_dir / "HISTORY.md"
+        self.archive_file = self.memory_dir / "ARCHIVE.md"
+        self.shared_file = workspace / "memory" / SHARED
+        self._clock = clock or SystemClock()
+
+    @cached_property
+    def revisions(self) -> "RevisionLog":
+        """The revisions of this memory."""
+        from nanobot.agent.memory.revisions import RevisionLog  # most turns change no memory
+
+        return RevisionLog(self._book_folder, self._all_files, self._clock)
+
+    @property
+    def _book_folder(self) -> Path:
+        return self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
+
+    def of(self, scope: Scope) -> "MemoryStore":
+        """Return the store for another scope of the same workspace."""
+        return MemoryStore(
+            self._workspace, clock=self._clock, files=self._all_files, scope=scope, budget_bytes=self.budget_bytes
+        )
+
+    @property
+    def prompt_files(self) -> tuple[Path, ...]:
+        """The files `long_term_context` is built from; it changes only when they do."""
+        return (self.memory_file, self.shared_file, self.archive_file)
+
+    def read_long_term(self) -> str:
+        """Return MEMORY.md; empty if there is none."""
+        return read_or_empty(self.memory_file, self._files)
+
+    def file_text(self, file: Path) -> str:
+        """Return the text of one of the memory files, with invalid bytes as surrogate escapes so that they round-trip.
+        Empty if it cannot be read.
+        """
+        try:
+            data = self.file_bytes(file) or b""
+        except StorageError:
+            return ""
+        return data.decode("utf-8", "surrogateescape")
+
+    def write_long_term(self, content: str) -> None:
+        """Replace MEMORY.md atomically."""
+        self._write(self.memory_file, content.encode("utf-8", "replace"))
+
+    def record_changes(self, by: "ChangedBy | None" = None, source: "ChangeSource | None" = None) -> None:
+        """Record the state of MEMORY.md and SHARED.md as a revision if an editor or a tool changed them.
+
+        Raises StorageError.
+        """
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+
+        with self.revisions.lock():
+            for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
+                self.revisions.record(file.name, self.file_bytes(file), by or ChangedBy.HAND, source or UNKNOWN_SOURCE)
+
+    def change(
+        self, file: Path, data: bytes | None, by: "ChangedBy", source: "ChangeSource | None" = None, **details: Any
+    ) -> "Revision | None":
+        """Replace the content of MEMORY.md or SHARED.md (None deletes the file) and record the revision. An unrecorded
+        edit is recorded first, as a revision of its own. Raises StorageError; the file is then unchanged.
+        """
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+
+        with self.revisions.lock():
+            before = self.file_bytes(file)
+            if before is not None or self.revisions.changes():
+                self.revisions.record(file.name, before, ChangedBy.HAND)
+            if data != before:
+                self._put(file, data)
+            try:
+                return self.revisions.record(file.name, data, by, source or UNKNOWN_SOURCE, **details)
+            except StorageError:
+                with suppress(StorageError):
+                    self._put(file, before)  # the caller reports a failure, so nothing may have changed
+                raise
+
+    def _put(self, file: Path, data: bytes | None) -> None:
+        if data is None:
+            self._remove(file)
+        elif file == self.memory_file and (text := _text_of(data)) is not None:
+            self.write_long_term(text)
+        else:
+            self._write(file, data)
+
+    def write_unrecorded(self, file: Path, data: bytes | None) -> None:
+        """Replace the content of a file (None deletes it) without recording a revision: for the archive, which has
+        none, and for rolling back a write that could not be recorded. Raises StorageError.
+        """
+        if data is None:
+            self._remove(file)
+        else:
+            self._write(file, data)
+
+    def file_bytes(self, file: Path) -> bytes | None:
+        """Return the content of a memory file, None if there is none. Raises StorageError."""
+        try:
+            with self._files.read(file) as opened:
+                return opened.read()
+        except FileNotFoundError:
+            return None
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise storage_error(f"{file.name} cannot be read", error) from error
+
+    def read_for_update(self) -> str:
+        """Return MEMORY.md to be rewritten. Raises StorageError if it cannot be read completely."""
+        try:
+            with open(self.memory_file, encoding="utf-8-sig", opener=self._files.descriptor) as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{self.memory_file} holds bytes that are no UTF-8 text. Save it as UTF-8.") from error
+        except OSError as error:
+            raise storage_error("MEMORY.md cannot be read", error) from error
+
+    def apply_update(
+        self, history_entry: str, memory_update: str, *, instead_of: str, source: "ChangeSource | None" = None
+    ) -> None:
+        """Store the result of a consolidation: first the log entry, then MEMORY.md if it changed.
+
+        Duplicate facts are merged, forgotten facts do not return because of older messages, and facts beyond the budget
+        move to the archive. If MEMORY.md is no longer `instead_of`, the changes of the update are merged into the
+        current text. Raises StorageError, also if both changed the same facts; nothing is written then.
+        """
+        from nanobot.agent.memory.edits import merge_concurrent_changes
+        from nanobot.agent.memory.retention import apply_budget
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+
+        source = source or UNKNOWN_SOURCE
+        with self.revisions.lock():
+            update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
+            current = self.read_for_update()
+            if current != instead_of:
+                update, conflicts = merge_concurrent_changes(instead_of, update, current)
+                if conflicts:
+                    raise StorageError(
+                        "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                        "session and are consolidated later."
+                    )
+            retained = apply_budget(update, current, self.revisions, source, self.budget_bytes, self._clock)
+            self.append_history(history_entry)
+            if retained.archived:
+                self.append_archive(retained.archived)
+            if retained.text.strip() != current.strip():
+                data = f"{retained.text.strip()}\n".encode("utf-8", "replace")
+                self.change(self.memory_file, data, ChangedBy.CONSOLIDATION, source, mentioned=retained.mentioned)
+            elif retained.mentioned:
+                data = self.file_bytes(self.memory_file) or b""
+                self.revisions.record(
+                    self.memory_file.name, data, ChangedBy.CONSOLIDATION, source, mentioned=retained.mentioned
+                )
+
+    def append_archive(self, facts: "Sequence[Fact]") -> None:
+        """Append facts that leave MEMORY.md, under today's date."""
+        lines = "\n".join(f"- {fact.text}" for fact in facts)
+        self._append(self.archive_file, f"## {self._today():%Y-%m-%d}\n\n{lines}\n")
+
+    async def consolidate(
+        self,
+        session: Conversation,
+        provider: LLMProvider,
+        model: str,
+        *,
+        archive_all: bool = False,
+        memory_window: int = 50,
+    ) -> bool:
+        """Move all but the last `memory_window // 2` messages into memory, by one `save_memory` call.
+
+        Return True if that succeeded or there was nothing to do. `session.last_consolidated` is then advanced, and
+        `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
+        """
+        from nanobot.agent.memory.save_memory import (
+            build_owner_transcript,
+            build_transcript,
+            request_consolidation,
+        )  # most turns consolidate nothing
+
+        messages = session.messages
+        end = len(messages) - (0 if archive_all else memory_window // 2)
+        rows = messages[session.last_consolidated : max(end, 0)]
+        transcript = build_transcript(rows)
+        try:
+            if transcript.text:
+                memory = await asyncio.to_thread(self.read_for_update)
+                saved = await request_consolidation(provider, model, memory, transcript, build_owner_transcript(rows))
+                entry, update = saved.history_entry, saved.memory_update
+                await finish(asyncio.to_thread(self.apply_update, entry, update, instead_of=memory))
+        except NanobotError as error:
+            log.warning("Old messages could not be moved into memory: %s", error)
+            return False
+        session.last_consolidated += len(rows)
+        return True
+
+    def get_memory_context(self) -> str:
+        """Return the memory for a prompt: `## Long-term Memory` and `## Today's Notes`, each capped and left out if
+        empty. Our own prompts carry the notes beside the user's message, so that a new note does not invalidate the
+        cached prefix.
+        """
+        return "\n\n".join(part for part in (self.long_term_context(), self.todays_notes()) if part)
+
+    def todays_notes(self) -> str:
+        """Return today's notes under their heading, cut to the last `MAX_NOTES_CHARS`; empty if there are none."""
+        text = self.demote_headings(self.drop_forgotten(self.read_today())).strip()
+        if len(text) > MAX_NOTES_CHARS:
+            text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
+        return f"{NOTES_HEADING}\n\n{text}" if text else ""
+
+    def long_term_context(self) -> str:
+        """Return `## Long-term Memory` for the system prompt, capped; empty if there is none."""
+        memory = self.demote_headings(read_capped(self.memory_file, self._files))
+        shared = read_capped(self.shared_file, self._files)
+        if shared and self.scope.is_owners:  # MEMORY.md already has the owner's copy of a shared fact
+            from nanobot.agent.memory.facts import parse_facts, remove_facts
+
+            known = {fact.key for fact in parse_facts(memory)}
+            shared = remove_facts(shared, [fact for fact in parse_facts(shared) if fact.key in known]).strip()
+            shared = shared if parse_facts(shared) else ""
+        archive = f"(More facts, which had no room here: {self.archive_file})" if self.archive_file.is_file() else ""
+        text = "\n\n".join(part for part in (memory, shared, archive) if part)
+        return f"## Long-term Memory\n\n{text}" if text else ""
+
+    def demote_headings(self, text: str) -> str:
+        """Return text of this memory for a prompt. In a chat with other people, headings are demoted below ours and
+        rules are dropped, so that the text cannot start a section of the prompt.
+        """
+        return text if self.scope.is_owners else _SECTION_BREAK.sub(lambda match: "###" if match[1] else "", text)
+
+    def drop_forgotten(self, text: str) -> str:
+        """Return the text without lines about facts that a person had forgotten and did not state again."""
+        if not text or not self._book_folder.is_dir():
+            return text
+        from nanobot.agent.memory.facts import fact_words
+        from nanobot.agent.memory.revisions import is_like
+
+        memory_lines = self.read_long_term().splitlines()
+        forgotten_texts = [
+            text for text, _ in self.revisions.forgotten() if not any(is_like(text, line) for line in memory_lines)
+        ]
+        forgotten_words = [words for text in forgotten_texts if (words := fact_words(text))]
+        lines = text.splitlines()
+        remaining = [line for line in lines if not any(_mentions(words, fact_words(line)) for words in forgotten_words)]
+        return text if len(remaining) == len(lines) else "\n".join(remaining)
+
+    def append_history(self, entry: str) -> None:
+        """Append to the log, durably. An entry without `[YYYY-MM-DD HH:MM]` gets the current time."""
+        text = _BLANK_LINES.sub("\n", entry.strip())
+        if not text:
+            return
+        if not _STAMP.match(text):
+            text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
+        self._append(self.history_file, text + "\n\n")
+
+    def read_history(self) -> list[HistoryEntry]:
+        """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
+        entries = [
+            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self._files)),
+            *parse_entries(read_or_empty(self.history_file, self._files)),
+        ]
+        return sorted(entries, key=lambda entry: entry.timestamp)
+
+    def note_file(self, day: date | None = None) -> Path:
+        """Return the path of a day's notes, by default today's."""
+        return self.memory_dir / f"{day or self._today():%Y-%m-%d}.md"
+
+    def read_today(self) -> str:
+        """Return today's notes; empty if there are none."""
+        return read_or_empty(self.note_file(), self._files)
+
+    def append_today(self, content: str) -> None:
+        """Append to today's notes, durably. The first note of a day starts the file with the date as heading."""
+        text = content.strip()
+        if not text:
+            return
+        path = self.note_file()
+        heading = "" if read_or_empty(path, self._files).strip() else f"# {path.stem}\n\n"
+        self._append(path, f"{heading}{text}\n")
+
+    def archive_today(self) -> bool:
+        """Rename today's notes so that no prompt shows them. Return whether there were any."""
+        path = self.note_file()
+        if not (data := self.file_bytes(path)):
+            return False
+        number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
+        self._write(path.with_name(f"{path.stem}-{number}.md"), data)
+        self._remove(path)
+        return True
+
+    def get_recent_memories(self, days: int = 7) -> str:
+        """Return the notes of the last `days` days, newest first, separated by rules."""
+        today = self._today()
+        notes = (read_or_empty(self.note_file(today - timedelta(days=ago)), self._files) for ago in range(days))
+        return "\n\n---\n\n".join(note.strip() for note in notes if note.strip())
+
+    def _today(self) -> date:
+        return self._clock.now().date()
+
+    def _remove(self, path: Path) -> None:
+        try:
+            with self._files.own_location(path) as place:
+                place.real.unlink(missing_ok=True)
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise storage_error(f"Cannot remove {path.name}", error) from error
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            with self._files.own_location(path) as place:
+                remove_stale_temps(place.real, older_than_s=_FORGOTTEN_S)
+                place.replace(content, PRIVATE_FILE)
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise storage_error(f"Cannot write {path.name}", error) from error
+
+    def _append(self, path: Path, text: str) -> None:
+        """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
+        try:
+            with self._files.own_location(path) as place:
+                place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise storage_error(f"Cannot write {path.name}", error) from error
+
+
+def _mentions(fact: set[str], line: set[str]) -> bool:
+    return len(fact & line) >= 0.7 * len(fact)
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def read_or_empty(path: Path, files: Opener, limit: int = -1) -> str:
+    """Return the text of a file, at most `limit` characters. Log a warning and return "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace", opener=files.descriptor) as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        log.warning("Cannot read %s: %s. Going on without it.", path, error.strerror)
+        return ""
+
+
+def read_capped(path: Path, files: Opener) -> str:
+    """Return the text of a file for a prompt, cut to `MAX_PROMPT_CHARS` with a note that says so."""
+    text = read_or_empty(path, files, MAX_PROMPT_CHARS + 1).strip()
+    if len(text) <= MAX_PROMPT_CHARS:
+        return text
+    note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
+    return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
+
+
+def _gap_at_end(place: FileLocation) -> str:
+    """Return the newlines missing for a blank line at the end of the file."""
+    try:
+        with place.read() as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 4))
+            tail = file.read().replace(b"\r\n", b"\n")
+    except FileNotFoundError:
+        return ""
+    newlines = len(tail) - len(tail.rstrip(b"\n"))
+    return "\n" * max(0, 2 - newlines) if tail else ""
+
+
+def parse_entries(text: str) -> Iterator[HistoryEntry]:
+    """Parse HISTORY.md. Text before the first stamp is an entry without one."""
+    return (parse_entry(text[begin:end]) for begin, end in entry_spans(text))
+
+
+def entry_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each entry of HISTORY.md."""
+    starts = [match.start() for match in _STAMP.finditer(text)]
+    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
+        if text[start:end].strip():
+            yield start, end
+
+
+def parse_entry(piece: str) -> HistoryEntry:
+    piece = piece.strip()
+    stamp = _STAMP.match(piece)
+    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
+
+
+def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
+    """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
+    for row in json_objects(text.encode()):
+        if isinstance(content := row.get("content"), str):
+            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
+
+
+def parse_history_line(line: str) -> str:
+    """Return the content of a line of history.jsonl; empty if it has none."""
+    return "".join(entry.content for entry in _entries_of_jsonl(line))
+
+
+def _minute(timestamp: object) -> str:
+    try:
+        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return ""

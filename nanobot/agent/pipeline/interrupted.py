@@ -1,0 +1,123 @@
+"""What an interrupted turn left: messages not stored yet, and an answer that may not have been sent."""
+
+import logging
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.engine.interruption import is_interrupted, parts_of_answer
+from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
+from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_of
+from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted_keys
+from nanobot.session.manager import SessionManager
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+"""Attempts at a turn that is interrupted each time; it may be the cause of the crashes."""
+
+
+class RepeatedlyInterruptedError(NanobotError):
+    """A turn was interrupted in each attempt."""
+
+    retryable = False
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(
+            f"This turn was cut off {attempts} times before it could end, so it is not tried again. What it did is in "
+            "the session. Send the message again if you want it."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedTurn:
+    """A turn with a checkpoint: interrupted, or running in another process; the session's lock tells which."""
+
+    turn_id: str
+    message: InboundMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOutcome:
+    """The turn that accepted a message, and its answer; empty if the turn has not ended."""
+
+    turn_id: str
+    answer: str
+
+
+def find_interrupted_turns(folder: Path) -> dict[str, InterruptedTurn]:
+    """Turns that have not ended, by session key. Blocks on the disk, never raises."""
+    turns_by_session: dict[str, InterruptedTurn] = {}
+    for key in interrupted_keys(folder):
+        interrupted = Checkpoint(folder, key).load()
+        message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
+        if message is not None and message.session_key == key:
+            turns_by_session[key] = InterruptedTurn(interrupted.turn_id, message)
+    return turns_by_session
+
+
+def is_answer(row: ChatMessage) -> bool:
+    """Whether a turn may end with this row."""
+    return row["role"] == "assistant" and not row.get("tool_calls")
+
+
+def outcome_text(rows: Sequence[ChatMessage]) -> str:
+    """The reply of a turn that ended with these rows: the whole answer, or why there is none."""
+    last = rows[-1]
+    if last.get("error") not in (None, INTERRUPTED):
+        return last.get("told") or text_of(last["content"])
+    return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
+
+
+def find_answer(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:
+    """The row that ended this turn; None if it has not ended."""
+    last = history[-1] if history else None
+    if last is None or last.get("turn_id") != turn_id or not is_answer(last) or is_interrupted(last):
+        return None
+    return last
+
+
+def find_outcomes(history: Sequence[ChatMessage], journal_keys: Container[str]) -> dict[str, MessageOutcome]:
+    """The outcomes of accepted messages, by journal key. A message that is missing was accepted by no turn."""
+    turns = {row["inbound"]: row.get("turn_id", "") for row in history if row.get("inbound", "") in journal_keys}
+    turn_ids = {*turns.values()}
+    answers = {
+        row["turn_id"]: index
+        for index, row in enumerate(history)
+        if row.get("turn_id") in turn_ids and is_answer(row)  # also a partial one: it may be the last row
+    }
+    texts = {turn_id: outcome_text(history[: index + 1]) for turn_id, index in answers.items()}
+    return {key: MessageOutcome(turn_id, texts.get(turn_id, "")) for key, turn_id in turns.items()}
+
+
+def is_accepted(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:
+    """Whether a turn has accepted this message, however it ended. Blocks on the disk.
+
+    Raises StorageError if the session cannot be read.
+    """
+    if any(entry.message.journal_key == journal_key for entry in find_interrupted_turns(folder).values()):
+        return True
+    return journal_key in find_outcomes(sessions.get_or_create(session_key).since(0), {journal_key})
+
+
+def missing_messages(history: Sequence[ChatMessage], interrupted: InterruptedTurns) -> list[tuple[str, InboundMessage]]:
+    """Messages that interrupted turns accepted but did not store before the crash, with their turn's id."""
+    known_turns = {row.get("turn_id") for row in history if row["role"] == "user" and not is_synthetic(row)}
+    missing: list[tuple[str, InboundMessage]] = []
+    for entry in interrupted.accepted:
+        if entry.turn_id not in known_turns:
+            known_turns.add(entry.turn_id)
+            message = message_from_row(entry.message)
+            missing += [(entry.turn_id, message)] if message is not None else []
+    return missing
+
+
+def message_from_row(payload: Mapping[str, Any]) -> InboundMessage | None:
+    """The message stored in a checkpoint; None if it cannot be read."""
+    try:
+        return InboundMessage.from_json(payload)
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("cannot read a message of an interrupted turn: %r", error)
+        return None

@@ -1,0 +1,367 @@
+"""The state of a running turn, and the dependencies of the pipeline."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from nanobot.agent import events
+from nanobot.agent.approval.router import ApprovalRouter
+from nanobot.agent.commands.context import Models, SystemPrompt
+from nanobot.agent.commands.table import SlashCommands
+from nanobot.agent.engine.interruption import FINISH_RESUMED
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.hooks.api import TurnFacts
+from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.pipeline.roll_over import RollOver
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.hooks import ToolPolicy
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.trace.recorder import TraceRecorder
+from nanobot.agent.trace.turn_trace import TurnTrace
+from nanobot.agent.window.state import Window
+from nanobot.bus.events import InboundMessage
+from nanobot.messages.types import INTERRUPTED, ChatMessage
+from nanobot.net.pace import Pace
+from nanobot.security.redaction import redact_known
+from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
+from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.clock import Clock
+
+
+class PromptBuilder(SystemPrompt, Protocol):
+    """Builds the system prompt and the runtime context of a message."""
+
+    def runtime_context(
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
+    ) -> str:
+        """The context sent with a message: time, channel, chat, today's notes unless `history` shows them, and the note
+        about the session's goal.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class TurnTimeouts:
+    """Time limits of a turn, in seconds. They are extended when a changed config allows longer ones."""
+
+    restore: float = 1800
+    """Waiting for another process that works in the session; the person gets a notice."""
+    run_silence: float = 900
+    """Time in a run without any event; longer than the timeout of any tool or model."""
+    other_phases: float = 120
+    """Duration of any other phase."""
+    cancel_grace: float = 0.6
+    """Time for a cancelled run to end; after that it is abandoned."""
+
+    def extend(self, other: "TurnTimeouts") -> None:
+        """Raise each limit to the other's if that is longer: running turns may have begun under either config."""
+        self.run_silence = max(self.run_silence, other.run_silence)
+        self.other_phases = max(self.other_phases, other.other_phases)
+
+    def of(self, phase: TurnPhase) -> float:
+        """The limit of this phase, in seconds."""
+        return {TurnPhase.RESTORE: self.restore, TurnPhase.RUN: self.run_silence}.get(phase, self.other_phases)
+
+    @property
+    def shortest(self) -> float:
+        """The shortest limit of any phase, in seconds."""
+        return min(self.restore, self.run_silence, self.other_phases)
+
+
+class SessionSubagents(Protocol):
+    """The subagents of sessions, as the loop uses them."""
+
+    async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all. Never raises."""
+        ...
+
+    async def stop_for(self, message: InboundMessage) -> Sequence[str]:
+        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
+        ...
+
+
+class TurnGoals(Protocol):
+    """The goals of sessions, as turns and the loop use them. Never raises; methods that are not async do not block."""
+
+    def serves(self, message: InboundMessage) -> bool:
+        """Whether this message's turn works for a goal."""
+        ...
+
+    def is_wanted(self, message: InboundMessage) -> bool:
+        """Whether the turn that a goal has requested should still run; earlier turns may have made it obsolete."""
+        ...
+
+    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
+        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
+        ...
+
+    async def recall(self, session_key: str) -> None:
+        """Load this session's goal that waits for its person, also one set by a previous process."""
+        ...
+
+    def note_for(self, message: InboundMessage) -> str:
+        """What the model should know about the session's goal, sent with this message; empty if none is open."""
+        ...
+
+    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+        """The untrusted content in that note, as rows without a turn."""
+        ...
+
+    def used(self, message: InboundMessage, step: events.StepEnded) -> None:
+        """Record the usage of a model call in this message's turn, which works for a goal."""
+        ...
+
+    def stop_reason(self, message: InboundMessage) -> str:
+        """Why this turn may make no further model call; empty if it may."""
+        ...
+
+    async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all."""
+        ...
+
+    async def other_process_note(self, session_key: str) -> str:
+        """A sentence saying that another process works on this session's goal; empty if none does."""
+        ...
+
+    async def stop_for(self, message: InboundMessage) -> str:
+        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
+        ...
+
+
+async def nothing_to_compact(session: Session) -> None:
+    """The `compact` of sessions that are not consolidated."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDeps:
+    """The dependencies of a pipeline, shared by its turns."""
+
+    sessions: SessionManager
+    models: Models
+    prompt: PromptBuilder
+    tools: ToolRegistry
+    commands: SlashCommands
+    status: AgentStatus
+    clock: Clock
+    workspace: Path
+    turns_folder: Path
+    traces: TraceRecorder
+    timeouts: TurnTimeouts = field(default_factory=TurnTimeouts)
+    pace: Pace = field(default_factory=Pace)
+    """Limits how many turns enter their expensive phases at the same time."""
+    roll_over: RollOver = field(default_factory=RollOver)
+    """When a session is archived and continued in a fresh one."""
+    hooks: Sequence[ToolPolicy] = ()
+    """Policies that see each tool call."""
+    hook_runner: HookRunner = field(default_factory=HookRunner)
+    """Runs the hooks of plugins and programs."""
+    approval_router: ApprovalRouter | None = None
+    """Receives the answers to approval questions; None if turns ask none."""
+    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    """The memory that a message's turn may read."""
+    saved: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
+    """Called with each session that a turn has released, before the reply is sent. Neither blocks nor raises."""
+    compact: Callable[[Session], Awaitable[None]] = field(default=nothing_to_compact)
+    """Moves old messages of a session into memory before its prompt is built. Cancelling is safe; never raises."""
+    review: bool = False
+    """Whether answers are reviewed before they are sent."""
+    subagents: SessionSubagents | None = None
+    goals: TurnGoals | None = None
+    take_notices: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
+    """Notices for the people of a session, each returned once."""
+    failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
+    """How many consolidations of a session failed in a row."""
+
+
+class TurnEnding(Enum):
+    """Why a running turn is cancelled."""
+
+    STOP = "stop"
+    """A person stopped it: text produced so far is kept, and the turn is not resumed."""
+    INTERRUPT = "interrupt"
+    """nanobot stops: the turn is resumed at the next start."""
+
+
+MAX_JOINING = 3
+"""Messages that may join one turn; further ones get turns of their own."""
+Waiting = Callable[[int], Sequence[InboundMessage]]
+"""Removes and returns up to so many messages that wait for this session."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSession:
+    """Result of RESTORE: the locked session, and what interrupted turns left in it."""
+
+    session: Session
+    checkpoint: Checkpoint
+    interrupted: InterruptedTurns
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltRequest:
+    """Result of BUILD: the model, and the history and window to send."""
+
+    model: Model
+    history: list[ChatMessage]
+    window: Window
+
+
+class RunProgress:
+    """The progress of a turn, derived from its events. It is the turn's first event sink."""
+
+    def __init__(self, on_step_end: Callable[[events.StepEnded], None]) -> None:
+        self._on_step_end = on_step_end
+        self.open_events: dict[str, TurnEvent] = {}
+        """Started and not ended: tool calls by call id, others by kind."""
+        self.partial_text: list[str] = []
+        """Text deltas of the running step."""
+        self.last_activity = 0.0
+        """Time of the last event, by `time.monotonic`."""
+        self.awaits_answer = False
+        """Whether an approval question is open."""
+        self.has_ended = False
+        """Whether TurnEnded was emitted."""
+
+    @property
+    def running_tools(self) -> list[str]:
+        """Names of the running tools."""
+        return [event.name for event in self.open_events.values() if isinstance(event, events.ToolStarted)]
+
+    def __call__(self, event: TurnEvent) -> None:
+        self.last_activity = time.monotonic()
+        match event:
+            case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
+                self.open_events[_kind_of(event)] = event
+            case events.TextDelta(text=text):
+                self.partial_text.append(text)
+            case events.ToolStarted(call_id=call_id):
+                self.open_events[call_id] = event
+            case events.ToolEnded(call_id=call_id):
+                self.open_events.pop(call_id, None)
+            case events.RunEnded() | events.StepEnded() | events.TextEnded() | events.ReasoningEnded():
+                self.open_events.pop(_kind_of(event), None)
+            case events.ApprovalAsked() | events.ApprovalAnswered():
+                self.awaits_answer = isinstance(event, events.ApprovalAsked)
+            case events.TurnEnded():
+                self.has_ended = True
+        if isinstance(event, events.TextEnded):
+            self.partial_text.clear()
+        elif isinstance(event, events.StepEnded):
+            self._on_step_end(event)
+
+
+def _kind_of(event: TurnEvent) -> str:
+    return event.type.partition("_")[0]
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message and all that comes of it."""
+
+    message: InboundMessage
+    emit: Emitter
+    turn_id: str
+    trace: TurnTrace
+    progress: RunProgress
+    result: TurnResult
+    """The result so far."""
+    waiting: Waiting = field(default_factory=lambda: _no_messages)
+    max_joining: int = MAX_JOINING
+    joins_at_start: bool = False
+    """Whether messages that wait at the start join with the turn's own message, not first at a tool boundary."""
+    resumes: bool = False
+    """Whether it resumes an interrupted turn, without a new message."""
+    attended: bool = False
+    """Whether the reader of its events may answer approval questions."""
+    scope: Scope = OWNERS
+    """The memory it may read; set by RESTORE."""
+    hook_runner: HookRunner = field(default_factory=HookRunner)
+    """The hooks of the bot and those of this turn."""
+    model: str | None = None
+    """The model of this turn; overrides that of its session."""
+    for_model: bool = False
+    """Whether it got as far as BUILD: then hooks see its end."""
+    ending: TurnEnding | None = None
+    phase: TurnPhase = TurnPhase.RESTORE
+    phase_began: float = 0.0
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    restored: RestoredSession | None = None
+    checkpoint: Checkpoint | None = None
+    """Set by BUILD, or by RESTORE if the turn resumes itself; before that the file belongs to another turn."""
+    joined: int = 0
+    steered: list[InboundMessage] = field(default_factory=list)
+    """Messages from its lane that joined it."""
+    unread: list[InboundMessage] = field(default_factory=list)
+    """Messages that joined it but were not read before it ended."""
+    joined_turn: "Turn | None" = None
+    """The turn that this turn's message joined."""
+    pending_rows: list[ChatMessage] = field(default_factory=list)
+    """Rows to store at the next boundary: calls of an interrupted run must get their results before them."""
+    built: BuiltRequest | None = None
+    abandoned: bool = False
+    """Whether its run ignored the cancellation: its events and rows are dropped."""
+    unsaved_text: str = ""
+    """Text of the running step when the run was abandoned."""
+
+    @property
+    def session(self) -> Session:
+        """The session; only after RESTORE."""
+        assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
+        return self.restored.session
+
+    @property
+    def facts(self) -> TurnFacts:
+        """The turn as hooks see it."""
+        message, to = self.message, self.message.address
+        return TurnFacts(
+            self.turn_id,
+            message.session_key,
+            to.channel,
+            to.chat_id,
+            message.sender_id,
+            message.origin,
+            message.provenance,
+        )
+
+    def set_result(
+        self, outcome: TurnOutcome, text: str, error: str | None = None, *, later: bool = False, retryable: bool = True
+    ) -> None:
+        """Set how it ends. Usage and cost are kept; a later call overrides."""
+        error = error or self.result.error
+        self.result = replace(self.result, outcome=outcome, text=text, error=error, later=later, retryable=retryable)
+
+    def release(self) -> None:
+        """Break reference cycles so the turn is freed immediately instead of waiting for the GC."""
+        self.emit.close()
+        self.waiting = _no_messages
+
+
+def _no_messages(most: int) -> Sequence[InboundMessage]:
+    return ()
+
+
+def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *, turn_id: str = "") -> Turn:
+    """Create a turn that has not started, with a new id unless it resumes another."""
+
+    def on_step_end(step: events.StepEnded) -> None:
+        deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
+        if deps.goals is not None and deps.goals.serves(message):
+            deps.goals.used(message, step)
+        if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
+            deps.status.model_error = None
+
+    turn_id = turn_id or secrets.token_hex(6)
+    message.content = redact_known(message.content)  # a pasted configured secret must reach no model and no file
+    trace = deps.traces.open_turn(turn_id, message)
+    progress = RunProgress(on_step_end)
+    emit = Emitter(turn_id, progress, trace, sink)
+    result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
+    return Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)

@@ -1,0 +1,121 @@
+"""The watchdog of a turn: cancels a phase that hangs, and abandons a run that ignores its cancellation.
+
+One timer per turn checks how long the phase has lasted and, in a run, how long nothing has happened.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from nanobot.agent import events
+from nanobot.agent.engine.spec import RunResult
+from nanobot.agent.events import TurnEvent, TurnPhase
+from nanobot.agent.pipeline.turn import Turn, TurnTimeouts
+from nanobot.errors import NanobotError
+from nanobot.messages.types import INTERRUPTED
+from nanobot.utils.aio import finish
+
+log = logging.getLogger(__name__)
+
+_abandoned: set[asyncio.Task[RunResult]] = set()
+"""Strong references to abandoned runs, so that they are not garbage collected while they run."""
+
+
+class TurnHungError(NanobotError):
+    """A phase of a turn exceeded its time limit and was cancelled."""
+
+    def __init__(self, phase: TurnPhase, seconds: float) -> None:
+        super().__init__(
+            f"The turn hung: nothing happened in its phase {phase} for {seconds:g} s. It was stopped, so that this "
+            "session can go on. Send the message again."
+        )
+
+
+class RunCancelledError(NanobotError):
+    """The provider or a tool raised CancelledError although nobody stopped the turn."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The provider of the model, or a tool, cancelled this turn by itself. Send the message again; if it "
+            "happens again, choose another model with `/model`, and report it."
+        )
+
+
+class Watchdog:
+    """Cancels the task that created it when the turn hangs, and sets `hung`."""
+
+    def __init__(self, turn: Turn, timeouts: TurnTimeouts) -> None:
+        self.hung: TurnHungError | None = None
+        self._turn = turn
+        self._timeouts = timeouts
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(timeouts.shortest, self._check)
+
+    def _check(self) -> None:
+        turn, phase = self._turn, self._turn.phase
+        limit_s = self._timeouts.of(phase)
+        if turn.progress.awaits_answer:
+            turn.progress.last_activity = time.monotonic()  # approval questions have a timeout of their own
+        since = turn.progress.last_activity if phase is TurnPhase.RUN else turn.phase_began
+        remaining_s = since + limit_s - time.monotonic()
+        if remaining_s > 0 or self._task is None:
+            pause_s = min(max(remaining_s, 0.001), self._timeouts.shortest)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._check)
+        else:
+            self.hung = TurnHungError(phase, limit_s)
+            self._task.cancel()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, RunResult], grace_s: float) -> RunResult:
+    """Run the coroutine as a task and return its result. Cancelling this cancels the task.
+
+    A task that does not end within `grace_s` is abandoned: its events and rows are dropped, and an end event is emitted
+    for everything it had started.
+    """
+    run = asyncio.create_task(coroutine)
+    try:
+        await asyncio.wait((run,))
+    except BaseException:
+        run.cancel()
+        try:
+            await finish(asyncio.wait((run,), timeout=grace_s))
+        finally:  # also if cancelled a second time
+            if not run.done():
+                _abandon(turn, run)
+            elif not run.cancelled():
+                run.exception()  # mark as retrieved; the cancellation is what gets raised
+        raise
+    if run.cancelled():
+        raise RunCancelledError
+    return run.result()
+
+
+def _abandon(turn: Turn, run: asyncio.Task[RunResult]) -> None:
+    running = ", ".join(turn.progress.running_tools) or "its model"
+    log.warning("turn %s: %s ignored the cancellation and was abandoned", turn.turn_id, running)
+    turn.abandoned = True
+    turn.unsaved_text = "".join(turn.progress.partial_text)
+    turn.emit = turn.emit.detach()
+    for started in reversed([*turn.progress.open_events.values()]):
+        turn.emit(_end_event(started, turn.unsaved_text))
+    _abandoned.add(run)
+    run.add_done_callback(_abandoned.discard)
+
+
+def _end_event(started: TurnEvent, text: str) -> TurnEvent:
+    match started:
+        case events.ToolStarted(call_id=call_id, name=name):
+            return events.ToolEnded(call_id=call_id, name=name, ok=False, content="stopped", seconds=0)
+        case events.TextStarted():
+            return events.TextEnded(text=text, final=False)
+        case events.ReasoningStarted():
+            return events.ReasoningEnded(text="")
+        case events.StepStarted(step=step):
+            return events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={})
+        case _:
+            return events.RunEnded(steps=0, usage={})

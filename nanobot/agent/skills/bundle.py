@@ -1,0 +1,247 @@
+"""Reads a skill from a folder or zip, completely and safely, before anything else is done with it.
+
+Everything is read into memory, so that what a person reviews is what is installed. Refused: paths that leave the folder
+or are special on some system, links, devices, names that clash on another system, and oversized bundles. Sizes are
+counted while unpacking, not taken from the zip's headers.
+"""
+
+import os
+import re
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from nanobot.agent.skills.manual import SKILL_FILE
+from nanobot.agent.skills.programs import is_program
+from nanobot.errors import NanobotError
+
+MAX_FILES = 500
+MAX_BYTES = 20_000_000
+_MAX_ZIP_BYTES = 50_000_000
+_MAX_NAME_CHARS = 120
+_MAX_DEPTH = 8
+_CHUNK_BYTES = 64 * 1024
+
+_INVALID = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
+_WINDOWS_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul"} | {f"{name}{number}" for name in ("com", "lpt") for number in range(1, 10)}
+)
+_LITTER = frozenset({"__macosx", ".ds_store", ".git", "__pycache__", "thumbs.db", "desktop.ini"})
+"""Files of systems and tools that are skipped."""
+
+
+class BundleError(NanobotError):
+    """Not an installable skill; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundledFile:
+    """One file; `path` is relative, with `/`."""
+
+    path: str
+    data: bytes
+    executable: bool = False
+
+    @property
+    def is_program(self) -> bool:
+        return is_program(self.path, self.data[:8], executable=self.executable)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """All files of one skill."""
+
+    source: Path
+    """The folder or zip it was read from."""
+    name: str
+    """Name of that folder or zip."""
+    files: tuple[BundledFile, ...]
+
+    @property
+    def manual(self) -> bytes:
+        """The content of SKILL.md."""
+        return next(file.data for file in self.files if file.path == SKILL_FILE)
+
+    @property
+    def size(self) -> int:
+        """Total bytes."""
+        return sum(len(file.data) for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    data: bytes
+    executable: bool
+
+
+def read_bundle(source: Path) -> Bundle:
+    """Read the skill in a folder (or at its SKILL.md) or in a zip. Raises BundleError, OSError."""
+    if source.name == SKILL_FILE and source.is_file():
+        source = source.parent
+    if source.is_dir():
+        return _bundle(source, source.resolve().name, _read_folder(source))
+    if not source.exists():
+        raise BundleError(f"{source} does not exist. Name a folder with a {SKILL_FILE}, or a zip of one.")
+    if not source.is_file():
+        raise BundleError(f"{source} is neither a folder nor a file.")
+    return _bundle(source, source.stem, _read_zip(source))
+
+
+def _bundle(source: Path, name: str, entries: Iterator[_Entry]) -> Bundle:
+    by_path: dict[str, _Entry] = {}
+    for entry in entries:
+        if entry.path in by_path:
+            raise BundleError(f"{source} contains {entry.path} twice.")
+        by_path[entry.path] = entry
+        if len(by_path) > MAX_FILES:
+            raise BundleError(f"{source} contains more than {MAX_FILES} files, too many for a skill.")
+    _check_clashes(source, list(by_path))
+    manuals = [path for path in by_path if PurePosixPath(path).name == SKILL_FILE]
+    manuals_by_depth = sorted((path for path in manuals), key=lambda path: path.count("/"))
+    if not manuals_by_depth:
+        similar = next((path for path in by_path if PurePosixPath(path).name.lower() == SKILL_FILE.lower()), None)
+        hint = f" Rename {similar} to {SKILL_FILE}, in capitals." if similar else ""
+        raise BundleError(f"{source} contains no {SKILL_FILE}.{hint}")
+    if manuals_by_depth[0] != SKILL_FILE:
+        others = [path for path in manuals_by_depth if path.count("/") == manuals_by_depth[0].count("/")]
+        if len(others) > 1:
+            folders = ", ".join(str(PurePosixPath(path).parent) for path in others[:20])
+            raise BundleError(f"{source} contains several skills ({folders}). Name the folder of one.")
+        folder = f"{PurePosixPath(manuals_by_depth[0]).parent}/"
+        by_path = {path.removeprefix(folder): entry for path, entry in by_path.items() if path.startswith(folder)}
+        name = PurePosixPath(folder).name
+    files = (BundledFile(path, entry.data, entry.executable) for path, entry in sorted(by_path.items()))
+    return Bundle(source, name, tuple(files))
+
+
+# --- folders
+
+
+def _read_folder(folder: Path) -> Iterator[_Entry]:
+    total = 0
+    for path, status in _walk(folder, folder, 0):
+        relative = path.relative_to(folder).as_posix()
+        _check_name(relative)
+        if stat.S_ISLNK(status.st_mode):
+            raise BundleError(f"{path} is a link. A skill must contain its files: replace the link by the file.")
+        if not stat.S_ISREG(status.st_mode):
+            raise BundleError(f"{path} is a device, a pipe or a socket, not a file.")
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            data = _read_limited(file, MAX_BYTES - total, folder)
+        total += len(data)
+        yield _Entry(relative, data, os.name == "posix" and bool(status.st_mode & 0o111))
+
+
+def _walk(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield everything that is not a folder, except litter."""
+    if depth > _MAX_DEPTH:
+        raise BundleError(f"{top} is more than {_MAX_DEPTH} folders deep, too deep for a skill.")
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.lower() in _LITTER:
+            continue
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(Path(entry.path), top, depth + 1)
+        else:
+            yield Path(entry.path), status
+
+
+# --- zips
+
+
+def _read_zip(path: Path) -> Iterator[_Entry]:
+    if path.stat().st_size > _MAX_ZIP_BYTES:
+        raise BundleError(f"{path} is larger than {_MAX_ZIP_BYTES // 1_000_000} MB, too large for a skill.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield from _read_members(path, archive)
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, OverflowError) as error:
+        raise BundleError(f"{path} is not a readable zip: {error}") from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise BundleError(f"{path} uses an unsupported compression: {error}") from error
+
+
+def _read_members(path: Path, archive: zipfile.ZipFile) -> Iterator[_Entry]:
+    infos = archive.infolist()
+    if len(infos) > 4 * MAX_FILES:
+        raise BundleError(f"{path} contains more than {MAX_FILES} files, too many for a skill.")
+    total = 0
+    for info in infos:
+        name = info.orig_filename  # unmodified; `filename` is normalized
+        is_folder = name.endswith("/")
+        _check_name(name.rstrip("/") if is_folder else name)
+        mode = info.external_attr >> 16
+        kind = stat.S_IFMT(mode)
+        if kind == stat.S_IFLNK:
+            raise BundleError(f"{name} in {path} is a link. A skill must contain its files.")
+        if kind and kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise BundleError(f"{name} in {path} is a device or a pipe, not a file.")
+        if is_folder or any(part.lower() in _LITTER for part in name.split("/")):
+            continue
+        if info.flag_bits & 0x1:
+            raise BundleError(f"{path} is encrypted. Unpack it yourself and name the folder.")
+        with archive.open(info) as file:
+            data = _read_limited(file, MAX_BYTES - total, path)
+        total += len(data)
+        yield _Entry(name, data, bool(mode & 0o111))
+
+
+def _read_limited(file: IO[bytes], max_bytes: int, source: Path) -> bytes:
+    """Read a file unless it exceeds the remaining size."""
+    chunks, size = [], 0
+    while chunk := file.read(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > max_bytes:
+            raise BundleError(f"{source} unpacks to more than {MAX_BYTES // 1_000_000} MB, too large for a skill.")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+# --- names
+
+
+def _check_name(name: str) -> None:
+    """Raise for a path that leaves the folder or is special on some system."""
+    shown = ascii(name)[:_MAX_NAME_CHARS]
+    parts = name.split("/")
+    if not name or name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", name):
+        raise BundleError(f"{shown} leads outside of the skill's folder.")
+    if len(parts) > _MAX_DEPTH + 1:
+        raise BundleError(f"{shown} is more than {_MAX_DEPTH} folders deep.")
+    for part in parts:
+        is_invalid = _INVALID.search(part) or any(
+            unicodedata.category(character) in ("Cf", "Cs", "Zl", "Zp") for character in part
+        )
+        if not part or part == "." or is_invalid or part != part.strip() or part.endswith("."):
+            raise BundleError(f"{shown} is not a valid name on every system. Rename it.")
+        if part.partition(".")[0].lower() in _WINDOWS_DEVICES:
+            raise BundleError(f"{shown} is the name of a device on Windows. Rename it.")
+        if len(part.encode()) > _MAX_NAME_CHARS:
+            raise BundleError(f"{shown} is too long.")
+
+
+def _check_clashes(source: Path, paths: list[str]) -> None:
+    """Raise for two names that are equal on systems that ignore case or Unicode normalization."""
+    seen: dict[str, str] = {}
+    for path in paths:
+        for name_or_parent in (path, *map(str, PurePosixPath(path).parents)):
+            if name_or_parent == ".":
+                continue
+            key = unicodedata.normalize("NFC", name_or_parent).casefold()
+            if seen.setdefault(key, name_or_parent) != name_or_parent:
+                raise BundleError(
+                    f"{source}: {seen[key]} and {name_or_parent} are the same file on other systems. Rename one."
+                )
+    folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    if both := sorted(folders & set(paths)):
+        raise BundleError(f"{source}: {both[0]} is both a file and a folder.")

@@ -1,0 +1,179 @@
+"""Parses SKILL.md: its text and its front matter. Never raises, whatever the file contains.
+
+The format is that of agentskills.io (https://agentskills.io/specification) and of OpenClaw
+(https://docs.openclaw.ai/tools/skills): `metadata` is a table, or the same as JSON text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SKILL_FILE = "SKILL.md"
+MAX_BYTES = 256_000
+"""Largest SKILL.md that is read."""
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)\n*", re.DOTALL | re.MULTILINE)
+_BARE_TEXT_WITH_COLON = re.compile(r"^([A-Za-z][\w-]*): +(?![\"'\[{|>&*!%@`#])(.*:.*)$", re.MULTILINE)
+_BRACES_AT_THE_MARGIN = re.compile(r"^([A-Za-z][\w-]*):[ \t]*\n(?=[ \t]*[{\[])((?:(?![A-Za-z]).*\n?)+)", re.MULTILINE)
+_NESTING = "[{-:?"
+"""Each YAML level has at least one of these characters."""
+_MAX_LEVELS = 200
+OUR_METADATA = ("nanobot", "openclaw", "clawdbot", "clawdis")
+"""Keys of `metadata` for agents like this one; the last two are former names of OpenClaw."""
+
+Stamp = tuple[int, int, int]
+Opens = Callable[[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """A parsed SKILL.md, or why it cannot be read."""
+
+    front: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    repaired: bool = False
+    """Whether the front matter was accepted although it is not valid YAML."""
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """The part of `metadata` for agents like this one."""
+        metadata = table(self.front.get("metadata"))
+        return next((result for key in OUR_METADATA if (result := table(metadata.get(key)))), {})
+
+    @property
+    def always(self) -> bool:
+        """Whether its whole text belongs into every prompt."""
+        return self.front.get("always") is True or self.ours.get("always") is True
+
+    @property
+    def description(self) -> str:
+        """Its description in one line; may be empty."""
+        return one_line(self.front.get("description"))
+
+
+def read_text(path: Path, opener: Opens | None = None) -> tuple[str, str]:
+    """Return the text of a SKILL.md with plain line ends, and a problem if it cannot be read."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        return "", f"{SKILL_FILE} cannot be read: {error.strerror}"
+    return decode_manual(data)
+
+
+def decode_manual(data: bytes) -> tuple[str, str]:
+    """Like `read_text`, for the file's bytes."""
+    if len(data) > MAX_BYTES:
+        return "", f"{SKILL_FILE} is larger than {MAX_BYTES // 1000} kB"
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "", f"{SKILL_FILE} is not UTF-8 text"
+    if "\0" in text:
+        return "", f"{SKILL_FILE} is not text"
+    return text.replace("\r\n", "\n"), ""
+
+
+def read_manual(path: Path, opener: Opens | None = None) -> Manual:
+    """Read and parse the SKILL.md at this path."""
+    text, problem = read_text(path, opener)
+    return Manual(problem=problem) if problem else parse_manual(text)
+
+
+def parse_manual(text: str) -> Manual:
+    """Parse a SKILL.md. Without front matter only the folder's name is known."""
+    front = front_matter(text)
+    return Manual() if front is None else parse_front_matter(front)
+
+
+def front_matter(text: str) -> str | None:
+    """Return the text between the first two `---` lines; None if there are none."""
+    match = _FRONT_MATTER.match(text)
+    return match[1] if match else None
+
+
+def body(text: str) -> str:
+    """Return the text after the front matter."""
+    return _FRONT_MATTER.sub("", text, count=1).strip()
+
+
+def parse_front_matter(front: str) -> Manual:
+    """Parse front matter, repairing common mistakes."""
+    manual = _load_yaml(front)
+    if not manual.problem:
+        return manual
+    for repair in (_quote_colons, _indent_braces, lambda text: _indent_braces(_quote_colons(text))):
+        repaired_text = repair(front)
+        if repaired_text != front and not (result := _load_yaml(repaired_text)).problem:
+            return Manual(result.front, repaired=True)
+    return manual
+
+
+def _quote_colons(front: str) -> str:
+    """Quote text with a colon: many skills have `description: Use it when: ...`, which YAML reads as a nested table."""
+    return _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", front)
+
+
+def _indent_braces(front: str) -> str:
+    """Indent braces at the margin or after tabs. Line numbers stay the same."""
+
+    def indent(match: re.Match[str]) -> str:
+        lines = match[2].expandtabs(2).splitlines(keepends=True)
+        return f"{match[1]}:\n" + "".join(f"  {line}" for line in lines)
+
+    return _BRACES_AT_THE_MARGIN.sub(indent, front)
+
+
+def _load_yaml(text: str) -> Manual:
+    import yaml  # imported on first use: 17 ms
+
+    # The C loader is ten times faster, but crashes the process on deeply nested input.
+    is_shallow = sum(map(text.count, _NESTING)) <= _MAX_LEVELS
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_shallow else yaml.SafeLoader
+    try:
+        front = yaml.load(text, loader)  # noqa: S506 - both are the safe ones
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        location = f", line {mark.line + 2}" if mark else ""
+        return Manual(problem=f"front matter of {SKILL_FILE} is not valid YAML{location}")
+    except (ValueError, RecursionError):  # an invalid date; deep nesting
+        return Manual(problem=f"front matter of {SKILL_FILE} is not valid YAML")
+    if front is None or isinstance(front, dict):
+        return Manual(front or {})
+    return Manual(problem=f"front matter of {SKILL_FILE} is not a list of `key: value` lines")
+
+
+def table(value: object) -> dict[str, Any]:
+    """Return a table, or parse JSON text that holds one (trailing commas allowed); else an empty one."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            result = json.loads(value)
+        except (ValueError, RecursionError):
+            return _load_yaml(value).front
+        return result if isinstance(result, dict) else {}
+    return value if isinstance(value, dict) else {}
+
+
+def names(value: object) -> list[str]:
+    """Return a list of names, also from a single name."""
+    return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str) and name]
+
+
+def words(value: object) -> list[str]:
+    """Return a list of words, also from a text such as `allowed-tools`. `Bash(git log:*)` is one word."""
+    if isinstance(value, str):
+        return list(_split_words(value))
+    return names(value)
+
+
+def _split_words(text: str) -> Iterator[str]:
+    for match in re.finditer(r"[^\s,(]+(?:\([^)]*\))?", text):
+        yield match[0]
+
+
+def one_line(value: object) -> str:
+    """Return a text or number in one line; empty for anything else."""
+    return " ".join(str(value).split()) if isinstance(value, str | int | float) else ""

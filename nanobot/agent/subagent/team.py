@@ -1,0 +1,234 @@
+"""The subagents that work for one goal, and the messages between them.
+
+Members are known from the tasks that the manager adds. Messages are in the mailbox, and who has read them is in the
+readers' sessions. They are cached here so that a turn can take its messages without waiting for the disk.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from nanobot.agent.subagent import team_texts
+from nanobot.agent.subagent.mailbox import TeamMailbox, TeamMessage
+from nanobot.agent.subagent.roles import TaskRole
+from nanobot.agent.subagent.tasks import Task
+from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
+from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
+from nanobot.messages.types import Origin, Provenance, least_trusted
+from nanobot.security.redaction import redact_known
+from nanobot.utils.aio import finish
+from nanobot.utils.storage_error import storage_error
+
+log = logging.getLogger(__name__)
+
+MAX_SENT = 20
+"""Messages that one subagent may send."""
+MAX_UNREAD = 20
+"""Unread messages that one subagent may have."""
+MAX_READ_PER_TURN = 20
+"""Messages that one subagent reads in a turn."""
+_ALL = "all"
+
+
+@dataclass(slots=True)
+class _Team:
+    members: list[Task] = field(default_factory=list)
+    """Workers, ended ones included, in order of arrival."""
+    messages: list[TeamMessage] | None = None
+    """None until read from disk."""
+    read: dict[str, set[str]] = field(default_factory=dict)
+    """Keys of the messages read, by task id."""
+
+
+class TeamService:
+    """The teams of all goals of this process."""
+
+    def __init__(self, mailbox: TeamMailbox, goal_of: Callable[[str], Awaitable[str]]) -> None:
+        """`goal_of` returns the id of the goal that a session works on; empty if none. It never raises."""
+        self._mailbox = mailbox
+        self._goal_of = goal_of
+        self._teams: dict[str, _Team] = {}
+        self._disk_lock = asyncio.Lock()
+
+    # --- for the manager
+
+    async def goal_of(self, session_key: str) -> str:
+        """Return the id of the session's goal; empty if none. Never raises."""
+        return await self._goal_of(session_key)
+
+    def joins(self, task: Task) -> None:
+        """Add a task to its goal's team. Tasks without a goal, reviewers and planners are in no team."""
+        if not task.goal or task.role is not TaskRole.WORKER:
+            return
+        for goal in [goal for goal, team in self._teams.items() if goal != task.goal and _is_over(team)]:
+            del self._teams[goal]
+        self._teams.setdefault(task.goal, _Team()).members.append(task)
+
+    async def unread(self, task: Task) -> list[TeamMessage]:
+        """Return the messages that an ended task has not read."""
+        team = self._teams.get(task.goal)
+        if team is None or task not in team.members:
+            return []
+        await self._load_or_log(task.goal, team)
+        return _unread(team, task)
+
+    async def sweep(self, *, before: float) -> None:
+        """Delete old messages. Never raises."""
+        await asyncio.to_thread(self._mailbox.sweep, before=before, but_for=frozenset(self._teams))
+
+    # --- for its turns
+
+    def has(self, task: Task) -> bool:
+        """Whether the task is in a team."""
+        team = self._teams.get(task.goal)
+        return team is not None and task in team.members
+
+    async def begins(self, task: Task, read: Collection[str]) -> None:
+        """Prepare a turn; `read` are the message keys in the session."""
+        team = self._teams[task.goal]
+        team.read[task.id] = set(read)
+        await self._load_or_log(task.goal, team)
+
+    def take(self, task: Task, most: int) -> Sequence[InboundMessage]:
+        """Return up to `most` unread messages, oldest first, and mark them read."""
+        team = self._teams[task.goal]
+        messages = _unread(team, task)[: max(most, 0)]
+        team.read.setdefault(task.id, set()).update(item.journal_key for item in messages)
+        return [_message(item, task) for item in messages]
+
+    def others(self, task: Task) -> list[Task]:
+        """Return the other members that run or wait."""
+        team = self._teams.get(task.goal)
+        return (
+            [item for item in team.members if item is not task and not item.state.is_over] if team is not None else []
+        )
+
+    # --- for the tool
+
+    async def tell(self, to: str, text: str, *, ctx: ToolContext) -> str:
+        """Send a message. Once it is on disk, each recipient reads it exactly once, across crashes; if one ends first,
+        it is added to that result. Raises NanobotError if there is no recipient.
+        """
+        team, sender = self._team_of(ctx)
+        recipients = self._find_recipients(team, sender, to)
+        text = redact_known(text.strip())
+        async with self._disk_lock:
+            messages = await self._load_messages(sender.goal, team)
+            sent = [item for item in messages if item.by == sender.id]
+            already_told = {name for item in sent if item.text == text for name in item.to}
+            new = [item for item in recipients if item.id not in already_told]
+            full = [item for item in new if len(_unread(team, item)) >= MAX_UNREAD]
+            reachable = [item for item in new if item not in full and not item.state.is_over]
+            if not new:
+                return f"{team_texts.names_of(recipients)} already got exactly this from you; nothing was sent."
+            if len(sent) >= MAX_SENT:
+                raise NanobotError(
+                    f"You have sent {MAX_SENT} messages, which is the limit. Write what others should know into the "
+                    "notes folder, and continue with your task."
+                )
+            if not reachable:
+                raise NanobotError(f"Nothing was sent. {_full_text(full)}")
+            provenance = least_trusted([Provenance.TOOL, ctx.provenance, ctx.entered])
+            to_ids = tuple(item.id for item in reachable)
+            message = TeamMessage(secrets.token_hex(6), sender.id, sender.label, to_ids, text, provenance)
+            await finish(self._save_message(sender.goal, team, message))
+        return team_texts.sent(reachable, full)
+
+    async def _save_message(self, goal: str, team: _Team, message: TeamMessage) -> None:
+        try:
+            await asyncio.to_thread(self._mailbox.add, goal, message)
+        except OSError as error:
+            raise storage_error("The message cannot be saved, so it was not sent", error) from error
+        assert team.messages is not None  # noqa: S101 looked at before
+        team.messages.append(message)
+
+    def _team_of(self, ctx: ToolContext) -> tuple[_Team, Task]:
+        task_id = ctx.session_key.removeprefix(SUBAGENT_SESSION)
+        for team in self._teams.values():
+            for task in team.members:
+                if task.id == task_id:
+                    return team, task
+        raise NanobotError("You do not work for a goal, so you have no teammates. Say it in your report.")
+
+    def _find_recipients(self, team: _Team, sender: Task, to: str) -> list[Task]:
+        """Return the running members that this name refers to. Raises NanobotError."""
+        running = self.others(sender)
+        running_text = team_texts.at_work(running)
+        name = _normalize(to)
+        if name == _ALL:
+            if not running:
+                raise NanobotError(running_text)
+            return running
+        matches = [
+            item for item in team.members if name in (item.id, _normalize(team_texts.name_of(item.label, item.id)))
+        ]
+        matches = matches or [item for item in team.members if name == _normalize(item.label)]
+        if not matches:
+            raise NanobotError(f"There is no teammate {to.strip()[:80]!r}. {running_text}")
+        if matches == [sender]:
+            raise NanobotError(f"That is you. {running_text}")
+        open_matches = [item for item in matches if item in running]
+        if not open_matches:
+            raise NanobotError(
+                f"{team_texts.names_of(matches)} has ended ({matches[-1].state}) and reads no more messages; its "
+                f"result went to the agent that asked for it. {running_text}"
+            )
+        if len(open_matches) > 1:
+            raise NanobotError(f"Several match: {team_texts.names_of(open_matches)}. Name one by the id.")
+        return open_matches
+
+    # --- the disk
+
+    async def _load_or_log(self, goal: str, team: _Team) -> None:
+        try:
+            async with self._disk_lock:
+                await self._load_messages(goal, team)
+        except NanobotError as error:
+            log.warning("the team messages of goal %s cannot be read: %s", goal, error)
+
+    async def _load_messages(self, goal: str, team: _Team) -> list[TeamMessage]:
+        """Return all messages of the goal. Raises StorageError."""
+        if team.messages is None:
+            try:
+                team.messages = await asyncio.to_thread(self._mailbox.messages, goal)
+            except OSError as error:
+                raise storage_error("Earlier messages cannot be read, so nothing was sent", error) from error
+        return team.messages
+
+
+def _is_over(team: _Team) -> bool:
+    return all(task.reported for task in team.members)
+
+
+def _unread(team: _Team, task: Task) -> list[TeamMessage]:
+    read = team.read.get(task.id, ())
+    return [item for item in team.messages or () if task.id in item.to and item.journal_key not in read]
+
+
+def _normalize(name: str) -> str:
+    return " ".join(name.split()).strip("@'\"`").casefold()
+
+
+def _full_text(full: Sequence[Task]) -> str:
+    if not full:
+        return "They have ended in the meantime."
+    return f"{team_texts.names_of(full)} already has {MAX_UNREAD} unread messages. Write it into the notes folder."
+
+
+def _message(message: TeamMessage, to: Task) -> InboundMessage:
+    """Return a message as it joins the recipient's turn."""
+    address = to.address
+    return InboundMessage(
+        address.channel,
+        f"{SUBAGENT_SESSION}{message.by}",
+        address.chat_id,
+        team_texts.letter(message),
+        session_key_override=to.session_key,
+        thread_id=address.thread_id,
+        origin=Origin.SUBAGENT,
+        provenance=message.provenance,
+        journal_key=message.journal_key,
+    )

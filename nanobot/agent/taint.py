@@ -1,0 +1,194 @@
+"""Untrusted content: which rows contain it, and whether a call repeats some from an earlier turn.
+
+Deterministic, and fast for a window of half a million characters: texts are compared without spaces and case, first by
+shingles of eight characters.
+"""
+
+import base64
+import binascii
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted, stored_provenance, text_of
+
+LONG_ENOUGH = 16
+"""A common substring this long (in characters, without spaces) is not a coincidence."""
+_SHINGLE = 8
+_MIN_WHOLE_ARGUMENT = 8
+"""A shorter argument is compared as a whole from this length on, unless it is a single word."""
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2}){12,}")
+_MAX_DECODED = 200
+"""Base64 or hex strings that are decoded per text."""
+
+
+def own_provenance(row: ChatMessage, session_key: str = "") -> str:
+    """Provenance of a row's own text; for rows stored without one, derived from their role."""
+    return row.get("own_provenance") or stored_provenance(row, session_key)
+
+
+def provenance_of(row: ChatMessage, session_key: str) -> Provenance:
+    """The lower of a row's own provenance and that of the content it may repeat: model output after untrusted content
+    may contain any of it.
+    """
+    return least_trusted([own_provenance(row, session_key), row.get("provenance", Provenance.PERSON)])
+
+
+def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]:
+    """The rows of this turn that brought in untrusted content, newest last."""
+    return [
+        row
+        for row in rows
+        if row.get("turn_id") == turn_id and row["role"] in ("user", "tool") and is_outside(own_provenance(row))
+    ]
+
+
+def untrusted_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "") -> list[ChatMessage]:
+    """Rows of earlier turns with untrusted content: external input, model output derived from it, and untrusted runtime
+    context (of any turn, as a row without a turn).
+    """
+    untrusted: list[ChatMessage] = []
+    untrusted_turn: object = None
+    """The turn that has read untrusted content so far."""
+    for row in rows:
+        turn = row.get("turn_id")
+        if (context_provenance := row.get("context_provenance")) is not None and is_outside(context_provenance):
+            context = row.get("runtime_context", "")
+            untrusted.append({"role": "tool", "name": "context", "content": context, "provenance": context_provenance})
+            untrusted_turn = turn
+        if turn == turn_id:
+            continue
+        if row["role"] == "assistant":
+            after = turn == untrusted_turn if turn is not None else is_outside(own_provenance(row, session_key))
+            if after:
+                untrusted.append(row)
+        elif is_outside(own_provenance(row, session_key)):
+            untrusted_turn = turn
+            untrusted.append(row)
+    return untrusted
+
+
+def repeated_row(
+    arguments: Mapping[str, Any], rows: Sequence[ChatMessage], turn_id: str, session_key: str = ""
+) -> ChatMessage | None:
+    """The newest row of an earlier turn whose untrusted content is repeated in these arguments.
+
+    Text that the owner has written too does not count.
+    """
+    untrusted = untrusted_rows(rows, turn_id, session_key)
+    if not untrusted:
+        return None
+    owner_rows = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
+    owner_texts = [_prepare(texts_in(row)).whole for row in owner_rows]
+    untrusted_texts = [(row, _prepare(texts_in(row))) for row in reversed(untrusted)]
+    shingles: frozenset[str] = frozenset().union(*(prepared.shingles for _, prepared in untrusted_texts))
+    normal_texts = [_normalize(text) for leaf in _strings(arguments) for text in _decodings(leaf)]
+    for candidate in (candidate for text in normal_texts for candidate in _candidates(text, shingles)):
+        match: ChatMessage | None = next(
+            (row for row, prepared in untrusted_texts if candidate in prepared.whole), None
+        )
+        if match is not None and not any(candidate in whole for whole in owner_texts):
+            return match
+    return None
+
+
+def _candidates(text: str, shingles: frozenset[str]) -> Iterator[str]:
+    """Substrings of a normalized text to look for: each of LONG_ENOUGH around a known shingle, or the whole of a short
+    one.
+    """
+    if len(text) < LONG_ENOUGH:
+        text = text.strip(";.,!?&")
+        if len(text) >= _MIN_WHOLE_ARGUMENT and not text.isalpha():
+            yield text
+        return
+    for at in range(len(text) - _SHINGLE + 1):
+        if text[at : at + _SHINGLE] in shingles:
+            for begin in range(max(0, at + _SHINGLE - LONG_ENOUGH), min(at, len(text) - LONG_ENOUGH) + 1):
+                yield text[begin : begin + LONG_ENOUGH]
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedText:
+    """A text with its decodings, normalized, and its non-overlapping shingles: any long substring contains one."""
+
+    whole: str
+    shingles: frozenset[str]
+
+
+@lru_cache(maxsize=64)
+def _prepare(text: str) -> _PreparedText:
+    whole = "\n".join(_normalize(untrusted_turn) for untrusted_turn in _decodings(text))
+    return _PreparedText(whole, frozenset(whole[at : at + _SHINGLE] for at in range(0, len(whole), _SHINGLE)))
+
+
+def _normalize(text: str) -> str:
+    """Remove what a model drops or adds when it repeats a text: spaces, quotes, Markdown marks, invisible letters."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return "".join(text.translate(_DROPPED).split()).casefold()
+
+
+_DROPPED = dict.fromkeys(map(ord, "`*_\"'\\\u00ad\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d"))
+
+
+def _decodings(text: str) -> Iterator[str]:
+    """The text, and its URL-decoded, base64-decoded and hex-decoded forms."""
+    yield text
+    if "%" in text and (plain := unquote(text)) != text:
+        yield plain
+    for index, match in enumerate(_ENCODED.finditer(text)):
+        if index == _MAX_DECODED:
+            break
+        yield from filter(None, (_from_base64(match[0]), _from_hex(match[0])))
+
+
+def _from_base64(text: str) -> str | None:
+    body = text.rstrip("=").translate(str.maketrans("-_", "+/"))
+    try:
+        return _readable(base64.b64decode(body + "=" * (-len(body) % 4), validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _from_hex(text: str) -> str | None:
+    return _readable(bytes.fromhex(text)) if _HEX.fullmatch(text) else None
+
+
+def _readable(data: bytes) -> str | None:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() or "\n" in text else None
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _strings(inner)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield str(value)
+
+
+def texts_in(row: ChatMessage) -> str:
+    """The text of a row and the arguments of its calls."""
+    calls = [call["function"]["arguments"] for call in row.get("tool_calls") or ()]
+    return "\n".join([text_of(row["content"]), *map(_argument_text, calls)])
+
+
+def _argument_text(arguments: str) -> str:
+    try:
+        return "\n".join(_strings(json.loads(arguments)))
+    except ValueError:
+        return arguments

@@ -1,0 +1,276 @@
+"""The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
+
+
+traces/<stem>.jsonl      the newest turns of a session, one or a few lines each
+traces/<stem>.jsonl.1    the turns before them
+traces/blobs/<hash>      a system prompt, tool schemas or limits, as sent
+
+Secrets are redacted. Files are not synced: a power cut may lose the last lines.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.trace.turn_trace import Facts, TraceRecord
+from nanobot.security.secrets import Redactor
+from nanobot.session.file_names import stem_of
+from nanobot.session.lines import encode
+from nanobot.utils.files import (
+    PRIVATE_FILE,
+    make_private_folder,
+    missing_newline,
+    open_for_append,
+    write_atomic,
+    write_in_place,
+    write_whole,
+)
+from nanobot.utils.text import json_objects
+
+log = logging.getLogger(__name__)
+
+_TEXT, _WORD, _NAME = 200, 160, 80
+"""Characters kept of a text, of one argument value, and of a tool name."""
+_ARGUMENTS = 1000
+_START_FACTS = frozenset({"at", "message", "history", "until", "system", "tools", "limits"})
+"""Facts whose first value counts: a turn resumed after a crash repeats them."""
+_REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
+_DAY_S = 86_400
+_MAX_READS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLimits:
+    """What is kept: bytes per session file (there are two), total bytes, days."""
+
+    file_bytes: int = 1 << 20
+    total_bytes: int = 64 << 20
+    days: int = 30
+
+
+class TraceStore:
+    """A folder of traces. Not thread-safe; several processes may write."""
+
+    def __init__(self, path: Path, redactor: Redactor | None = None, limits: TraceLimits | None = None) -> None:
+        self.path = path
+        self._blobs = path / "blobs"
+        self._redactor = redactor or Redactor()
+        self._limits = limits or TraceLimits()
+        self._blob_cache: dict[int, tuple[object, str, bytes]] = {}
+        self._checked_blobs: set[str] = set()
+        """Blobs already checked in this write."""
+        self._sweep_at = 0.0
+        self._has_failed = False
+
+    # --- writing
+
+    def write(self, records: list[TraceRecord]) -> None:
+        """Append records. Storage failures lose records and are logged once."""
+        lines: dict[str, list[bytes]] = {}
+        self._checked_blobs.clear()
+        try:
+            if not self._blobs.is_dir():
+                make_private_folder(self._blobs)
+            for record in records:
+                lines.setdefault(stem_of(record.facts["session"]), []).append(self._line(record))
+            for stem, encoded in lines.items():
+                self._append(self.path / f"{stem}.jsonl", b"".join(encoded))
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("traces cannot be written: %s", error)
+            self._has_failed = True
+
+    def _line(self, record: TraceRecord) -> bytes:
+        """Return the line, redacted and shortened."""
+        clean, facts = self._redactor, record.facts
+        for name in ("message", "text"):
+            if name in facts:
+                facts[name] = clean.head(facts[name], _TEXT)
+        for notice in facts.get("notices", ()):
+            notice["text"] = clean.head(notice["text"], _TEXT)
+        for step in facts.get("steps", ()):
+            for call in step.get("calls", ()):
+                call["tool"] = clean.head(str(call.get("tool")), _NAME)  # a model may invent a name
+                call["args"] = self._arguments(call.get("args", {}))
+                if "asked" in call:
+                    call["asked"] = self._arguments(call["asked"])
+                if "error" in call:
+                    call["error"] = clean.head(call["error"], _TEXT)
+        return encode({**facts, **{name: self._store_blob(content) for name, content in record.prompt.items()}})
+
+    def _arguments(self, arguments: Facts) -> Facts:
+        clean: Facts = self._redactor.value(arguments, _WORD)
+        text = json.dumps(clean, ensure_ascii=False, default=str)
+        return clean if len(text) <= _ARGUMENTS else {"...": self._redactor.head(text, _ARGUMENTS)}
+
+    def _store_blob(self, content: object) -> str:
+        """Store the content and return its name. Unchanged content costs one stat per write."""
+        cached = self._blob_cache.get(id(content))
+        if cached is None:
+            if len(self._blob_cache) > 64:
+                self._blob_cache.clear()
+            clean = self._redactor.texts(_to_plain(content))
+            text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False, default=str)
+            data = text.encode("utf-8", "backslashreplace")
+            cached = self._blob_cache[id(content)] = (content, _blob_name(data), data)
+        _, name, data = cached
+        if name not in self._checked_blobs:
+            self._write_blob(self._blobs / name, data)
+            self._checked_blobs.add(name)
+        return name
+
+    def _write_blob(self, path: Path, data: bytes) -> None:
+        with suppress(FileNotFoundError):
+            if path.stat().st_size == len(data):
+                return
+        write_in_place(path, data)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        """Append whole lines in one write, so that lines of two processes never mix."""
+        self._make_room(path, len(data))
+        descriptor = open_for_append(path)
+        try:  # a truncated last line gets a line end first
+            write_whole(descriptor, missing_newline(descriptor) + data)
+        finally:
+            os.close(descriptor)
+
+    def _make_room(self, path: Path, size: int) -> None:
+        """Rotate a full file. If two processes do so at once, older traces may be lost early."""
+        with suppress(OSError):  # no file yet; or on Windows a reader has it open
+            if path.stat().st_size + size > self._limits.file_bytes:
+                os.replace(path, _older_file(path))
+
+    # --- sweeping
+
+    def sweep_if_due(self) -> None:
+        """Delete old traces once a day, in whichever process comes first. Never raises."""
+        if time.monotonic() < self._sweep_at:
+            return
+        self._sweep_at = time.monotonic() + _DAY_S
+        marker = self.path / ".swept"
+        try:
+            if marker.exists() and time.time() - marker.stat().st_mtime < _DAY_S:
+                return
+            marker.touch(PRIVATE_FILE)
+            os.utime(marker)
+            self.sweep()
+        except OSError as error:
+            log.warning("old traces cannot be deleted: %s", error)
+
+    def sweep(self) -> None:
+        """Delete expired traces, the oldest above the total size, and unreferenced blobs.
+
+        Raises OSError.
+        """
+        now, total = time.time(), 0
+        files = sorted(((path.stat(), path) for path in self._files()), key=lambda item: -item[0].st_mtime)
+        used: set[str] = set()
+        for stat, path in files:
+            total += stat.st_size
+            if now - stat.st_mtime > self._limits.days * _DAY_S or total > self._limits.total_bytes:
+                path.unlink(missing_ok=True)
+            else:
+                used.update(name.decode() for name in _REFERENCE.findall(path.read_bytes()))
+        for blob in self._blobs.iterdir():
+            # Blobs are stored before the line that refers to them, so new ones are kept.
+            if blob.name not in used and now - blob.stat().st_mtime > _DAY_S:
+                blob.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return [*self.path.glob("*.jsonl"), *self.path.glob("*.jsonl.1")] if self.path.is_dir() else []
+
+    # --- reading
+
+    def turns(self, key: str) -> list[Facts]:
+        """Return the facts of each turn of a session, oldest first. Unreadable lines are skipped."""
+        by_turn: dict[str, Facts] = {}
+        path = self.path / f"{stem_of(key)}.jsonl"
+        for facts in _read_both(path):
+            if facts.get("session") == key:
+                merge(by_turn.setdefault(str(facts.get("turn")), {}), facts)
+        return list(by_turn.values())
+
+    def keys(self) -> list[str]:
+        """Return the keys of the sessions with traces."""
+        first = (next(_read_lines(path), {}).get("session") for path in self._files())
+        return list(dict.fromkeys(key for key in first if isinstance(key, str)))
+
+    def blob(self, name: str) -> str | None:
+        """Return the content of a blob; None if it is missing or damaged."""
+        try:
+            data = (self._blobs / Path(name).name).read_bytes()
+        except OSError:
+            return None
+        return data.decode() if _blob_name(data) == name else None
+
+    def forget(self, key: str, turns: Container[str]) -> None:
+        """Delete the traces of these turns, and of the session's turns without a model call (slash commands).
+
+        Raises OSError.
+        """
+        path = self.path / f"{stem_of(key)}.jsonl"
+        turns_with_model = {facts.get("turn") for facts in _read_both(path) if "model" in facts}
+        for file in (path, _older_file(path)):
+            lines = [*_read_lines(file)]
+            remaining = [
+                facts
+                for facts in lines
+                if facts.get("session") != key
+                or (facts.get("turn") not in turns and facts.get("turn") in turns_with_model)
+            ]
+            if not remaining:
+                file.unlink(missing_ok=True)
+            elif len(remaining) < len(lines):
+                write_atomic(file, b"".join(encode(facts) for facts in remaining))
+
+
+def merge(merged: Facts, facts: Facts) -> None:
+    """Add a later line of a turn: lists are extended, the facts of its start are kept, others replaced."""
+    for name, fact in facts.items():
+        if isinstance(fact, list) and isinstance(merged.get(name), list):
+            merged[name] += fact
+        elif name not in merged or name not in _START_FACTS:
+            merged[name] = fact
+
+
+def _read_lines(path: Path) -> Iterator[Facts]:
+    with suppress(OSError):
+        yield from json_objects(path.read_bytes())
+
+
+def _read_both(path: Path) -> list[Facts]:
+    """Return the lines of both files as of one moment; read again if they were rotated meanwhile."""
+    lines: list[Facts] = []
+    for _ in range(_MAX_READS):
+        before = _identity(path)
+        lines = [*_read_lines(_older_file(path)), *_read_lines(path)]
+        if _identity(path) == before:
+            break
+    return lines
+
+
+def _identity(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None
+
+
+def _to_plain(content: object) -> Any:
+    return asdict(content) if is_dataclass(content) and not isinstance(content, type) else content
+
+
+def _blob_name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+def _older_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")

@@ -1,0 +1,187 @@
+"""The requests of a run: fitted to the model's window, repaired, and sized by the token counts that responses report.
+
+Sizes are estimated; near the limit of the window they are counted with a tokenizer.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from nanobot.agent.window.fit import Stage, fit
+from nanobot.agent.window.history_view import HistoryView
+from nanobot.agent.window.shrink import Shrinker
+from nanobot.agent.window.state import Window
+from nanobot.agent.window.token_budget import MAX_ROWS, Calibration, TokenBudget, token_budget
+from nanobot.errors import RequestTooLongError
+from nanobot.messages.repair import LegalHistory
+from nanobot.messages.tokens import Scale
+from nanobot.messages.types import ChatMessage
+
+COUNT_FROM = 0.7
+"""Share of the budget from which tokens are counted instead of estimated."""
+_UNKNOWN_MODEL_RATIO = 1.15
+"""Assumed ratio of a model's tokens to counted tokens, before its first response."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRoom:
+    """The limits of a request, and its parts that are the same in every step."""
+
+    model: str
+    window_tokens: int
+    max_tokens: int
+    system: str = ""
+    tools_tokens: int = 0
+    most_rows: int = MAX_ROWS
+    rereadable: Collection[str] = ()
+    """Names of read-only tools; their results can be fetched again."""
+
+
+class LastRequest:
+    """Caches about the rows of a session, reused by its next run."""
+
+    def __init__(self) -> None:
+        self.legal = LegalHistory()
+        self.estimating = Scale()
+        """Estimated sizes; used first."""
+        self.counting = Scale()
+        """Counted sizes, for a nearly full window; call `sharpen` before use."""
+        self._shrinkers: dict[frozenset[str], Shrinker] = {}
+
+    def shrinker(self, rereadable: Collection[str]) -> Shrinker:
+        """The shrinker for these read-only tools."""
+        tools = frozenset(rereadable)
+        if tools not in self._shrinkers:
+            self._shrinkers = {tools: Shrinker(tools)}
+        return self._shrinkers[tools]
+
+
+@dataclass(slots=True)
+class RequestBuilder:
+    """Builds the requests of a run. `on_change` is called with each new window, which should be stored."""
+
+    room: RequestRoom
+    window: Window = field(default_factory=Window)
+    on_change: Callable[[Window], None] = lambda window: None
+    last_request: LastRequest = field(default_factory=LastRequest)
+    shown: Sequence[ChatMessage] = ()
+    """Rows of the last request."""
+    tokens: int = 0
+    """Its size, by our scale."""
+    reply: int = 0
+    """Its `max_tokens`, in tokens of the model."""
+    stage: Stage = Stage.NOTHING
+    """What was done to make it fit."""
+    _scale: Scale = field(init=False)
+    _shrinker: Shrinker = field(init=False)
+    _system: ChatMessage = field(init=False)
+    _fixed: int = field(init=False)
+    _counted_calibration: Calibration | None = None
+    """The model's calibration in counted tokens; None while estimating."""
+    _has_overflowed: bool = False
+
+    def __post_init__(self) -> None:
+        self._scale = self.last_request.estimating
+        self._shrinker = self.last_request.shrinker(self.room.rereadable)
+        self._system = {"role": "system", "content": self.room.system}
+        self._weigh_fixed()
+
+    async def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Build the request for this history. Raises RequestTooLongError if it cannot fit: then send nothing."""
+        view = self._view(rows)
+        standing = view.visible_rows(self.window)
+        if self._scale.exact:
+            await asyncio.to_thread(self._scale.sharpen, standing)
+        elif self._is_nearly_full(standing) and await self._count(standing):
+            view = self._view(rows)
+        budget = self._budget()
+        try:
+            fitted = fit(view, self.window, budget)
+        except RequestTooLongError:  # try without the limit learned from an earlier refusal before giving up
+            budget = self._budget(replace(self._calibration, max_weight=None))
+            fitted = fit(view, self.window, budget)
+        self._set_window(fitted.window)
+        self.tokens, self.reply, self.stage = fitted.tokens + self._fixed, budget.reply, fitted.stage
+        self.shown = self.last_request.legal.of(fitted.rows)
+        self._scale.forget_others(fitted.rows)
+        self._shrinker.forget_others(rows)
+        return [self._system, *self.shown]
+
+    def record_usage(self, prompt_tokens: int) -> None:
+        """Record the size of the last request as the provider reported it; 0 if it did not."""
+        self._has_overflowed = False
+        calibration = self._calibration
+        learned = calibration.after_response(self.tokens, prompt_tokens)
+        if self._counted_calibration is not None:
+            self._counted_calibration = learned
+        elif learned is not calibration:
+            self._set_window(self.window.with_calibration(self.room.model, learned))
+
+    def handle_overflow(self, rows: Sequence[ChatMessage], limit_tokens: int | None = None) -> bool:
+        """Handle a refusal of the last request as too long. Return whether to retry with a smaller one: not a second
+        time in a row, and not if nothing can be dropped.
+
+        `limit_tokens` is the model's window if it reported one: then a shorter reply may be enough. What was learned is
+        kept for the next turn.
+        """
+        may_retry, self._has_overflowed = not self._has_overflowed, True
+
+        def update(calibration: Calibration) -> Calibration:
+            return calibration.after_refusal(self.tokens, self._fixed, limit_tokens=limit_tokens, reply=self.reply)
+
+        learned, counted = update(self.window.model(self.room.model)), self._counted_calibration
+        if counted is not None:
+            counted = update(counted)
+        window = self.window.with_calibration(self.room.model, learned)
+        budget = self._budget(counted or learned)
+        try:
+            fitted = fit(self._view(rows), window, budget)
+        except RequestTooLongError:
+            return False
+        if fitted.tokens + self._fixed >= self.tokens and (limit_tokens is None or budget.reply >= self.reply):
+            return False
+        self._counted_calibration = counted
+        self._set_window(window)
+        return may_retry
+
+    def _view(self, rows: Sequence[ChatMessage]) -> HistoryView:
+        return HistoryView(rows, self._scale, self._shrinker)
+
+    def _budget(self, learned: Calibration | None = None) -> TokenBudget:
+        room = self.room
+        learned = learned or self._calibration
+        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+
+    @property
+    def _calibration(self) -> Calibration:
+        return self._counted_calibration or self.window.model(self.room.model)
+
+    def _is_nearly_full(self, standing: Sequence[ChatMessage]) -> bool:
+        """Whether the rows are close to the budget."""
+        weight = self._scale.weigh_all(standing) + self._fixed
+        return weight > (self._budget().tokens + self._fixed) * COUNT_FROM
+
+    async def _count(self, standing: Sequence[ChatMessage]) -> bool:
+        """Switch to counting if there is a tokenizer, and convert the calibration to counted tokens."""
+        estimated = self._scale.weigh_all(standing) + self._fixed
+        counting = self.last_request.counting
+        if not await asyncio.to_thread(counting.sharpen, standing):
+            return False
+        self._scale = counting
+        self._weigh_fixed()
+        counted = self._scale.weigh_all(standing) + self._fixed
+        calibration = self.window.learned.get(self.room.model)
+        if calibration is None or calibration.ratio == 1.0:
+            self._counted_calibration = replace(calibration or Calibration(), ratio=_UNKNOWN_MODEL_RATIO)
+        else:
+            ratio = min(max(calibration.ratio * estimated / max(counted, 1), 0.8), 4.0)
+            self._counted_calibration = replace(calibration, ratio=ratio)
+        return True
+
+    def _weigh_fixed(self) -> None:
+        self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens
+
+    def _set_window(self, window: Window) -> None:
+        if window != self.window:
+            self.window = window
+            self.on_change(window)

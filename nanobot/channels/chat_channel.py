@@ -1,0 +1,325 @@
+"""Splitting, streaming, files and receipts for platforms where messages are posted and perhaps edited.
+
+A platform implements how one chunk is posted and edited. A streamed answer is split again from its whole text at each
+update: changed chunks are edited, new ones posted. So the platform shows exactly the reply at the end, whatever failed
+in between.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.errors import RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.outgoing import Outgoing, prepare_outgoing
+from nanobot.markdown.chunks import Chunk, split_message
+from nanobot.markdown.dialects import PLAIN, Dialect
+from nanobot.markdown.streaming import close_open_markup
+from nanobot.utils.bounded_dict import put_bounded
+
+log = logging.getLogger(__name__)
+
+TYPING_S = 4.0
+"""How often the typing indicator is renewed."""
+_MAX_STREAMS = 256
+"""Streamed answers kept in memory; interrupted turns never end theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """How one chunk or file is posted."""
+
+    reply_to: str | None = None
+    buttons: tuple[Button, ...] = ()
+    nonce: str | None = None
+    """Idempotency key: the same for the same part, also after a crash."""
+    quiet: bool = False
+    """Whether to post without a notification sound: progress, not the reply."""
+
+
+@dataclass(slots=True)
+class _StreamingMessage:
+    """One part of a streamed answer, and the platform messages that show it."""
+
+    turn_id: str
+    text: str = ""
+    ids: list[str] = field(default_factory=list)
+    shown: list[Chunk | None] = field(default_factory=list)
+    """The chunk each message shows; None if a previous process posted it."""
+    reply_to: str | None = None
+    is_complete: bool = False
+    """Whether this part has ended. Another part or the reply follows."""
+    pending: str = ""
+    """The nonce of a post without a known result: in flight, or interrupted by a crash or a lost connection."""
+    since: float = 0.0
+    """When that post was first tried, by the journal's clock."""
+    doubtful: bool = False
+    """Whether a message may have been posted whose id is lost."""
+    recovered: bool = False
+    """Whether it comes from the journal of a previous process."""
+
+    @property
+    def update(self) -> StreamUpdate:
+        """The state for the journal."""
+        return StreamUpdate(tuple(self.ids), self.pending, self.since, self.doubtful)
+
+
+class ChatChannel(BaseChannel):
+    """A channel that posts chunks of text and files."""
+
+    dialect: ClassVar[Dialect] = PLAIN
+    largest_file: ClassVar[int] = 20 * 1024 * 1024
+    """Largest file the platform accepts, in bytes."""
+    dedupe_s: ClassVar[float] = 0.0
+    """How long the platform drops a second post with the same nonce; 0 if it has no such thing."""
+    can_edit: ClassVar[bool] = False
+    can_react: ClassVar[bool] = False
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._streams: dict[str, _StreamingMessage] = {}
+        self._typing: dict[Address, asyncio.Task[None]] = {}
+        self._active_turns: dict[Address, set[str]] = {}
+        """Keys of the messages whose turns run, by chat."""
+
+    @abstractmethod
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post one chunk. Return its platform id. Raises SendError; safe to cancel."""
+
+    async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Replace the text of a posted message. Raises SendError, UndeliverableError if it is gone; safe to cancel."""
+        raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
+
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post one file. Return its platform id. Raises SendError; safe to cancel."""
+        raise UndeliverableError(f"{self.name} cannot send files")
+
+    async def show_typing(self, to: Address) -> None:
+        """Show a typing indicator that expires after some seconds. Raises SendError."""
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Add a reaction to a message. Raises SendError."""
+
+    def largest_to(self, to: Address) -> int:
+        """Largest file for this chat, in bytes."""
+        return self.largest_file
+
+    @property
+    def supports_streaming(self) -> bool:
+        """Whether messages can be edited and the config does not disable streaming."""
+        return self.can_edit and getattr(self.config, "streaming", True) is not False
+
+    async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Post a message in chunks, then its files. A retry continues after the last part that was sent."""
+        note = repeat_note(message) if self._may_arrive_twice(message) else ""
+        if message.parts is None:
+            text = message.content + note
+            message.parts = [*(split_message(text, self.dialect) if text.strip() else ()), *message.media]
+        elif note:
+            self._add_note(message, note)
+        return await self._send_parts(message, message.parts)
+
+    def _add_note(self, message: OutboundMessage, note: str) -> None:
+        """Add the note below the unsent text, or before the next file. Sent parts keep their numbers."""
+        sent, parts = len(message.sent_ids), message.parts or []
+        if any(isinstance(part, Chunk) and note.strip() in part.source for part in parts):
+            return
+        unsent = [part for part in parts[sent:] if isinstance(part, Chunk)]
+        text = "".join(chunk.source for chunk in unsent) + note
+        message.parts = [*parts[:sent], *split_message(text, self.dialect), *parts[sent + len(unsent) :]]
+
+    async def _send_parts(self, message: OutboundMessage, parts: Sequence[Chunk | str]) -> tuple[str, ...]:
+        """Post the unsent parts: chunks, and files by path or URL."""
+        to = Address(message.channel, message.chat_id, message.thread_id)
+        for number, source in enumerate(parts):
+            if number < len(message.sent_ids):
+                continue
+            part = source if isinstance(source, Chunk) else await self._prepare_file(source, to)
+            options = SendOptions(
+                reply_to=message.reply_to if number == 0 else None,
+                buttons=message.buttons if number == len(parts) - 1 else (),
+                nonce=f"{message.journal_id}-{number}" if message.journal_id is not None else None,
+                quiet=message.kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.REASONING),
+            )
+            sending = self.post_file(to, part, options) if isinstance(part, Outgoing) else self.post(to, part, options)
+            message.sent_ids = (*message.sent_ids, await sending)
+            if number < len(parts) - 1:
+                await self.bus.sending(message)  # a crash now must not send this part again
+        return message.sent_ids
+
+    async def _prepare_file(self, source: str, to: Address) -> Chunk | Outgoing:
+        """The file as it is now, or a text on why it cannot be sent."""
+        try:
+            return await prepare_outgoing(source, largest=self.largest_to(to))
+        except MediaError as error:
+            return split_message(f"({error})", self.dialect)[0]
+
+    def _may_arrive_twice(self, message: OutboundMessage) -> bool:
+        if not message.may_repeat or message.journal_id is None:
+            return message.may_repeat
+        return not self._is_deduped(message.held_at)
+
+    def _is_deduped(self, since: float) -> bool:
+        """Whether the platform still drops a second post with a nonce of that time (wall clock, as after a restart)."""
+        return 0 <= time.time() - since < self.dedupe_s
+
+    async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
+        to = Address(message.channel, message.chat_id, message.thread_id)
+        match message.kind:
+            case OutboundKind.STREAM_DELTA:
+                await self._append_delta(to, message)
+                return ()
+            case OutboundKind.STREAM_END:
+                await self._end_part(to, message)
+                return ()
+            case OutboundKind.RECEIPT:
+                await self._acknowledge(to, message)
+                return ()
+            case OutboundKind.REPLY:
+                return await self._reply(to, message)
+            case OutboundKind.TOOL_HINT:
+                return await self.send(replace(message, content=f"`{message.content.replace('`', '')}`"))
+            case _:
+                return await self.send(message)
+
+    def turn_started(self, to: Address, key: str) -> None:
+        """Show the typing indicator until no turn of this chat runs."""
+        if type(self).show_typing is ChatChannel.show_typing:
+            return
+        self._active_turns.setdefault(to, set()).add(key)
+        if to not in self._typing:
+            self._typing[to] = asyncio.create_task(self._keep_typing(to), name=f"{self.name} typing")
+
+    def turn_ended(self, to: Address, key: str) -> None:
+        """Stop the typing indicator, unless another turn of this chat runs."""
+        running = self._active_turns.get(to, set())
+        running.discard(key)
+        if not running:
+            self._active_turns.pop(to, None)
+            if (task := self._typing.pop(to, None)) is not None:
+                task.cancel()
+
+    async def stop(self) -> None:
+        """Stop all typing indicators."""
+        for task in self._typing.values():
+            task.cancel()
+        self._typing.clear()
+        self._active_turns.clear()
+
+    async def _append_delta(self, to: Address, message: OutboundMessage) -> None:
+        stream = self._find_stream(message)  # also a recovered one: the reply contains all of its text
+        if stream is None or stream.is_complete:
+            stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
+        stream.text += message.content
+        await self._show(to, stream, close_open_markup(stream.text))
+
+    async def _end_part(self, to: Address, message: OutboundMessage) -> None:
+        stream = self._streams.get(message.turn_id or "")
+        if stream is not None and not stream.is_complete:
+            stream.text, stream.is_complete = message.content or stream.text, True
+            await self._show(to, stream, stream.text)
+
+    async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
+        """Edit the streamed answer into the reply, or send the reply if it was not streamed.
+
+        Also after a crash, so that nobody reads it twice. Keeps its state if it raises, for a retry.
+        """
+        stream = self._find_stream(message)
+        if stream is None:
+            return await self.send(message)
+        if stream.pending and not self._is_deduped(stream.since):
+            stream.pending, stream.doubtful = "", True
+        message.unconfirmed = message.unconfirmed or (stream.doubtful and not stream.recovered)
+        message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
+        if stream.doubtful:
+            message.held_at = 0.0  # the nonce of the reply does not match those of the streamed messages
+        if (stream.ids or stream.pending) and stream.text.strip() in message.content:
+            try:
+                await self._show(to, stream, message.content + repeat_note(message))
+            except UndeliverableError as error:  # somebody deleted it
+                log.debug("%s: a streamed answer is gone (%s); sending it again", self.name, error)
+            else:
+                sent = (*stream.ids, *(await self._send_parts(message, message.media)))
+                del self._streams[stream.turn_id]
+                return sent
+        del self._streams[stream.turn_id]
+        message.sent_ids = ()  # drop the files behind the deleted answer
+        await self.bus.showing(stream.turn_id, StreamUpdate())
+        return await self.send(message)
+
+    async def _show(self, to: Address, stream: _StreamingMessage, text: str) -> None:
+        """Edit and post messages so that they show this text."""
+        if not text.strip():
+            return
+        for number, chunk in enumerate(split_message(text, self.dialect)):
+            if number >= len(stream.ids):
+                await self._post_next(to, stream, chunk)
+            elif stream.shown[number] != chunk:
+                await self.edit(to, stream.ids[number], chunk)
+                stream.shown[number] = chunk
+
+    async def _post_next(self, to: Address, stream: _StreamingMessage, chunk: Chunk) -> None:
+        """Post one more message. If an earlier attempt already posted it, edit that one."""
+        is_retry = bool(stream.pending)
+        if not is_retry:
+            stream.pending, stream.since = secrets.token_hex(8), time.time()
+            await self.bus.showing(stream.turn_id, stream.update)
+        options = SendOptions(reply_to=None if stream.ids else stream.reply_to, nonce=stream.pending)
+        try:
+            posted = await self.post(to, chunk, options)
+            if is_retry and self._is_deduped(stream.since):
+                await self.edit(to, posted, chunk)
+            elif is_retry:
+                stream.doubtful = True
+        except SendError as error:
+            if not (is_retry or error.may_have_arrived):
+                stream.pending = ""
+            raise
+        stream.pending = ""
+        stream.ids.append(posted)
+        stream.shown.append(chunk)
+        await self.bus.showing(stream.turn_id, stream.update)
+
+    async def _acknowledge(self, to: Address, message: OutboundMessage) -> None:
+        """Show that a message waits its turn: a reaction if the platform has them, else a text."""
+        emoji = str(getattr(self.config, "react_emoji", "") or "")
+        if self.can_react and message.reply_to is not None and emoji:
+            await self.react(to, message.reply_to, emoji)
+        else:
+            await self.send(message)
+
+    def _find_stream(self, message: OutboundMessage) -> _StreamingMessage | None:
+        """Return the streamed answer of the message's turn, recovered from the journal after a crash."""
+        turn_id = message.turn_id or ""
+        if turn_id in self._streams:
+            return self._streams[turn_id]
+        if (update := self.bus.shown(turn_id)) is None:
+            return None
+        stream = _StreamingMessage(turn_id, ids=[*update.ids], shown=[None] * len(update.ids), recovered=True)
+        stream.pending, stream.since, stream.doubtful = update.pending, update.since, update.doubtful
+        return self._add_stream(stream)
+
+    def _add_stream(self, stream: _StreamingMessage) -> _StreamingMessage:
+        put_bounded(self._streams, stream.turn_id, stream, _MAX_STREAMS)
+        return stream
+
+    async def _keep_typing(self, to: Address) -> None:
+        while True:
+            pause_s = TYPING_S
+            try:
+                await self.show_typing(to)
+            except RateLimitedError as error:
+                pause_s = max(TYPING_S, error.retry_after_s)
+            except (SendError, TimeoutError):
+                pass  # optional; the next one may work
+            except Exception:  # an SDK may raise anything
+                log.debug("%s: the typing indicator failed", self.name, exc_info=True)
+            await asyncio.sleep(pause_s)

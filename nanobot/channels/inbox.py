@@ -1,0 +1,133 @@
+"""Journals accepted messages, then downloads and transcribes their attachments.
+
+Later messages of a session wait behind one whose attachments are still loading; those that bypass the lane, such as
+`/stop`, do not. After a crash or a reconnect, loading resumes: a finished transcription is not paid for again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
+
+from nanobot.bus.events import InboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.media import Attachment, MediaStore, StoredAttachment, Transcriber, attachment_text
+from nanobot.channels.status import ChannelStatus
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance, least_trusted
+from nanobot.utils.aio import finish
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+"""Backoff between attempts to save a message."""
+
+
+class Inbox:
+    """Accepted messages of one channel, in order within each session."""
+
+    def __init__(
+        self,
+        channel: str,
+        bus: MessageBus,
+        status: ChannelStatus,
+        media: MediaStore,
+        download: Callable[[Attachment], AsyncIterator[bytes]],
+        transcribe: Transcriber | None = None,
+        bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False,
+    ) -> None:
+        """`bypasses_lane`: whether the agent handles a message at once, even while its session is busy."""
+        self._channel = channel
+        self._bus = bus
+        self._status = status
+        self._media = media
+        self._download = download
+        self._transcribe = transcribe
+        self._bypasses_lane = bypasses_lane
+        self._waiting: dict[str, deque[InboundMessage]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def put(self, message: InboundMessage, attachments: Sequence[Attachment] = ()) -> bool:
+        """Journal a message. Return True once it is on disk, False for a duplicate. Raises StorageError."""
+        message.attachments = [asdict(attachment) for attachment in attachments]
+        is_free = message.session_key not in self._waiting or self._bypasses_lane(message)
+        if is_free and not attachments:
+            return await self._bus.publish_inbound(message)
+        accepted = await self._bus.publish_inbound(message, is_ready=False)
+        if accepted:
+            self._add(message)
+        return accepted
+
+    def resume(self) -> None:
+        """Continue with journaled messages that never reached the agent, oldest first."""
+        for message in self._bus.incomplete(self._channel):
+            if not message.attachments and self._bypasses_lane(message):
+                self._bus.release(message)
+            else:
+                self._add(message)
+
+    async def close(self) -> None:
+        """Stop loading attachments. Unfinished messages stay in the journal for `resume`."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._waiting.clear()
+
+    def _add(self, message: InboundMessage) -> None:
+        key = message.session_key
+        if key in self._waiting:
+            self._waiting[key].append(message)
+            return
+        self._waiting[key] = deque([message])
+        task = asyncio.create_task(self._serve(key), name=f"{self._channel} attachments")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, key: str) -> None:
+        waiting = self._waiting[key]
+        while waiting:
+            try:
+                await self._complete(waiting[0])
+            except Exception:  # one bad attachment must not block its session for ever
+                log.exception("%s: delivering a message without all of its attachments", self._channel)
+            self._bus.release(waiting.popleft())
+        del self._waiting[key]
+
+    async def _complete(self, message: InboundMessage) -> None:
+        """Add each attachment to the message, saving the message after each one."""
+        attachments = [Attachment.from_json(payload) for payload in message.attachments]
+        for stored in await asyncio.gather(*map(self._fetch, attachments)):
+            try:
+                text = await attachment_text(stored, self._transcribe)
+            except Exception:  # an SDK may raise anything
+                log.exception("%s: a recording could not be transcribed", self._channel)
+                text = stored.tag
+            message.content = f"{message.content}\n{text}" if message.content else text
+            if stored.path is not None:
+                message.media.append(str(stored.path))
+                if stored.kind.may_quote_others:
+                    message.provenance = least_trusted([message.provenance, Provenance.PERSON])
+            del message.attachments[0]
+            await self._save(message)
+
+    async def _fetch(self, attachment: Attachment) -> StoredAttachment:
+        if attachment.is_here:
+            return attachment.to_stored()
+        await self._status.connected.wait()
+        return await self._media.store(attachment, lambda: self._download(attachment))
+
+    async def _save(self, message: InboundMessage) -> None:
+        """Retry until the message is on disk: its turn cannot start before."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                await finish(self._bus.save_inbound(message))
+            except StorageError as error:
+                if wait_s == _FIRST_WAIT_S:
+                    log.error("%s: a message waits until its attachments can be saved: %s", self._channel, error)  # noqa: TRY400
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            else:
+                return

@@ -1,0 +1,271 @@
+"""What the terminal talks to: a bot in this process, or the bot of a running gateway.
+
+Chat and one-shot only use the ChatBackend protocol, so they behave the same with either.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
+from nanobot.cli.chat.inbound import CHANNEL, terminal_message, transcribe_attachments
+
+if TYPE_CHECKING:
+    from nanobot.agent.events import Answer, EventSink, TurnResult
+    from nanobot.runtime.build import Runtime
+
+Joining = Callable[[int], Sequence[InboundMessage]]
+"""Removes and returns at most N waiting lines, to merge them into the running turn."""
+OnBackgroundStart = Callable[[Sequence[str]], None]
+"""Called with the names of the background work that is waited for."""
+Show = Callable[[str], None]
+"""Shows a message that is not part of the answer. Must not block or raise."""
+
+_CONSOLIDATION_TIMEOUT_S = 60.0
+_NOT_DELIVERED = (
+    "Nothing goes to {channel} from here: no gateway runs. Nothing was sent. Start one with `nanobot gateway`, then "
+    "ask again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model of a session, as shown in the chat."""
+
+    name: str
+    window_tokens: int
+    provider: str
+    reason: str
+
+
+class ChatBackend(Protocol):
+    """A bot as the terminal uses it."""
+
+    @property
+    def name(self) -> str:
+        """The bot's name."""
+        ...
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace folder."""
+        ...
+
+    def commands(self) -> Mapping[str, str]:
+        """Slash commands with their help."""
+        ...
+
+    def skills(self) -> Mapping[str, str]:
+        """Available skills with their descriptions."""
+        ...
+
+    async def model(self, session_key: str) -> ModelInfo:
+        """The model of this session. Raises NanobotError if there is none."""
+        ...
+
+    async def run_turn(
+        self,
+        message: InboundMessage,
+        sink: "EventSink | None" = None,
+        *,
+        waiting: Joining | None = None,
+        show: Show | None = None,
+        attended: bool = False,
+    ) -> "TurnResult":
+        """Run the turn of a message to its end. Cancelling stops the turn; the text so far is kept.
+
+        `show` gets messages for this chat, for callers that do not read `messages` meanwhile. `attended` means that
+        a person can answer approval questions, with `answer`.
+        """
+        ...
+
+    async def resume(self, session_key: str, sink: "EventSink", *, attended: bool = False) -> None:
+        """Resume the interrupted turn of this session, if there is one."""
+        ...
+
+    def answer(self, question: str, answer: "Answer") -> None:
+        """Answer a question of the running turn."""
+        ...
+
+    async def stop_turn(self, session_key: str) -> bool:
+        """Stop the running turn; False if it has not started."""
+        ...
+
+    def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
+        """Replace the waiting lines, which the running turn may merge."""
+        ...
+
+    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+        """Run a `!command`; return its output lines and whether it succeeded."""
+        ...
+
+    def messages(self, session_key: str) -> AsyncIterator[str]:
+        """Messages for this chat that are not part of a turn, until cancelled."""
+        ...
+
+    async def jobs_problem(self) -> str:
+        """Why jobs created here will not run when due; empty if a process runs them."""
+        ...
+
+    async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
+        """Wait until the session's background work has ended and its results were shown.
+
+        If there is any, `on_start` is called first with its names. Cancelling only stops waiting.
+        """
+
+    @property
+    def is_consolidating(self) -> bool:
+        """Whether a consolidation is running in this process."""
+        ...
+
+    async def wait_for_consolidation(self) -> None:
+        """Wait for the running consolidation, a minute at most."""
+        ...
+
+
+class LocalBackend:
+    """The bot of this process."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        """Registers the `message` tool, which reaches only the terminal."""
+        from nanobot.agent.tools.message import MessageTool  # slow to import
+        from nanobot.runtime.sandbox import path_policy
+
+        self._runtime = runtime
+        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
+        runtime.tools.register(MessageTool(runtime.bus, _LocalTargets(runtime), paths))
+
+    @property
+    def name(self) -> str:
+        """The bot's name."""
+        return self._runtime.config.agents.defaults.bot_title
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace folder."""
+        return self._runtime.workspace
+
+    def commands(self) -> Mapping[str, str]:
+        return self._runtime.loop.commands.names()
+
+    def skills(self) -> Mapping[str, str]:
+        return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
+
+    async def model(self, session_key: str) -> ModelInfo:
+        import asyncio  # already loaded; imported here to keep --help fast
+
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
+        model = await self._runtime.models.get(session.metadata.get("model"))
+        return ModelInfo(model.name, model.limits.window_tokens, model.provider_name, model.reason)
+
+    async def run_turn(
+        self,
+        message: InboundMessage,
+        sink: "EventSink | None" = None,
+        *,
+        waiting: Joining | None = None,
+        show: Show | None = None,
+        attended: bool = False,
+    ) -> "TurnResult":
+        """Transcribe recordings, then run the turn."""
+        message.content = await transcribe_attachments(self._runtime.config, message.content, message.media)
+        turn = self._runtime.loop.run_turn(message, sink, waiting=waiting, attended=attended)
+        if show is None:
+            return await turn
+        async with show_messages(self, message.session_key, show):
+            return await turn
+
+    async def resume(self, session_key: str, sink: "EventSink", *, attended: bool = False) -> None:
+        await self._runtime.loop.resume(session_key, sink, attended=attended)
+
+    def answer(self, question: str, answer: "Answer") -> None:
+        self._runtime.questions.answer(question, answer)
+
+    async def stop_turn(self, session_key: str) -> bool:
+        return await self._runtime.loop.stop_turn(session_key)
+
+    def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
+        """Nothing to do: the turn asks for them."""
+
+    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+        from nanobot.cli.chat.shell import run_shell_command  # slow to import
+
+        runtime = self._runtime
+        return await run_shell_command(
+            line,
+            runtime.tools,
+            session_key=session_key,
+            address=terminal_message(line, session_key).address,
+            workspace=runtime.workspace,
+            clock=runtime.clock,
+        )
+
+    async def messages(self, session_key: str) -> AsyncIterator[str]:
+        """Messages from the bus. Messages for other channels fail, since no channel runs in this process."""
+        while (message := await self._runtime.bus.consume_outbound()) is not None:
+            if message.channel == CHANNEL:
+                if message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE) and message.content.strip():
+                    yield message.content
+                if message.receipt is not None:
+                    message.receipt.settle()
+            elif message.receipt is not None:
+                message.receipt.fail(DeliveryFailedError(_NOT_DELIVERED.format(channel=message.channel)))
+
+    async def jobs_problem(self) -> str:
+        """Asks the job store, since another process may run the jobs."""
+        import asyncio  # already loaded
+
+        from nanobot.cron.tool_backend import NEEDS_GATEWAY  # already loaded once a job was created
+
+        return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
+
+    async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
+        """Includes work left by a process that died."""
+        background = self._runtime.background
+        await background.recover(session_key)
+        if at_work := background.list_running(session_key):
+            on_start(at_work)
+            async with show_messages(self, session_key, show):
+                await background.wait_until_delivered(session_key)
+
+    @property
+    def is_consolidating(self) -> bool:
+        return self._runtime.memory.consolidation.is_busy
+
+    async def wait_for_consolidation(self) -> None:
+        import asyncio  # already loaded
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
+                await self._runtime.memory.consolidation.settled()
+
+
+class _LocalTargets:
+    """Targets of the `message` tool: the names are known, but only the terminal can be reached."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        channels = runtime.config.channels.enabled_by_name()
+        self.names = [CHANNEL, *(name for name, is_on in channels.items() if is_on)]
+
+    async def find(self, channel: str, name: str) -> str | None:
+        """Ids are used as they are."""
+        return name
+
+
+@asynccontextmanager
+async def show_messages(bot: ChatBackend, session_key: str, show: Show) -> AsyncIterator[None]:
+    """Show messages for this chat until the block ends."""
+    import asyncio  # already loaded
+
+    async def listen() -> None:
+        async for text in bot.messages(session_key):
+            show(text)
+
+    listener = asyncio.create_task(listen(), name="messages")
+    try:
+        yield
+    finally:
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)

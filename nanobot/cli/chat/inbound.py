@@ -1,0 +1,63 @@
+"""Messages typed in the terminal, with the files they mention. The person at the terminal is always the owner."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanobot.bus.events import InboundMessage
+from nanobot.messages.types import Origin
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
+
+CHANNEL = "cli"
+DEFAULT_SESSION = "cli:direct"
+EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
+"""Lines that end a chat."""
+
+
+def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
+    """An owner's message for this session; the reply goes back to the terminal."""
+    chat_id = session_key.removeprefix(f"{CHANNEL}:") or "direct"
+    return InboundMessage.from_owner(CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media)
+
+
+async def transcribe_attachments(config: "Config", text: str, media: Sequence[str]) -> str:
+    """Add transcriptions of attached recordings to the text, or why they could not be transcribed."""
+    if not media:
+        return text
+    from nanobot.providers.transcription import append_transcriptions, choose_transcriber, is_recording
+
+    if not any(map(is_recording, media)):
+        return text
+    choice = choose_transcriber(config, os.environ)
+    try:
+        return await append_transcriptions(text, media, choice)
+    finally:
+        if choice.transcriber is not None:
+            await choice.transcriber.close()
+
+
+_MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
+
+
+def find_mentioned_files(line: str, workspace: Path) -> list[str]:
+    """Absolute paths of the workspace files that `@name` in the line refers to, each once, in order."""
+    paths: dict[str, None] = {}
+    for name in _MENTION.findall(line):
+        for spelling in (name, name.rstrip(".,;:!?)")):
+            path = _file(spelling, workspace)
+            if path is not None:
+                paths[path] = None
+                break
+    return [*paths]
+
+
+def _file(name: str, workspace: Path) -> str | None:
+    try:
+        path = workspace / Path(name).expanduser()
+        return str(path) if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # not a valid path: too long, unknown home, NUL
+        return None

@@ -1,0 +1,197 @@
+"""One message, one answer, then exit. Imports Rich only on a terminal and prompt-toolkit never, for a fast start."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome
+from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_lines
+from nanobot.cli.chat.backends import ChatBackend
+from nanobot.cli.chat.event_lines import FAILURES, failure_line
+from nanobot.cli.chat.inbound import terminal_message
+from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.terminal import Paint, SafeStream, can_redraw, wants_colour
+from nanobot.errors import StorageError
+
+if TYPE_CHECKING:
+    from nanobot.cli.chat.screen import Screen
+
+_JOB_ACTIONS = ("add", "enable", "run")
+
+
+class OneShotOutput(Protocol):
+    """A sink that shows one turn."""
+
+    @property
+    def stream(self) -> SafeStream:
+        """Stdout."""
+        ...
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Show an event."""
+        ...
+
+    def show(self, text: str) -> None:
+        """Show a message the agent sent with its tool."""
+        ...
+
+
+async def ask(
+    bot: ChatBackend, text: str, session_key: str, *, media: Sequence[str] = (), as_json: bool, markdown: bool
+) -> int:
+    """Run one turn and print it; return the exit code.
+
+    A signal or a closed stdout stops the turn; the text so far is kept in the session. A second signal exits at once.
+    """
+    async with _open_output(as_json=as_json, markdown=markdown) as output:
+        turn = _OneTurn(bot, session_key, output)
+        with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], turn.on_signal):
+            return await turn.run(text, media)
+
+
+class _OneTurn:
+    """The running turn and its early end."""
+
+    def __init__(self, bot: ChatBackend, session_key: str, output: OneShotOutput) -> None:
+        self._bot = bot
+        self._session_key = session_key
+        self._output = output
+        self._turn: asyncio.Task[int] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._signal: int | None = None
+        self._approval_prompt = ApprovalPrompt(bot.answer) if is_interactive() else None
+        self._job_call_ids: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._created_job = False
+        self._in_background = False
+        """Whether the turn has ended and only background work is waited for."""
+
+    async def run(self, text: str, media: Sequence[str]) -> int:
+        self._turn = asyncio.create_task(self._ask(text, media))
+        await asyncio.wait([self._turn])
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])
+        if self._signal is not None:
+            return exit_code_for(self._signal)
+        if self._output.stream.problem:
+            raise StorageError(f"{self._output.stream.problem}. The answer is stored in the session.")
+        return 0 if self._turn.cancelled() else self._turn.result()
+
+    def on_signal(self, number: int) -> None:
+        if self._signal is not None and self._turn is not None:
+            self._turn.cancel()
+        self._signal = number
+        self._stop()
+
+    async def _ask(self, text: str, media: Sequence[str]) -> int:
+        message = terminal_message(text, self._session_key, media)
+        attended = self._approval_prompt is not None
+        result = await self._bot.run_turn(message, self._on_event, show=self._output.show, attended=attended)
+        if self._created_job and (note := await self._bot.jobs_problem()):
+            SafeStream(sys.stderr).write(f"Note: {note}\n")  # whatever the model said, no process runs the job
+        if result.outcome is not TurnOutcome.STOPPED:
+            await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)
+        if self._bot.is_consolidating:
+            SafeStream(sys.stderr).write("Note: old messages are being moved into memory; Ctrl+C postpones that.\n")
+            await self._bot.wait_for_consolidation()
+        return 1 if result.outcome in FAILURES else 0
+
+    def _on_background_start(self, at_work: Sequence[str]) -> None:
+        """Print what is still running; answers and commands typed meanwhile are handled."""
+        self._in_background = True
+        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(at_work)} (Ctrl+C stops)\n")
+        if is_interactive():
+            read_lines(self._on_line)
+
+    def _show(self, text: str) -> None:
+        self._output.show(text)
+        if self._output.stream.closed:
+            self._stop()
+
+    def _on_line(self, line: str) -> None:
+        from nanobot.agent.commands.table import parse_command
+        from nanobot.agent.events import parse_answer  # slow to import
+
+        if self._in_background and (parse_answer(line) is not None or parse_command(line) is not None):
+            self._tasks.add(task := asyncio.create_task(self._send_line(line)))
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_line(self, line: str) -> None:
+        """Run a command or an approval answer, and print the result."""
+        result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        SafeStream(sys.stderr).write(f"{result.text}\n")
+
+    def _on_event(self, event: TurnEvent) -> None:
+        self._output(event)
+        if self._approval_prompt is not None:
+            self._approval_prompt(event)
+        if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _JOB_ACTIONS:
+            self._job_call_ids.add(event.call_id)
+        if isinstance(event, ToolEnded) and event.call_id in self._job_call_ids and event.ok:
+            self._created_job = True
+        if self._output.stream.closed:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop_turn())
+
+    async def _stop_turn(self) -> None:
+        if self._in_background:
+            await self._send_line("/stop")
+        if not await self._bot.stop_turn(self._session_key) and self._turn is not None:
+            self._turn.cancel()  # not started yet: it is waiting for its session
+
+
+@asynccontextmanager
+async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[OneShotOutput]:
+    """The output for stdout: JSON lines, plain text for a pipe, or a screen."""
+    if as_json:
+        from nanobot.cli.chat.plain import JsonLinesOutput
+
+        yield JsonLinesOutput(sys.stdout, sys.stderr)
+    elif not can_redraw(sys.stdout):
+        from nanobot.cli.chat.plain import PlainOutput
+
+        yield PlainOutput(sys.stdout, sys.stderr)
+    else:
+        async with _screen(markdown=markdown) as output:
+            yield output
+
+
+@asynccontextmanager
+async def _screen(*, markdown: bool) -> AsyncIterator[OneShotOutput]:
+    from nanobot.cli.chat.rendering import make_renderers  # slow to import
+    from nanobot.cli.chat.screen import Screen
+    from nanobot.cli.chat.surface import DirectSurface
+
+    colour = wants_colour(sys.stdout)
+    surface = DirectSurface(sys.stdout)
+    screen = Screen(surface, make_renderers(markdown=markdown, colour=colour), Paint(colour), shows_failure=False)
+    screen.begin()
+    refresh = asyncio.create_task(screen.keep_alive())
+    try:
+        yield _ScreenOutput(screen, surface.stream)
+    finally:
+        refresh.cancel()
+        await asyncio.gather(refresh, return_exceptions=True)
+        screen.finish()
+
+
+class _ScreenOutput:
+    """Shows the turn on a screen; failures go to stderr."""
+
+    def __init__(self, screen: "Screen", stream: SafeStream) -> None:
+        self._screen = screen
+        self.stream = stream
+
+    def show(self, text: str) -> None:
+        """Show a message the agent sent with its tool."""
+        self._screen.note("(message)", text, ours=False)
+
+    def __call__(self, event: TurnEvent) -> None:
+        self._screen(event)
+        if failure := failure_line(event):
+            SafeStream(sys.stderr).write(f"{failure}\n")

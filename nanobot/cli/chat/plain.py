@@ -1,0 +1,147 @@
+"""Output for pipes and dumb terminals: plain text, or turn events as JSON lines (`--json`).
+
+Only the answer goes to stdout; tool calls and failures go to stderr.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from nanobot.agent.events import (
+    ApprovalAsked,
+    Notice,
+    StepEnded,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnEvent,
+)
+from nanobot.cli.chat.event_lines import failure_line, format_turn_end, tool_call_lines
+from nanobot.cli.terminal import (
+    Paint,
+    SafeStream,
+    escape_control,
+    is_terminal,
+    repair_output,
+    strip_control,
+    wants_colour,
+)
+from nanobot.messages.types import INTERRUPTED
+
+_STATUS_COLUMNS = 100
+_CONTINUED_REASONS = ("length", INTERRUPTED)
+"""Finish reasons after which the next step continues the text in the middle of a sentence."""
+
+
+class PlainOutput:
+    """A sink that writes the answer of one turn as plain text."""
+
+    def __init__(self, out: TextIO | None, stderr: TextIO | None) -> None:
+        self.stream = SafeStream(out)
+        self._stderr = SafeStream(stderr)
+        self._is_verbose = is_terminal(stderr)
+        self._paint = Paint(wants_colour(stderr))
+        self._texts: list[list[str]] = []
+        self._in_text = False
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._handlers: dict[type[TurnEvent], Callable[[Any], None]] = {
+            TextDelta: self._text_delta,
+            StepEnded: self._step_ended,
+            ToolStarted: self._tool_started,
+            ToolEnded: self._tool_ended,
+            ApprovalAsked: self._approval_asked,
+            Notice: lambda event: self._write_stderr(self._paint.dim(f"  {strip_control(event.text)}")),
+            TurnEnded: self._turn_ended,
+        }
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Write an event. Never raises; see `stream.closed` and `stream.problem`."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def show(self, text: str) -> None:
+        """Write a message the agent sent with its tool, as a separate paragraph."""
+        self._in_text = False
+        self._text_delta(TextDelta(text=text))
+        self._in_text = False
+        self._end_line()
+
+    def _text_delta(self, event: TextDelta) -> None:
+        if not self._in_text:
+            if any(self._texts):
+                self._write("\n" if self._at_line_start() else "\n\n")
+            self._texts.append([])
+            self._in_text = True
+        self._texts[-1].append(event.text)
+        self._write(event.text)
+
+    def _step_ended(self, event: StepEnded) -> None:
+        if event.finish_reason not in _CONTINUED_REASONS:
+            self._in_text = False
+
+    def _tool_started(self, event: ToolStarted) -> None:
+        self._arguments[event.call_id] = event.arguments
+
+    def _tool_ended(self, event: ToolEnded) -> None:
+        arguments = self._arguments.pop(event.call_id, {})
+        if self._is_verbose:
+            self._end_line()
+            self._write_status(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
+
+    def _approval_asked(self, event: ApprovalAsked) -> None:
+        self._end_line()
+        self._write_stderr(strip_control(event.text))
+
+    def _turn_ended(self, event: TurnEnded) -> None:
+        summary = format_turn_end(event, ["".join(pieces) for pieces in self._texts])
+        if summary.answer:
+            self._in_text = False
+            self._text_delta(TextDelta(text=summary.answer))
+        self._end_line()
+        if summary.remark and not self.stream.closed:
+            self._write_stderr(failure_line(event) or summary.remark)
+
+    def _end_line(self) -> None:
+        """End the current line, so that what follows starts on a new one."""
+        if any(self._texts) and not self._at_line_start():
+            self._texts[-1].append("\n")
+            self._write("\n")
+
+    def _at_line_start(self) -> bool:
+        return bool(self._texts and self._texts[-1]) and self._texts[-1][-1].endswith("\n")
+
+    def _write(self, text: str) -> None:
+        self.stream.write(repair_output(text))
+
+    def _write_status(self, line: str) -> None:
+        if self._is_verbose:
+            self._write_stderr(line)
+
+    def _write_stderr(self, line: str) -> None:
+        self._stderr.write(f"{line}\n")
+
+
+class JsonLinesOutput:
+    """A sink that writes each event as one JSON line; failures also go to stderr.
+
+    The last line is `turn_ended`, unless subagents are still running: their messages follow as
+    `{"type": "message", "text": ...}`, like messages the agent sends with its tool.
+    """
+
+    def __init__(self, out: TextIO | None, stderr: TextIO | None) -> None:
+        self.stream = SafeStream(out)
+        self._stderr = SafeStream(stderr)
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Write the event. Never raises; when nobody reads any more, the outlet says so."""
+        self.stream.write(escape_control(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
+        if isinstance(event, ApprovalAsked):
+            self._stderr.write(f"{strip_control(event.text)}\n")  # the person at the terminal has to answer
+        if failure := failure_line(event):
+            self._stderr.write(f"{failure}\n")
+
+    def show(self, text: str) -> None:
+        """Write a message the agent sent with its tool."""
+        self.stream.write(escape_control(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")

@@ -1,0 +1,407 @@
+"""The line editor of the chat, with its history and paste handling; also the surface the chat's screen draws on.
+
+One prompt-toolkit application shows live lines, the input and a bottom line. Permanent lines are written above it.
+Erasing, writing and redrawing is one write, to avoid flicker.
+"""
+
+import asyncio
+import io
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import Completer, ThreadedCompleter
+from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import (
+    BufferControl,
+    ConditionalContainer,
+    Dimension,
+    Float,
+    FloatContainer,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    VerticalAlign,
+    Window,
+)
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import HighlightIncrementalSearchProcessor, HighlightSelectionProcessor
+from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
+
+from nanobot.cli.chat.completion import can_complete
+from nanobot.cli.chat.surface import BEGIN_UPDATE, END_UPDATE, max_live_rows
+from nanobot.cli.terminal import repair_output, strip_control, write_text
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+
+
+class _LineStream(io.TextIOBase):
+    """A stream that passes complete lines to the event loop. Thread-safe."""
+
+    def __init__(self, show: Callable[[list[str]], None]) -> None:
+        self._show = show
+        self._loop = asyncio.get_running_loop()
+        self._partial = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *full, self._partial = (self._partial + text).split("\n")
+        if full and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._show, [strip_control(line) for line in full])
+        return len(text)
+
+
+@contextmanager
+def print_above_prompt(show: Callable[[list[str]], None]) -> Iterator[None]:
+    """Show what is written to sys.stdout and sys.stderr (logs, warnings of libraries) above the prompt.
+
+    Needs a running event loop.
+    """
+    with redirect_stdout(_LineStream(show)), redirect_stderr(_LineStream(show)):
+        yield
+
+
+MAX_HISTORY_CHARS = 50_000
+"""Longer lines are not stored."""
+
+
+class ChatHistory(FileHistory):
+    """The prompt's history in a private file. Disk errors lose the history, never the chat."""
+
+    def __init__(self, path: Path) -> None:
+        with suppress(OSError):
+            make_private_folder(path.parent)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE))
+        super().__init__(str(path))
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The stored lines, newest first; none if the file cannot be read."""
+        with suppress(OSError):
+            return [*super().load_history_strings()]
+        return []
+
+    def store_string(self, string: str) -> None:
+        """Append a line."""
+        if len(string) <= MAX_HISTORY_CHARS:
+            with suppress(OSError):
+                super().store_string(repair_output(string))
+
+
+_LONG_LINES = 12
+_LONG_CHARS = 2_000
+_MARK = re.compile(r"\[pasted #(\d+), \d+ lines?\]")
+
+
+class PasteStore:
+    """Replaces long pastes by a short mark while a line is edited."""
+
+    def __init__(self) -> None:
+        self._pastes: list[str] = []
+
+    def collapse(self, data: str) -> str:
+        """The text to insert for a paste: itself, or a mark if it is long."""
+        text = data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
+        lines = text.count("\n") + 1
+        if lines <= _LONG_LINES and len(text) <= _LONG_CHARS:
+            return text
+        self._pastes.append(text)
+        return f"[pasted #{len(self._pastes)}, {lines} line{'s' if lines > 1 else ''}]"
+
+    def expand(self, line: str) -> str:
+        """Replace the marks in a line by the pasted texts."""
+        return _MARK.sub(self._expand_mark, line)
+
+    def _expand_mark(self, mark: re.Match[str]) -> str:
+        number = int(mark[1])
+        return self._pastes[number - 1] if 1 <= number <= len(self._pastes) else mark[0]
+
+
+MENU_ROWS = 8
+_COLOURS = {
+    "prompt": "fg:ansigreen",
+    "bottom": "fg:ansibrightblack",
+    "asked": "fg:ansiyellow bold",
+    "queued": "fg:ansibrightblack italic",
+}
+EXIT_CONFIRM_S = 2.0
+_SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
+
+for _sequence in _SHIFT_ENTER:  # prompt-toolkit treats Shift+Enter as Enter
+    ANSI_SEQUENCES[_sequence] = (Keys.Escape, Keys.ControlM)
+
+
+class _OneWriteOutput(Vt100_Output):
+    """Buffers output until an update of the screen is complete."""
+
+    held = False
+
+    @property
+    def responds_to_cpr(self) -> bool:
+        """Never query the cursor position: the prompt is right below the output, not at the end of the screen."""
+        return False
+
+    def flush(self) -> None:
+        """Flush, unless held."""
+        if not self.held:
+            super().flush()
+
+    def hold(self) -> None:
+        """Start an update."""
+        if not self.held:
+            self.held = True
+            self.write_raw(BEGIN_UPDATE)
+
+    def release(self) -> None:
+        """End the update and flush."""
+        if self.held:
+            self.held = False
+            self.write_raw(END_UPDATE)
+            super().flush()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptActions:
+    """Callbacks of the prompt. Each returns at once."""
+
+    accept_line: Callable[[str], None]
+    stop: Callable[[], bool]
+    """Stop the running turn; False if there is none."""
+    queued: Callable[[], Sequence[str]]
+    """Queued lines."""
+    bottom_line: Callable[[], str]
+    is_asking: Callable[[], bool]
+    """Whether a question is open; then the bottom line, which shows the choices, is highlighted."""
+
+
+class Prompt:
+    """The input line of the chat, and the Surface of its screen."""
+
+    def __init__(self, actions: PromptActions, completer: Completer, history_file: Path, *, colour: bool) -> None:
+        self._actions = actions
+        self._paste_store = PasteStore()
+        self._live = ""
+        self._exit_requested_s = 0.0
+        self._stream = sys.stdout
+        self._output = _output(self._stream)
+        self._buffer = Buffer(
+            name=DEFAULT_BUFFER,
+            multiline=True,
+            history=ChatHistory(history_file),
+            completer=ThreadedCompleter(completer),
+            complete_while_typing=Condition(self._can_complete),
+            enable_history_search=False,
+            accept_handler=self._accept,
+        )
+        self._app: Application[None] = Application(
+            layout=self._build_layout(),
+            key_bindings=self._build_keys(),
+            style=Style.from_dict(_COLOURS if colour else {}),
+            color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
+            output=self._output,
+            erase_when_done=True,
+            after_render=lambda _app: self._release(),
+        )
+        self._app.ttimeoutlen = 0.05
+        self._app.timeoutlen = 0.1  # how long Esc waits to become Alt+key
+
+    @property
+    def columns(self) -> int:
+        """Cells in a line minus one."""
+        return max(self._output.get_size().columns - 1, 10)
+
+    @property
+    def live_rows(self) -> int:
+        """The maximum number of live lines."""
+        return max_live_rows(self._output.get_size().rows)
+
+    def show(self, permanent: str, live: str) -> None:
+        """Write permanent lines above the prompt and replace the live ones, in one write."""
+        if not self._app.is_running:
+            self._live = live
+            if permanent:
+                write_text(self._stream, permanent)
+            return
+        shrinks = live.count("\n") < self._live.count("\n") or bool(self._live and not live)
+        changed = live != self._live
+        self._live = live
+        if permanent or shrinks:
+            self._hold()
+            self._app.renderer.erase()
+            self._output.write_raw(permanent.replace("\n", "\r\n"))
+        if permanent or changed:
+            self._app.invalidate()
+
+    def refresh(self) -> None:
+        """Redraw: the bottom line or the queue has changed."""
+        self.show("", self._live)
+        if self._app.is_running:
+            self._app.invalidate()
+
+    def put_back(self, text: str) -> None:
+        """Insert queued lines before the text being typed."""
+        typed = self._buffer.text
+        self._buffer.text = f"{text}\n{typed}" if typed else text
+        self._buffer.cursor_position = len(self._buffer.text)
+
+    async def run(self) -> None:
+        """Accept lines until the user exits."""
+        try:
+            await self._app.run_async()
+        finally:
+            self._release()
+
+    def leave(self) -> None:
+        """End `run`."""
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    def _hold(self) -> None:
+        if isinstance(self._output, _OneWriteOutput):
+            self._output.hold()
+
+    def _release(self) -> None:
+        if isinstance(self._output, _OneWriteOutput):
+            self._output.release()
+
+    def _accept(self, buffer: Buffer) -> bool:
+        full = self._paste_store.expand(buffer.text)
+        if full != buffer.text:
+            buffer.text = full  # the history keeps what was sent
+        self._actions.accept_line(full)
+        return False
+
+    def _can_complete(self) -> bool:
+        return can_complete(self._buffer.document.text_before_cursor)
+
+    def _build_layout(self) -> Layout:
+        search = SearchToolbar(Buffer(name=SEARCH_BUFFER), ignore_case=True)
+        typing = BufferControl(
+            self._buffer,
+            search_buffer_control=search.control,
+            input_processors=[HighlightIncrementalSearchProcessor(), HighlightSelectionProcessor()],
+            include_default_input_processors=False,
+            preview_search=True,
+        )
+        rows = HSplit(
+            [
+                _conditional_lines(lambda: ANSI(self._live), Condition(lambda: bool(self._live))),
+                _conditional_lines(self._queued_lines, Condition(lambda: bool(self._actions.queued()))),
+                Window(height=1),
+                Window(
+                    typing,
+                    height=self._typing_height,
+                    get_line_prefix=lambda line, wrap: [("class:prompt", "> " if line == 0 and wrap == 0 else "  ")],
+                    wrap_lines=True,
+                    dont_extend_height=True,
+                ),
+                search,
+                ConditionalContainer(
+                    Window(FormattedTextControl(self._bottom_line), height=1, dont_extend_height=True),
+                    Condition(lambda: self._buffer.complete_state is None),
+                ),
+            ],
+            align=VerticalAlign.TOP,
+        )
+        menu = Float(CompletionsMenu(max_height=MENU_ROWS, scroll_offset=1), xcursor=True, ycursor=True)
+        return Layout(FloatContainer(rows, [menu]), focused_element=typing)
+
+    def _typing_height(self) -> Dimension:
+        rows = self._output.get_size().rows
+        menu = min(MENU_ROWS, max(rows - 4, 1)) if self._buffer.complete_state else 1
+        return Dimension(min=menu, max=max(menu, rows // 2))
+
+    def _queued_lines(self) -> StyleAndTextTuples:
+        width = self.columns - 10
+        shown = [" ".join(line[:1000].split())[:width] for line in self._actions.queued()]
+        return [("class:queued", "\n".join(f"queued: {line}" for line in shown))]
+
+    def _bottom_line(self) -> StyleAndTextTuples:
+        is_confirming = time.monotonic() - self._exit_requested_s < EXIT_CONFIRM_S
+        text = "Ctrl+C again exits" if is_confirming and self._exit_requested_s else self._actions.bottom_line()
+        return [("class:asked" if self._actions.is_asking() else "class:bottom", text[: self.columns])]
+
+    def _build_keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        typing = has_focus(DEFAULT_BUFFER)
+        menu_open = Condition(lambda: self._buffer.complete_state is not None)
+
+        @keys.add("enter", filter=typing)
+        def _send(_event: KeyPressEvent) -> None:
+            state = self._buffer.complete_state
+            if state is not None and state.current_completion and not self._buffer.text.startswith("/"):
+                self._buffer.complete_state = None  # a file or skill was completed; keep editing
+            else:
+                self._buffer.validate_and_handle()
+
+        @keys.add("escape", "enter", filter=typing)
+        def _new_line(_event: KeyPressEvent) -> None:
+            self._buffer.insert_text("\n")
+
+        @keys.add("escape", filter=typing & ~menu_open)
+        def _stop(_event: KeyPressEvent) -> None:
+            self._actions.stop()
+
+        @keys.add("escape", filter=typing & menu_open)
+        def _close_menu(_event: KeyPressEvent) -> None:
+            self._buffer.cancel_completion()
+
+        @keys.add("c-c", filter=typing)
+        @keys.add("<sigint>")
+        def _interrupt(_event: KeyPressEvent) -> None:
+            self._on_interrupt()
+
+        @keys.add("c-d", filter=typing & Condition(lambda: not self._buffer.text))
+        def _leave(_event: KeyPressEvent) -> None:
+            self.leave()
+
+        @keys.add("c-z", filter=Condition(lambda: hasattr(signal, "SIGTSTP")))
+        def _suspend(_event: KeyPressEvent) -> None:
+            self._app.suspend_to_background()
+
+        @keys.add(Keys.BracketedPaste, filter=typing)
+        def _paste(event: KeyPressEvent) -> None:
+            self._buffer.insert_text(self._paste_store.collapse(event.data))
+
+        return keys
+
+    def _on_interrupt(self) -> None:
+        """Ctrl+C: stop the turn, else clear the line, else (pressed twice) exit."""
+        if self._actions.stop():
+            return
+        if self._buffer.text:
+            self._buffer.reset()
+        elif time.monotonic() - self._exit_requested_s < EXIT_CONFIRM_S and self._exit_requested_s:
+            self.leave()
+        else:
+            self._exit_requested_s = time.monotonic()
+            asyncio.get_running_loop().call_later(EXIT_CONFIRM_S, self._app.invalidate)
+
+
+def _conditional_lines(text: Callable[[], AnyFormattedText], shown: Condition) -> ConditionalContainer:
+    return ConditionalContainer(Window(FormattedTextControl(text), dont_extend_height=True), shown)
+
+
+def _output(stream: TextIO) -> Output:
+    output = create_output(stream)
+    if type(output) is Vt100_Output:
+        return _OneWriteOutput.from_pty(stream, term=os.environ.get("TERM"), enable_bell=False)
+    return output

@@ -1,0 +1,340 @@
+"""The interactive chat: lines from the prompt, one turn after the other on the screen.
+
+A line typed during a turn is queued visibly; the turn merges it at its next tool boundary, or it becomes the next turn.
+Esc or Ctrl+C stops the turn. Other messages appear above the prompt.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any
+
+from nanobot import __version__
+from nanobot.agent.commands.table import SlashCommands, parse_command
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
+from nanobot.bus.events import InboundMessage
+from nanobot.cli.chat.approval_prompt import format_choices
+from nanobot.cli.chat.backends import ChatBackend
+from nanobot.cli.chat.completion import ChatCompleter
+from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
+from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
+from nanobot.cli.chat.rendering import make_renderers
+from nanobot.cli.chat.screen import Screen
+from nanobot.cli.chat.shell import SHELL_PREFIX
+from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.chat.surface import shorten_home
+from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
+from nanobot.config.paths import DataPaths
+from nanobot.errors import NanobotError
+from nanobot.usage.types import format_dollars
+
+OFFLINE = "offline"
+STOP_TIMEOUT_S = 5.0
+_SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
+_KEY_HELP = (
+    "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell · "
+    "Esc stops · Ctrl+R searches the history · Ctrl+D exits"
+)
+_ECHO_LINES, _ECHO_CHARS = 12, 2000
+
+
+async def chat(bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> int:
+    """Chat until the user exits; return the exit code."""
+    return await ChatSession(bot, session_key, places, markdown=markdown).run()
+
+
+class ChatSession:
+    """The state of one interactive chat."""
+
+    def __init__(self, bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> None:
+        self._bot = bot
+        self._session_key = session_key
+        self._meter = UsageMeter()
+        self._waiting: deque[str] = deque()
+        self._line_waiting = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._is_resuming = False
+        """Whether only an interrupted turn is being looked for, which the user cannot see and does not mean to stop."""
+        self._question: ApprovalAsked | None = None
+        """The approval question that the running turn waits for."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exit_code = 0
+        colour = wants_colour(sys.stdout)
+        self._paint = Paint(colour)
+        completer = ChatCompleter({**bot.commands(), "exit": "leave the chat"}, bot.skills, bot.workspace)
+        actions = PromptActions(
+            self._accept_line,
+            self._stop,
+            lambda: list(self._waiting),
+            self._bottom_line,
+            lambda: self._question is not None,
+        )
+        self._prompt = Prompt(actions, completer, places.cli_history, colour=colour)
+        self._renderers = make_renderers(markdown=markdown, colour=colour)
+        self._screen = Screen(self._prompt, self._renderers, self._paint)
+
+    async def run(self) -> int:
+        work = asyncio.create_task(self._work())
+        tasks = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._show_messages())]
+        try:
+            with handle_signals(TERMINATION_SIGNALS, self._on_signal), print_above_prompt(self._screen.lines):
+                await self._prompt.run()
+        finally:
+            self._waiting.clear()
+            await self._stop_and_wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if not work.cancelled():
+            work.result()
+        return self._exit_code
+
+    async def _work(self) -> None:
+        """Handle line after line, one at a time."""
+        try:
+            await self._greet()
+            await self._run_stoppable(self._resume())
+            while True:
+                await self._line_waiting.wait()
+                self._line_waiting.clear()
+                while self._waiting:
+                    await self._run_stoppable(self._handle_line(self._waiting.popleft()))
+        except Exception:
+            self._prompt.leave()  # a crash must not leave a dead prompt
+            raise
+
+    async def _run_stoppable(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this as the task that Esc stops, to its end."""
+        self._running = asyncio.create_task(work)
+        await asyncio.wait([self._running])
+        if not self._running.cancelled():
+            self._running.result()
+        self._running = None
+        self._prompt.refresh()
+
+    async def _resume(self) -> None:
+        """Resume a turn that was interrupted by the end of a process."""
+        self._is_resuming = True
+        try:
+            await self._show_work(self._bot.resume(self._session_key, self._on_event, attended=True))
+        finally:
+            self._is_resuming = False
+
+    async def _handle_line(self, line: str) -> None:
+        self._echo(line)
+        await self._show_work(self._run_shell(line) if line.lstrip().startswith(SHELL_PREFIX) else self._run_turn(line))
+
+    async def _show_work(self, work: Awaitable[object]) -> None:
+        self._screen.begin()
+        try:
+            await work
+        except asyncio.CancelledError:
+            self._screen.lines([self._paint.dim("(stopped)")])
+            raise
+        except NanobotError as error:  # the gateway ended, or the disk is not writable
+            self._screen.lines([self._paint.red(strip_control(str(error)))])
+        finally:
+            self._screen.finish()
+
+    async def _run_turn(self, line: str) -> None:
+        message = await asyncio.to_thread(self._message, line)
+        await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
+        command = parse_command(line)
+        if command is not None:
+            await self._after_command(command.name)
+
+    def _take_waiting(self, limit: int) -> list[InboundMessage]:
+        """Remove and return lines to merge into the running turn, up to the first command or shell line."""
+        messages = self._mergeable_messages()[:limit]
+        for _ in messages:
+            self._echo(self._waiting.popleft())
+        return messages
+
+    def _mergeable_messages(self) -> list[InboundMessage]:
+        return [self._message(line) for line in takewhile(_is_prompt, self._waiting)]
+
+    def _message(self, line: str) -> InboundMessage:
+        return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
+
+    async def _run_shell(self, line: str) -> None:
+        lines, succeeded = await self._bot.shell(line, self._session_key)
+        self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
+
+    async def _after_command(self, name: str) -> None:
+        """Update the bottom line after a command, and add the keys to /help."""
+        if name in ("new", "clear", "reset"):
+            self._meter.reset_window()
+        if name == "help":
+            text_lines = self._renderers.plain.lines(_KEY_HELP, self._prompt.columns)
+            self._screen.lines(["", *[self._paint.dim(line) for line in text_lines]])
+        with suppress(NanobotError):
+            await self._update_model()
+
+    async def _update_model(self) -> tuple[str, str]:
+        """Update the model in the bottom line; return its provider and why it was chosen."""
+        model = await self._bot.model(self._session_key)
+        self._meter.model = model.name
+        self._meter.window_tokens = model.window_tokens
+        return model.provider, model.reason
+
+    async def _greet(self) -> None:
+        name = strip_control(self._bot.name)
+        place = f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits"
+        place_lines = [self._paint.dim(line) for line in self._renderers.plain.lines(place, self._prompt.columns)]
+        try:
+            provider, reason = await self._update_model()
+        except NanobotError as error:
+            self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
+            self._screen.lines([self._paint.red(strip_control(str(error)))])
+            return
+        model_line = f"{self._meter.model} from {provider}" + (f" ({reason})" if reason else "")
+        if provider == OFFLINE:
+            model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
+        text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
+        text_lines[0] = self._paint.bold(text_lines[0][: len(name)]) + text_lines[0][len(name) :]
+        self._screen.lines([*text_lines, *place_lines])
+
+    async def _show_messages(self) -> None:
+        async for text in self._bot.messages(self._session_key):
+            self._screen.note("(message)", text, ours=False)
+
+    def _accept_line(self, line: str) -> None:
+        line = repair_output(line)
+        text_lines = line.strip().lower()
+        command = parse_command(line)
+        if not text_lines:
+            return
+        if text_lines in EXIT_WORDS:
+            self._prompt.leave()
+        elif self._question is not None and (answer := parse_answer(text_lines)) is not None:
+            self._bot.answer(self._question.question, answer)
+        elif self._running is not None and command is not None and command.name == "stop":
+            self._question = None  # the question ends with its turn
+            self._stop()
+        elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
+            task = asyncio.create_task(self._run_at_once(line))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._waiting.append(line)
+            self._line_waiting.set()
+            self._bot.set_waiting_lines(self._mergeable_messages())
+
+    async def _run_at_once(self, line: str) -> None:
+        """Run a command beside the running turn."""
+        result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        self._screen.note(f"> {line.strip()}", result.text, ours=True)
+
+    def _stop(self) -> bool:
+        """Deny an open question, else stop the running turn; queued lines go back to the prompt for editing."""
+        if self._running is None or self._is_resuming:
+            return False
+        if self._question is not None:
+            self._bot.answer(self._question.question, Answer.NO)
+            return True
+        if self._waiting:
+            self._prompt.put_back("\n".join(self._waiting))
+            self._waiting.clear()
+            self._bot.set_waiting_lines(())
+        stopping = asyncio.create_task(self._stop_running(self._running))
+        self._tasks.add(stopping)
+        stopping.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _stop_running(self, running: asyncio.Task[None]) -> None:
+        """Stop the turn through the backend, which keeps its text; cancel the task if no turn is running yet."""
+        if not await self._bot.stop_turn(self._session_key):
+            running.cancel()
+
+    async def _stop_and_wait(self) -> None:
+        running = self._running
+        if running is not None:
+            await self._stop_running(running)
+            await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
+
+    def _on_signal(self, number: int) -> None:
+        self._exit_code = exit_code_for(number)
+        self._prompt.leave()
+
+    def _on_event(self, event: TurnEvent) -> None:
+        self._is_resuming = False
+        self._meter(event)
+        self._screen(event)
+        if isinstance(event, ApprovalAsked | ApprovalAnswered):
+            self._question = event if isinstance(event, ApprovalAsked) else None
+            self._prompt.refresh()
+
+    def _echo(self, line: str) -> None:
+        """Show the sent line above its answer."""
+        lines = strip_control(line).expandtabs(4).split("\n")
+        shown = [text[:_ECHO_CHARS] for text in lines[:_ECHO_LINES]]
+        if len(lines) > _ECHO_LINES:
+            shown.append(f"… {len(lines) - _ECHO_LINES} more lines")
+        prefixed = [("> " if index == 0 else "  ") + text for index, text in enumerate(shown)]
+        self._screen.lines(["", *[self._paint.bold(text) for text in prefixed], ""])
+
+    def _bottom_line(self) -> str:
+        if self._question is not None:
+            answers = format_choices(self._question, self._prompt.columns)
+            full = f"{answers}, then Enter (Esc: no)"
+            return full if len(full) <= self._prompt.columns else answers
+        line = self._meter.line()
+        return f"{line} · Esc stops" if self._running is not None else line
+
+
+def _is_prompt(line: str) -> bool:
+    return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
+
+
+class UsageMeter:
+    """A sink that adds up the usage of this chat."""
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.window_tokens = 0
+        self._sent = 0
+        self._cached = 0
+        self._received = 0
+        self._in_window = 0
+        self._cost_usd = 0.0
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Add the usage of a step."""
+        if isinstance(event, RunStarted):
+            self.model = event.model
+        elif isinstance(event, StepEnded):
+            sent, received = event.usage.get("prompt_tokens", 0), event.usage.get("completion_tokens", 0)
+            self._sent += sent
+            self._received += received
+            self._cached += event.usage.get("cached_tokens", 0)
+            self._in_window = sent + received or self._in_window
+            self._cost_usd += event.cost_usd or 0.0
+
+    def reset_window(self) -> None:
+        """A new session starts with an empty window."""
+        self._in_window = 0
+
+    def line(self) -> str:
+        """The bottom line; unknown values are left out."""
+        parts = [self.model]
+        if self._sent or self._received:
+            cached = f" ({self._cached / self._sent:.0%} cached)" if self._cached and self._sent else ""
+            parts += [f"{format_tokens(self._sent)} in{cached}", f"{format_tokens(self._received)} out"]
+        if self._in_window and self.window_tokens:
+            parts.append(f"{self._in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window")
+        if self._cost_usd:
+            parts.append(format_dollars(self._cost_usd))
+        return " · ".join(part for part in parts if part)
+
+
+def format_tokens(tokens: int) -> str:
+    """A token count in short: 950, 12.3k, 1.2M."""
+    if tokens < 1000:
+        return str(tokens)
+    thousands = tokens / 1000
+    if thousands < 999.5:
+        return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
+    return f"{thousands / 1000:.1f}M"

@@ -1,0 +1,192 @@
+"""`nanobot agent`: the terminal chat, or with a message one answer."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
+from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, read_setup
+from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, write_text
+from nanobot.config.paths import DataPaths, get_data_dir, use_config
+from nanobot.errors import UsageError
+
+if TYPE_CHECKING:
+    from nanobot.cli.chat.backends import ChatBackend
+    from nanobot.runtime.build import Runtime
+
+
+def agent(
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="The message; `-` reads it from stdin.")
+    ] = None,
+    attach: Annotated[
+        list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("-s", "--session", metavar="KEY", help=f"The session; default {DEFAULT_SESSION}.")
+    ] = None,
+    continue_latest: Annotated[bool, typer.Option("--continue", help="Continue the latest terminal session.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Use this model instead of the config's.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown/--no-markdown", help="Render Markdown, or show it as plain text.")
+    ] = True,
+    logs: Annotated[bool, typer.Option("--logs/--no-logs", help="Show log messages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print turn events as JSON lines.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Chat with the agent. With -m or piped input, print one answer and exit."""
+    if session is not None and continue_latest:
+        raise UsageError("--session and --continue cannot be combined. Leave one out.")
+    if session is not None and not session.strip():
+        raise UsageError("The session key is empty. Give one, for example: --session cli:work")
+    text = _read_message(message)
+    media = _resolve_attachments(attach or ())
+    if text is None and (as_json or media):
+        raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one with -m, or pipe one in.")
+    key = None if session is None else repair_output(session)
+    options = ChatOptions(config, workspace, key, continue_latest, model, logs)
+    try:
+        if text is not None:
+            code = options.ask(text, media, as_json=as_json, markdown=markdown)
+        else:
+            code = options.chat(markdown=markdown)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    if code:
+        raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Which bot and which session to talk to."""
+
+    config: Path | None
+    workspace: Path | None
+    session: str | None
+    continue_latest: bool
+    model: str | None
+    logs: bool
+
+    def ask(self, text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
+        """Run one turn; return the exit code."""
+        import asyncio  # slow; not needed for --help
+
+        from nanobot.cli.chat.oneshot import ask
+
+        async def ask_once() -> int:
+            async with self._open_backend() as (bot, key):
+                return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
+
+        return asyncio.run(ask_once())
+
+    def chat(self, *, markdown: bool) -> int:
+        """Run the chat as this terminal can show it; return the exit code."""
+        import asyncio  # slow; not needed for --help
+
+        if not can_redraw(sys.stdout):
+            from nanobot.cli.chat.plain_chat import plain_chat
+
+            return plain_chat(self._open_backend(is_chat=True))
+
+        async def run_chat() -> int:
+            from nanobot.cli.chat.session import chat  # prompt-toolkit and Rich's Markdown are slow to import
+
+            async with self._open_backend(is_chat=True) as (bot, key):
+                return await chat(bot, key, DataPaths(get_data_dir()), markdown=markdown)
+
+        return asyncio.run(run_chat())
+
+    @asynccontextmanager
+    async def _open_backend(self, *, is_chat: bool = False) -> "AsyncIterator[tuple[ChatBackend, str]]":
+        """The bot of the running gateway of this data folder, else one in this process; and the session key.
+
+        Another model, another workspace or a visible log need a bot in this process; session locks keep both apart.
+        """
+        use_config(self.config)
+        if self.model is None and self.workspace is None and not self.logs:
+            from nanobot.cli.chat.gateway_backend import find_backend
+
+            state = DataPaths(get_data_dir()).state
+            remote = await find_backend(state, self.session, continue_latest=self.continue_latest)
+            if remote is not None:
+                yield remote, remote.session_key
+                return
+        async with self._local_backend(is_chat=is_chat) as local:
+            yield local
+
+    @asynccontextmanager
+    async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":
+        """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
+        from nanobot.cli.chat.backends import LocalBackend
+        from nanobot.runtime.build import build_runtime  # takes 200 ms
+
+        setup = read_setup(self.config, self.workspace)
+        _set_up_logs(setup.data_dir, is_wanted=self.logs)
+        async with build_runtime(
+            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
+        ) as runtime:
+            newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
+            async with _run_jobs(runtime) if is_chat else nullcontext():
+                yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            if at_work := runtime.background.list_running():
+                write_text(
+                    sys.stderr,
+                    f"Still running: {' and '.join(at_work)}. It resumes in the next chat or in the gateway.\n",
+                )
+
+
+def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
+    from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
+
+    return jobs_of_the_terminal(runtime)
+
+
+def is_terminal_session(key: str) -> bool:
+    """Whether a session belongs to the terminal: `cli:...`, or a key without a channel."""
+    return key.startswith(f"{CHANNEL}:") or ":" not in key
+
+
+def _read_message(value: str | None) -> str | None:
+    """The message from the option or from piped stdin. None means: start a chat. Raises UsageError if it is empty."""
+    if value is None and is_terminal(sys.stdin):
+        return None
+    text = _read_stdin() if value in (None, "-") else value
+    if not text or not text.strip():
+        source = "on stdin" if value in (None, "-") else "in --message"
+        raise UsageError(f'There is no message {source}. Example: nanobot agent -m "What is in my workspace?"')
+    return repair_output(text)
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None or sys.stdin.closed:
+        return ""
+    return sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+
+
+def _resolve_attachments(files: Sequence[Path]) -> list[str]:
+    paths = []
+    for file in files:
+        path = file.expanduser().absolute()
+        if not path.is_file():
+            kind = "is a folder" if path.is_dir() else "is no plain file" if path.exists() else "does not exist"
+            raise UsageError(f"--attach {file}: this {kind}. Give a file.")
+        paths.append(str(path))
+    return paths
+
+
+def _set_up_logs(data_dir: Path, *, is_wanted: bool) -> None:
+    """Log warnings to a file, and everything to the terminal with --logs."""
+    from nanobot.security.redaction import redact_all
+    from nanobot.utils.log import LogTarget, set_up_logging  # slow; not needed for --help
+
+    set_up_logging(
+        LogTarget(DataPaths(data_dir).logs / "agent.log", "WARNING", "DEBUG" if is_wanted else None), redact_all
+    )

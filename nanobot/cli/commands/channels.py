@@ -1,0 +1,168 @@
+"""`nanobot channels`: connection status, setup, and test messages."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
+from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places, require_gateway
+from nanobot.cli.terminal import is_terminal
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.config.spelling import camel
+from nanobot.errors import NanobotError
+from nanobot.utils.text import nearest
+
+if TYPE_CHECKING:
+    from nanobot.cli.setup.platforms import PlatformSetup
+
+BUILTIN_CHANNELS = tuple(spec.name for spec in CHANNELS)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel: {', '.join(BUILTIN_CHANNELS)}.")]
+
+
+def status(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show each enabled channel: its state, last messages received and sent, and last error."""
+    places = get_places(config)
+    report = ask_gateway(places, {"do": "report"})
+    channels = (
+        report["channels"] if report is not None else offline_status(read_setup(config, None, secrets=False).config)
+    )
+    if json:
+        print_json({"running": report is not None, "channels": channels})
+        return
+    headings = ("Channel", "State", "Last received", "Last sent", "Last error")
+    rows = [
+        (name, row["state"], row.get("lastReceived") or "-", row.get("lastSent") or "-", row.get("lastError") or "")
+        for name, row in channels.items()
+    ]
+    empty = f"No channel is enabled. Set one up with `nanobot channels login NAME`: {', '.join(BUILTIN_CHANNELS)}."
+    if is_terminal(sys.stdout):  # a column would cut off the end of the error, which says what to do
+        print_table(headings[:-1], [row[:-1] for row in rows], empty=empty)
+        for name, *_, error in rows:
+            if error:
+                typer.echo(f"\n{to_one_line(name)}: {to_one_line(error.removeprefix(f'{name}: '))}")
+    else:
+        print_table(headings, rows, empty=empty)
+    if report is None and channels:
+        typer.echo(NO_GATEWAY.format(data=places.data), err=True)
+
+
+def offline_status(config: Config) -> dict[str, dict[str, Any]]:
+    """The state of each enabled channel while no gateway is running: `failed` if it could not start, else `off`."""
+    states: dict[str, dict[str, Any]] = {}
+    for name in config.channels.enabled:
+        try:
+            load_channel(name, config.plugins.disabled)
+            problem = _missing_settings(name, config)
+        except NanobotError as error:
+            problem = str(error)
+        states[name] = {"state": "failed" if problem else "off", "lastError": problem}
+    return states
+
+
+def _missing_settings(name: str, config: Config) -> str:
+    """Which required settings of a built-in channel are missing, as an error message; empty if none are."""
+    from nanobot.cli.setup.platforms import find_platform
+
+    platform = find_platform(name)
+    if platform is None:
+        return ""
+    section = getattr(config.channels, name)
+    missing = [field.name for field in platform.fields if not str(getattr(section, field.name)).strip()]
+    missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
+    if not missing:
+        return ""
+    keys = " and ".join(f"channels.{name}.{camel(one)}" for one in missing)
+    return f"{keys} {'is' if len(missing) == 1 else 'are'} not set. Run `nanobot channels login {name}`."
+
+
+def login(
+    name: NameArgument,
+    force: Annotated[bool, typer.Option("--force", help="Ask for all settings again.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Set up a channel step by step. If it is set up already, check that it can connect."""
+    from nanobot.cli.setup.channels import is_set_up, log_in  # slow to import
+    from nanobot.cli.setup.platforms import find_platform
+
+    setup = read_setup(config, None)
+    name, places = name.lower(), DataPaths(setup.data_dir)
+    platform = find_platform(name)
+    if platform is not None and (force or not is_set_up(platform, setup.config)):
+        _run_setup(platform, setup, config, force=force)
+        return
+    _require_known(name, [*plugin_names(), *setup.config.channels.enabled])
+    load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
+    try:
+        asyncio.run(log_in(name, setup.config, places, force=force))
+    except ChannelSetupError as error:
+        hint = f" To enter it again: nanobot channels login {name} --force" if platform is not None else ""
+        raise ChannelSetupError(f"{error}{hint}") from error
+    typer.echo(f"{name} is configured and its credentials work.")
+
+
+def _require_known(name: str, others: Iterable[str]) -> None:
+    """Raise NanobotError, with the nearest names, for an unknown channel."""
+    known = [*BUILTIN_CHANNELS, *others]
+    if name not in known:
+        near = ", ".join(nearest(name, known))
+        raise NanobotError(
+            f"There is no channel {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
+            f"Channels: {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool) -> None:
+    from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
+    from nanobot.config.loader import change_config, load_config
+
+    places, flag = DataPaths(setup.data_dir), f" -c {config}" if config else ""
+    try:
+        channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force)
+    except EOFError:
+        keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.fields)
+        raise NanobotError(
+            f"{platform.title} is not set up, and there is no interactive input. Run this in a terminal, or set {keys} "
+            f"in {setup.config_path}."
+        ) from None
+    if channel_setup is None:
+        raise NanobotError("Nothing was changed.")
+    change_config(load_config, channel_setup.apply_to, setup.config_path)
+    channel_setup.admit_owner(places)
+    typer.echo(f"Config saved: {setup.config_path}")
+    if sdk_problem(platform.name):
+        typer.echo(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
+    else:
+        typer.echo(start_instructions(places, flag))
+    typer.echo(channel_setup.next_steps(places, flag))
+
+
+def test(
+    name: NameArgument,
+    to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Send a test message through the running gateway and print the ids the platform gave it."""
+    from nanobot.pairing.store import PairingStore
+
+    places, name = get_places(config), name.lower()
+    chats = [to] if to is not None else [*PairingStore(places).book().owners.get(name, ())]
+    if not chats:
+        raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
+    text = "This is a test of nanobot. It works."
+    request = {"do": "send", "channel": name, "text": text, "person": to is None}
+    sent = {chat: require_gateway(places, request | {"to": chat})["ids"] for chat in chats}
+    if json:
+        print_json({"channel": name, "sent": sent})
+        return
+    for chat, ids in sent.items():
+        shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
+        typer.echo(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")

@@ -1,0 +1,378 @@
+"""`nanobot cron`: add, list, enable, run, inspect and simulate jobs.
+
+Every change takes the store's lock; a running gateway sees it within seconds.
+"""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from datetime import tzinfo
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    Setup,
+    WorkspaceOption,
+    print_json,
+    print_table,
+    print_text,
+    print_warnings,
+    read_setup,
+    to_one_line,
+    unknown_name_error,
+)
+from nanobot.cli.gateway_client import get_places, require_gateway
+from nanobot.cli.terminal import is_terminal
+from nanobot.cron.edits import KnownChannels
+from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
+from nanobot.cron.service import CronService
+from nanobot.cron.types import CronJob, Misfire, Notify
+from nanobot.errors import NanobotError
+from nanobot.utils.text import count_noun
+
+if TYPE_CHECKING:
+    from nanobot.cron.history import HistoryRow
+
+_POLL_S = 0.1
+_START_TIMEOUT_S = 10.0
+_NO_JOBS = "There are no jobs. Add one with `nanobot cron add`."
+_EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
+_NOT_DELIVERED = "Its answer is not sent to any chat. To send it, add --deliver --channel NAME --to CHAT."
+_NEEDS_GATEWAY = "No gateway is running. Jobs run only while one is: start it with `nanobot gateway`."
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id, from `nanobot cron list`.")]
+LongConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
+]
+
+
+@dataclass(frozen=True)
+class CronContext:
+    setup: Setup
+    service: CronService
+
+    def get(self, job_id: str) -> CronJob:
+        """The job of this id. Raises NanobotError, with the nearest ids, if there is none."""
+        job = self.service.get_job(job_id)
+        if job is None:
+            known = [job.id for job in self.service.list_jobs(include_disabled=True)]
+            raise unknown_name_error("job", job_id, known, "nanobot cron list -a")
+        return job
+
+    def zone(self, job: CronJob) -> tzinfo:
+        """The zone its times are shown in."""
+        return job_zone_or_host(job, self.service.timezone)
+
+    def show(self, job: CronJob) -> None:
+        """Print the job and its next runs."""
+        print_text(format_job(job, self.zone(job), self.service.next_instants(job)))
+        if not self.service.is_served():
+            typer.echo(_NEEDS_GATEWAY, err=True)
+
+
+def add(
+    message: Annotated[str, typer.Option("-m", "--message", help="What the agent does or says when the job runs.")],
+    name: Annotated[str, typer.Option("-n", "--name", help="A short name for the job.")] = "",
+    every: Annotated[
+        float | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="ISO", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
+    deliver: Annotated[bool, typer.Option("-d", "--deliver", help="Send the answer to a chat.")] = False,
+    channel: Annotated[str | None, typer.Option("--channel", help="The chat's channel, e.g. telegram.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="CHAT", help="The chat's id.")] = None,
+    notify: Annotated[Notify, typer.Option("--notify", help="When to send the answer.")] = Notify.ALWAYS,
+    misfire: Annotated[Misfire, typer.Option("--misfire", help="What to do about missed runs.")] = Misfire.RUN_ONCE,
+    within: Annotated[
+        float | None, typer.Option("--within", metavar="SECONDS", min=0, help="Maximum delay for run_if_within.")
+    ] = None,
+    config: LongConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a job and print its next three runs."""
+    if every is None and cron is None and at is None:
+        raise NanobotError(f"When should it run? Give -e SECONDS, -c EXPR or --at TIME, for example {_EXAMPLE}.")
+    jobs = _open_jobs(config, workspace)
+    job = jobs.service.add_job(
+        name,
+        parse_schedule(every_seconds=every, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone),
+        message,
+        deliver,
+        channel,
+        to,
+        notify=notify,
+        misfire=misfire,
+        misfire_within_s=within,
+    )
+    if json:
+        print_json({**job.to_json(), "nextRunsMs": jobs.service.next_instants(job)})
+    else:
+        jobs.show(job)
+        if not deliver and is_terminal(sys.stderr):
+            typer.echo(_NOT_DELIVERED, err=True)
+
+
+def list_(
+    include_disabled: Annotated[bool, typer.Option("-a", "--all", help="Include disabled jobs.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the jobs, next to run first."""
+    jobs = _open_jobs(config, workspace)
+    selected = jobs.service.list_jobs(include_disabled=include_disabled)
+    if json:
+        print_json([job.to_json() for job in selected])
+    else:
+        rows = [
+            (
+                job.id,
+                job.name,
+                format_schedule(job.schedule, jobs.zone(job)),
+                _target(job),
+                format_time(job.state.next_run_at_ms, jobs.zone(job)) if job.enabled else "disabled",
+                "running" if job.state.running is not None else job.state.last_status or "",
+            )
+            for job in selected
+        ]
+        print_table(("Job", "Name", "Schedule", "For", "Next run", "Last"), rows, empty=_NO_JOBS)
+    print_warnings(jobs.service.unreadable())
+
+
+def remove(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+    """Remove a job. Its history is kept."""
+    jobs = _open_jobs(config, workspace)
+    job = jobs.get(job_id)
+    jobs.service.remove_job(job.id)
+    print_text(f'Removed job {job.id} "{to_one_line(job.name)}".')
+
+
+def enable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+    """Enable a job and print its next three runs."""
+    jobs = _open_jobs(config, workspace)
+    jobs.service.enable_job(jobs.get(job_id).id, enabled=True)
+    jobs.show(jobs.get(job_id))
+
+
+def disable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+    """Disable a job. Runs missed meanwhile are not made up for."""
+    jobs = _open_jobs(config, workspace)
+    job = jobs.get(job_id)
+    jobs.service.enable_job(job.id, enabled=False)
+    print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.')
+
+
+def run(
+    job_id: IdArgument,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Run it even if it is disabled.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Run a job now, in the gateway if one is running. The schedule is not affected."""
+    jobs = _open_jobs(config, workspace)
+    job = jobs.get(job_id)
+    if not (job.enabled or force):
+        raise NanobotError(f"Job {job.id} is disabled. Run it anyway with `nanobot cron run {job.id} -f`.")
+    is_served = jobs.service.is_served()
+    row = asyncio.run(_run_in_gateway(jobs.service, job) if is_served else _run_locally(jobs, job))
+    if row is None:
+        raise NanobotError(f"Job {job.id} is already running. See `nanobot cron history {job.id}`.")
+    typer.echo(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
+    if row["outcome"] != "ran":
+        raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
+
+
+def test(
+    job_id: IdArgument,
+    send: Annotated[bool, typer.Option("--send", help="Post a test message there, through the gateway.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show where a job posts, without running it."""
+    job = _open_jobs(config, workspace).get(job_id)
+    payload, sent_ids = job.payload, None
+    if send:
+        if not payload.deliver:
+            raise NanobotError(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
+        text = f"This is a test of the job {job.name!r}: its answers will be posted here."
+        request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
+        sent_ids = require_gateway(get_places(config), {**request, "text": text})["ids"]
+    if json:
+        chat = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
+        target = chat if payload.deliver else None
+        print_json({"id": job.id, "target": target, "notify": payload.notify, "sent": sent_ids})
+        return
+    if not payload.deliver:
+        typer.echo(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
+        return
+    thread = f", thread {payload.thread_id}" if payload.thread_id else ""
+    typer.echo(f"Job {job.id} posts to {to_one_line(_target(job))}{to_one_line(thread)}.")
+    if sent_ids is not None:
+        typer.echo(f"Test message posted: {', '.join(to_one_line(str(sent_id)) for sent_id in sent_ids) or 'sent'}.")
+
+
+def history(
+    job_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One job; default: all jobs.")] = None,
+    last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, help="Show the last N runs.")] = 50,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show past runs and their results (ran, skipped with the reason, failed), newest first."""
+    jobs = _open_jobs(config, workspace)
+    rows = jobs.service.history(job_id)
+    if not rows and job_id is not None:
+        jobs.get(job_id)  # raises for an unknown id; a known job may just not have run yet
+    shown = rows[: -last - 1 : -1]
+    if json:
+        print_json(shown)
+        return
+    past_runs = [
+        (
+            format_time(row["dueAtMs"], _zone_of_row(jobs, row)),
+            row["jobId"],
+            row["name"],
+            row["outcome"],
+            f"{row['durationMs'] / 1000:.1f} s" if "durationMs" in row else "",
+            _remark(row),
+        )
+        for row in shown
+    ]
+    print_table(
+        ("Due", "Job", "Name", "Outcome", "Took", "Remark"),
+        [*_running_rows(jobs, job_id), *past_runs],
+        empty="No job has run yet.",
+    )
+    if len(rows) > last:
+        typer.echo(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
+
+
+def rehearse(
+    days: Annotated[float, typer.Option("--days", min=0.01, max=3660, help="How many days to simulate.")] = 7,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N runs.")] = 200,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
+    from nanobot.cron.simulate import SimulatedRun, simulate_now
+
+    jobs = _open_jobs(config, workspace)
+    events = list(islice(simulate_now(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
+    shown = events[:limit]
+    if json:
+        print_json([event.to_json() for event in shown])
+    else:
+        rows = [
+            (format_time(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
+            if isinstance(event, SimulatedRun)
+            else (format_time(event.at_ms, event.zone), "", "", event.description)
+            for event in shown
+        ]
+        print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
+    if len(events) > limit:
+        typer.echo(f"There is more; show it with --limit {limit * 5}.", err=True)
+
+
+def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
+    """Open the workspace's job store; one in the data folder (earlier releases) is moved there first."""
+    setup = read_setup(config, workspace, secrets=False)
+    service = CronService(
+        setup.workspace / "cron" / "jobs.json",
+        timezone=setup.config.agents.defaults.timezone,
+        targets=KnownChannels(setup.config.channels.enabled_by_name()),
+    )
+    service.adopt(setup.data_dir / "cron" / "jobs.json")
+    return CronContext(setup, service)
+
+
+async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | None":
+    """Request a run through the store and wait for its end. None if the job is already running."""
+    if service.is_running(job.id):
+        return None
+    before = len(service.history(job.id))
+    service.request_run(job.id)
+    typer.echo(f"The gateway is running job {job.id}. Ctrl+C stops waiting, not the job.", err=True)
+    waited_s = 0.0
+    while len(rows := service.history(job.id)) == before:
+        now = service.get_job(job.id)
+        is_started = now is None or now.state.run_requested_at_ms is None
+        if not is_started and waited_s > _START_TIMEOUT_S:
+            if service.is_running(job.id):
+                return None
+            raise NanobotError("The gateway did not start the job. See `nanobot status` and `nanobot gateway logs`.")
+        await asyncio.sleep(_POLL_S)
+        waited_s += _POLL_S
+    return rows[-1]
+
+
+async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
+    """Run the job in this process and print its answer: no channel is connected here."""
+    from nanobot.agent.events import TurnOutcome  # the engine is slow to import
+    from nanobot.cron.notify import may_notify, message_for
+    from nanobot.cron.types import Due
+    from nanobot.runtime.build import build_runtime
+
+    setup, payload = jobs.setup, job.payload
+    async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+
+        async def on_job(job: CronJob, due: Due) -> str:
+            result = await runtime.loop.run_turn(message_for(job, due))
+            if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
+                raise NanobotError(result.text)
+            print_text(result.text)
+            return result.text
+
+        jobs.service.on_job = on_job
+        ran = await jobs.service.run_job(job.id, force=True)
+    if ran and may_notify(job) and payload.channel != "cli":
+        target = to_one_line(f"{payload.channel}:{payload.to}")
+        typer.echo(f"Not sent to {target}: only the gateway is connected to channels.", err=True)
+    return jobs.service.history(job.id)[-1] if ran else None
+
+
+def _target(job: CronJob) -> str:
+    if not job.payload.deliver:
+        return ""
+    when = "" if job.payload.notify is Notify.ALWAYS else f" ({job.payload.notify})"
+    return f"{job.payload.channel}:{job.payload.to}{when}"
+
+
+def _zone_of_row(jobs: CronContext, row: "HistoryRow") -> tzinfo:
+    job = jobs.service.get_job(row["jobId"])
+    return jobs.zone(job or CronJob("", ""))
+
+
+def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]]:
+    """A row for each run in progress."""
+    selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
+    return [
+        (format_time(lease.due_ms, jobs.zone(job)), job.id, job.name, "running", "", "")
+        for job in selected
+        if (lease := job.state.running) is not None
+    ]
+
+
+def _remark(row: "HistoryRow") -> str:
+    from nanobot.cron.misfire import format_lateness
+
+    remarks = []
+    if row["trigger"] == "manual":
+        remarks.append("manual")
+    if "lateMs" in row:
+        remarks.append(f"late by {format_lateness(row['lateMs'])}")
+    if "count" in row:
+        remarks.append(count_noun(row["count"], "run"))
+    if "reason" in row:
+        remarks.append(row["reason"])
+    return "; ".join(remarks)

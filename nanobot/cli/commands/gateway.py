@@ -1,0 +1,88 @@
+"""`nanobot gateway`: run the gateway process, with its signals and its restart."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from nanobot.cli.common import ConfigOption, WorkspaceOption, read_setup
+
+HARD_EXIT_S = 5.0
+"""The process is ended this long after a shutdown request; all durable state is on disk by then."""
+
+AllowEmptyOption = Annotated[
+    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the terminal and jobs.")
+]
+
+
+def run(
+    port: Annotated[
+        int | None,
+        typer.Option("-p", "--port", min=0, max=65535, help="Port of the health check."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+    allow_empty: AllowEmptyOption = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Run the gateway: chat apps, reminders and jobs. Ctrl+C stops it."""
+    import asyncio  # slow; not needed for --help
+
+    from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+    from nanobot.config.paths import DataPaths
+    from nanobot.gateway.service import Options, serve
+    from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
+    from nanobot.security.redaction import redact_all
+    from nanobot.utils.log import LogTarget, set_up_logging
+
+    setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
+    level = "DEBUG" if verbose else "INFO"
+    set_up_logging(LogTarget(DataPaths(setup.data_dir).gateway_log, level, level), redact_all)
+
+    async def run_gateway() -> ExitReason:
+        requests = ShutdownRequests()
+
+        def on_signal(number: int) -> None:
+            if requests.told:  # the second signal ends the process at once
+                os._exit(exit_code_for(number))
+            requests.stop()
+
+        async def enforce_exit() -> None:
+            _exit_after_timeout(_restart if await requests.wait() is ExitReason.RESTART else _exit_now)
+
+        with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], on_signal):
+            enforcing = asyncio.create_task(enforce_exit())
+            try:
+                return await serve(
+                    setup.config,
+                    data_dir=setup.data_dir,
+                    workspace=setup.workspace,
+                    options=Options(port, allow_empty),
+                    wishes=requests,
+                )
+            finally:
+                enforcing.cancel()
+
+    if asyncio.run(run_gateway()) is ExitReason.RESTART:
+        _restart()
+
+
+def _exit_after_timeout(end: Callable[[], None]) -> None:
+    """End the process after HARD_EXIT_S even if something in it hangs."""
+    timer = threading.Timer(HARD_EXIT_S, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit_now() -> None:
+    os._exit(0)
+
+
+def _restart() -> None:
+    """Replace the process by the same command."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 our own command

@@ -1,0 +1,173 @@
+"""`nanobot provider login` and `logout`: accounts instead of API keys (protocol: `providers/accounts`)."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from nanobot.cli.common import ConfigOption, read_setup, to_one_line
+from nanobot.cli.terminal import strip_control
+from nanobot.config.paths import DataPaths
+from nanobot.config.provider_table import ProviderSpec, find_by_name
+from nanobot.config.schema import Config
+from nanobot.errors import UsageError
+from nanobot.net.http import HttpPools
+from nanobot.providers.accounts import github, openai
+from nanobot.providers.accounts.errors import command_name
+from nanobot.providers.accounts.github import GitHubAuthority
+from nanobot.providers.accounts.login_screen import LoginScreen
+from nanobot.providers.accounts.oauth_server import address_problem
+from nanobot.providers.accounts.openai import OpenAIAuthority
+from nanobot.providers.accounts.store import Account, AccountStore
+
+LoginFunction = Callable[[str, HttpPools, LoginScreen], Awaitable[Account]]
+LOGINS: dict[str, LoginFunction] = {
+    openai.PROVIDER: lambda address, pools, screen: openai.log_in(OpenAIAuthority.at(address), pools, screen),
+    github.PROVIDER: lambda address, pools, screen: github.log_in(GitHubAuthority.at(address), pools, screen),
+}
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The provider: openai-codex or github-copilot.")]
+
+
+def login(
+    name: NameArgument,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Show the URL without opening a browser.")] = False,
+    authority: Annotated[
+        str, typer.Option("--authority", metavar="URL", help="Log in at this server, e.g. GitHub Enterprise.")
+    ] = "",
+    config: ConfigOption = None,
+) -> None:
+    """Log in to a provider that uses an account instead of an API key."""
+    spec = _get_login_provider(name)
+    if authority and (problem := address_problem(authority)):
+        raise UsageError(f"--authority {to_one_line(authority)} cannot be used: {problem}.")
+    setup = read_setup(config, None)
+    store = AccountStore.in_state(DataPaths(setup.data_dir).state)
+    screen = TerminalLoginScreen(browser=not no_browser and has_browser())
+
+    account = asyncio.run(_log_in(spec, authority, setup.config, store, screen))
+
+    as_user = f" as {account.name}" if account.name else ""
+    screen.say(f"Logged in to {spec.display_name}{as_user}{f' ({account.plan})' if account.plan else ''}.")
+    screen.say(f'To try it: nanobot agent --model {command_name(spec.name)}/{spec.default_model} -m "Hello"')
+    screen.say(f"To use it by default: set agents.defaults.provider to {spec.config_key} in {setup.config_path}")
+
+
+def logout(name: NameArgument, config: ConfigOption = None) -> None:
+    """Delete the tokens of an account."""
+    spec = _get_login_provider(name)
+    store = AccountStore.in_state(DataPaths(read_setup(config, None, secrets=False).data_dir).state)
+    if asyncio.run(_delete_account(store, spec.name)):
+        typer.echo(f"Logged out of {spec.display_name}; its tokens are deleted from this machine.")
+    else:
+        typer.echo(f"Not logged in to {spec.display_name}.")
+
+
+def _get_login_provider(name: str) -> ProviderSpec:
+    """The provider of this name, in any spelling. Raises UsageError, which lists the providers with a login."""
+    spec = find_by_name(name)
+    if spec is not None and spec.name in LOGINS:
+        return spec
+    known = " and ".join(map(command_name, LOGINS))
+    if spec is not None and spec.needs_key:
+        raise UsageError(
+            f"{spec.display_name} uses an API key: set providers.{spec.config_key}.apiKey or run `nanobot onboard`. "
+            f"Only {known} have a login."
+        )
+    raise UsageError(f"{to_one_line(name)!r} has no login. Only {known} have one.")
+
+
+async def _log_in(
+    spec: ProviderSpec, authority: str, config: Config, store: AccountStore, screen: LoginScreen
+) -> Account:
+    section = config.providers.by_name().get(spec.name)
+    pools = HttpPools(proxy=(section.proxy if section else None) or None)
+    try:
+        account = await LOGINS[spec.name](authority, pools, screen)
+        async with store.held(spec.name):
+            store.save(account)
+    finally:
+        await pools.close()
+    return account
+
+
+async def _delete_account(store: AccountStore, provider: str) -> bool:
+    if not store.path(provider).exists():
+        return False
+    async with store.held(provider):  # a concurrent token renewal would write it again
+        return store.delete(provider)
+
+
+def has_browser() -> bool:
+    """Whether a browser opened here appears on the screen of the person at this terminal."""
+    if os.environ.get("BROWSER"):
+        return True
+    if os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"):
+        return False
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+class TerminalLoginScreen:
+    """The login in a terminal: output on stdout, an optional browser, and pasted URLs from stdin."""
+
+    def __init__(self, *, browser: bool) -> None:
+        self._browser = browser
+        self._lines: asyncio.Queue[str] | None = None
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        typer.echo(to_one_line(text))
+
+    def show(self, intro: str, value: str, outro: str = "") -> None:
+        """Print a URL or code on a line of its own, so that a terminal makes it clickable."""
+        self.say(intro)
+        typer.echo(f"\n  {strip_control(value)}\n")
+        if outro:
+            self.say(outro)
+        sys.stdout.flush()
+
+    def open(self, url: str) -> None:
+        """Open the page in a thread: some browsers block the caller until they are closed."""
+        if self._browser and url.startswith(("https://", "http://")):
+            threading.Thread(target=_open_browser, args=(url,), name="browser", daemon=True).start()
+
+    async def read_line(self) -> str:
+        """The next line from stdin. Waits forever once stdin has ended."""
+        if self._lines is None:
+            self._lines = asyncio.Queue()
+            loop, lines = asyncio.get_running_loop(), self._lines
+            threading.Thread(
+                target=_read_lines,
+                args=(lambda line: loop.call_soon_threadsafe(lines.put_nowait, line),),
+                name="pasted",
+                daemon=True,
+            ).start()
+        return await self._lines.get()
+
+
+def _open_browser(url: str) -> None:
+    import webbrowser  # takes 10 ms
+
+    with suppress(webbrowser.Error, OSError, ValueError):  # the URL is on the screen as well
+        webbrowser.open(url)
+
+
+def _read_lines(on_line: Callable[[str], object]) -> None:
+    """Read lines from the descriptor: a thread waiting in `sys.stdin` would hold its lock at interpreter exit."""
+    if sys.stdin is None:  # descriptor 0 may be any file
+        return
+    partial = b""
+    try:
+        while chunk := os.read(0, 65536):
+            *lines, partial = (partial + chunk).split(b"\n")
+            for line in lines:
+                on_line(line.decode("utf-8", "replace").strip())
+        on_line(partial.decode("utf-8", "replace").strip())
+    except (OSError, RuntimeError):
+        pass  # stdin is not readable, or the event loop is closed

@@ -1,0 +1,219 @@
+"""`nanobot memory`: show, search and edit the memory, its revisions, and Dream passes.
+
+The person at this machine is the owner, so `--chat` opens the memory of any chat.
+"""
+
+import asyncio
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nanobot.agent.memory.editor import FactDetails, MemoryEditor, format_change
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.revisions import Revision
+from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.scope import Scope
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    WorkspaceOption,
+    print_json,
+    print_table,
+    print_text,
+    read_setup,
+    to_one_line,
+)
+from nanobot.utils.clock import Clock, SystemClock, find_zone
+
+ChatOption = Annotated[
+    str | None, typer.Option("--chat", metavar="CHANNEL:ID", help="Use the memory of a chat with other people.")
+]
+FactArgument = Annotated[str, typer.Argument(metavar="FACT", help="A fact's id, or a part of its text.")]
+TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, ignoring case.")]
+CountOption = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N.")]
+
+
+def show(
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print MEMORY.md, each fact with its id."""
+    store, editor = _open_editor(config, workspace, chat)
+    facts = editor.facts()
+    text = store.read_long_term()
+    if json:
+        print_json(
+            {"file": str(store.memory_file), "state": editor.state(), "facts": [_as_json(details) for details in facts]}
+        )
+        return
+    if not text.strip():
+        typer.echo("Nothing is remembered yet.", err=True)
+        return
+    lines = text.splitlines()
+    for fact in parse_facts(text):
+        lines[fact.end - 1] += f"  [{fact.id}]"
+    print_text("\n".join(lines))
+    typer.echo(f"{editor.state()}: {to_one_line(str(store.memory_file))}", err=True)
+
+
+def search(
+    text: TextArgument,
+    limit: CountOption = 100,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Search all memory files: facts, archive, log and notes."""
+    hits = _open_editor(config, workspace, chat)[1].search(text)[:limit]
+    if json:
+        print_json([{"file": hit.file, "line": hit.line, "text": hit.text} for hit in hits])
+    else:
+        rows = [(hit.file, hit.line, hit.text) for hit in hits]
+        print_table(("File", "Line", "Text"), rows, empty=f"Nothing in memory contains {to_one_line(text)!r}.")
+    if not hits:
+        sys.exit(1)
+
+
+def log(
+    limit: CountOption = 50,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show every change of the memory, newest first."""
+    changes = _open_editor(config, workspace, chat)[1].log()[:limit]
+    if json:
+        print_json([_change_as_json(change) for change in changes])
+    elif changes:
+        print_text("\n".join(map(format_change, changes)))
+    else:
+        typer.echo("Nothing has changed yet.", err=True)
+
+
+def why(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Show where a fact came from: when, from which conversation, and who said it."""
+    print_text(_open_editor(config, workspace, chat)[1].why(fact))
+
+
+def forget(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Delete a fact. It is not learned again from past conversations; `memory undo` restores it."""
+    for deleted in _open_editor(config, workspace, chat)[1].forget(fact):
+        print_text(f"Forgotten: {deleted.text}")
+    typer.echo("HISTORY.md and stored conversations may still mention it, and a search finds it there.", err=True)
+
+
+def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+    """Undo the last change, whoever made it. The file is restored byte for byte."""
+    for change in _open_editor(config, workspace, chat)[1].undo():
+        print_text(f"Undone: {format_change(change)}")
+
+
+def open_store(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, Clock]:
+    """The memory selected on the command line, and a clock in the user's time zone."""
+    setup = read_setup(config, workspace, secrets=False)
+    defaults = setup.config.agents.defaults
+    clock = SystemClock(find_zone(defaults.timezone))
+    store = MemoryStore(
+        setup.workspace, clock=clock, scope=Scope(chat or ""), budget_bytes=defaults.memory_budget_bytes
+    )
+    return store, clock
+
+
+def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
+    store, clock = open_store(config, workspace, chat)
+    return store, MemoryEditor(store, clock)
+
+
+def _as_json(details: FactDetails) -> dict[str, Any]:
+    source = dict(details.origin.told) if details.origin is not None else {}
+    return {
+        "id": details.fact.id,
+        "text": details.fact.text,
+        "file": details.file,
+        "heading": details.fact.heading,
+        "since": details.origin.change.at if details.origin is not None else None,
+        "by": details.origin.change.by if details.origin is not None else None,
+        "source": {name: value for name, value in source.items() if name not in ("key", "text")},
+        "importance": round(details.importance, 2),
+    }
+
+
+def _change_as_json(change: Revision) -> dict[str, Any]:
+    return {
+        "number": change.number,
+        "at": change.at,
+        "by": change.by,
+        "file": change.file,
+        "added": [dict(entry) for entry in change.added],
+        "removed": list(change.removed),
+        "who": change.who,
+        "undoes": change.undoes,
+    }
+
+
+NumberArgument = Annotated[
+    int | None, typer.Argument(metavar="[PASS]", min=1, help="The number of the pass in dream-log; default: the last.")
+]
+
+
+def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+    """Tidy the memory now, from what was said since the last pass. Asks no model if nothing is new."""
+    from nanobot.agent.memory.dream import DreamOutcome
+    from nanobot.runtime.build import build_runtime  # slow to import
+
+    setup = read_setup(config, workspace)
+
+    async def tidy() -> tuple[DreamOutcome, str]:
+        async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+            return await runtime.memory.dreams.run_now(Scope(chat or ""), "terminal", "nanobot memory dream")
+
+    outcome, report = asyncio.run(tidy())
+    print_text(report)
+    if outcome in (DreamOutcome.FAILED, DreamOutcome.BUSY):
+        sys.exit(1)
+
+
+def dream_log(
+    limit: CountOption = 10,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the last Dream passes, newest first: when, cost, and what changed."""
+    from nanobot.agent.memory.dream_changes import DreamChanges
+    from nanobot.agent.memory.dream_texts import format_log
+
+    changes = DreamChanges(*open_store(config, workspace, chat))
+    changes.recover()
+    passes = changes.log.passes()[:limit]
+    if json:
+        print_json([asdict(dream_pass) for dream_pass in passes])
+    elif passes:
+        print_text(format_log(passes, changes.active_passes()))
+    else:
+        typer.echo("No Dream pass has run here yet.", err=True)
+
+
+def dream_restore(
+    number: NumberArgument = None,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Restore the memory to before a Dream pass, undoing later changes too. `memory undo` reverts this."""
+    from nanobot.agent.memory.dream_changes import DreamChanges
+
+    restored = DreamChanges(*open_store(config, workspace, chat)).restore(number, who="terminal")
+    print_text(f"Restored the memory to before pass {restored.number}.")

@@ -1,0 +1,111 @@
+"""`nanobot pairing`: who may talk to the bot, pending codes, and the owners of channels."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from nanobot.channels.access import AccessPolicy
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.pairing.senders import Sender
+from nanobot.pairing.state import PairingState, Pending
+from nanobot.pairing.store import PairingStore
+
+CodeArgument = Annotated[str, typer.Argument(metavar="CODE", help="The code the bot showed to that person.")]
+OwnerOption = Annotated[
+    bool, typer.Option("--owner", help="Make them an owner on that channel (owner commands, approvals).")
+]
+
+
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List who has paired, and who is waiting with a code."""
+    rows = list(_rows(_store(read_setup(config, None, secrets=False)).book()))
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        ("Channel", "Who", "State", "Code", "Until"),
+        [(row["channel"], row["sender_id"], row["state"], row["code"] or "-", _format_expiry(row)) for row in rows],
+        empty="Nobody has paired yet. Write to the bot; it answers with a code for `pairing approve CODE`.",
+    )
+
+
+def approve(
+    code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Approve the person who was shown this code."""
+    store = _store(read_setup(config, None, secrets=False))
+    pending = store.approve(code, owner=owner)
+    if json:
+        print_json(
+            {"channel": pending.channel, "sender_id": pending.sender_id, "state": "owner" if owner else "approved"}
+        )
+        return
+    typer.echo(f"{_describe_pending(pending)} may talk to the bot now{', as owner' if owner else ''}.")
+    if not store.people(pending.channel).owners:
+        typer.echo(
+            f"{to_one_line(pending.channel)} has no owner yet, so owner commands work only in the terminal. "
+            "If this was you, write /pairing there and approve the new code with --owner.",
+            err=True,
+        )
+
+
+def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Reject a pairing code."""
+    pending = _store(read_setup(config, None, secrets=False)).deny(code)
+    if json:
+        print_json({"channel": pending.channel, "sender_id": pending.sender_id, "state": "denied"})
+    else:
+        typer.echo(f"{_describe_pending(pending)} is rejected; the code is no longer valid.")
+
+
+def revoke(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel, such as telegram.")],
+    sender_id: Annotated[str, typer.Argument(metavar="ID", help="Their id, from `nanobot pairing list`.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a paired person."""
+    setup = read_setup(config, None, secrets=False)
+    role = _store(setup).revoke(channel.lower(), sender_id)
+    if json:
+        print_json({"channel": channel.lower(), "sender_id": sender_id, "state": "revoked", "was": role})
+    else:
+        typer.echo(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
+    if _is_listed(setup.config, channel.lower(), sender_id):
+        typer.echo(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
+
+
+def _store(setup: Setup) -> PairingStore:
+    return PairingStore(DataPaths(setup.data_dir))
+
+
+def _rows(state: PairingState) -> list[dict[str, Any]]:
+    paired = [
+        {
+            "channel": channel,
+            "sender_id": sender_id,
+            "state": "owner" if sender_id in state.owners.get(channel, ()) else "approved",
+            "code": None,
+            "expires_at": None,
+        }
+        for channel in sorted(state.people())
+        for sender_id in state.everyone(channel)
+    ]
+    return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending)]
+
+
+def _format_expiry(row: dict[str, Any]) -> str:
+    return f"{datetime.fromtimestamp(row['expires_at']):%H:%M:%S}" if row["expires_at"] else "-"
+
+
+def _describe_pending(pending: Pending) -> str:
+    return f"{to_one_line(pending.sender_id)} on {to_one_line(pending.channel)}"
+
+
+def _is_listed(config: Config, channel: str, sender_id: str) -> bool:
+    section = getattr(config.channels, channel, None)
+    return section is not None and AccessPolicy.of(channel, section).allow_from.admits(Sender.of(sender_id.strip()))

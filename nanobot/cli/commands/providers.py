@@ -1,0 +1,117 @@
+"""`nanobot provider list`: the model providers, and which of them have a key or an account here."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
+from nanobot.config.masking import mask_value
+from nanobot.config.paths import DataPaths
+from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
+from nanobot.config.schema import Config
+from nanobot.providers.accounts.errors import command_name
+from nanobot.providers.accounts.store import Account, AccountStore
+
+
+@dataclass(frozen=True)
+class ProviderFacts:
+    name: str
+    display_name: str
+    key_from: str
+    """The config key or environment variable its API key comes from; empty without a key."""
+    key: str
+    """The key, masked."""
+    api_base: str
+    default_model: str
+    backend: str
+    local: bool
+    account: bool
+    """Whether it uses an account instead of an API key."""
+    logged_in: str = ""
+    """The account that is logged in; empty for none."""
+    token_until: str = ""
+    """When its token expires; it is renewed before that."""
+    login_ended: bool = False
+    """Whether the provider has rejected the login."""
+
+    @property
+    def key_words(self) -> str:
+        """The key or account, for a table."""
+        if self.key:
+            return f"{self.key} ({self.key_from})"
+        if self.local:
+            return "not needed"
+        return self.account_words if self.account else "-"
+
+    @property
+    def account_words(self) -> str:
+        """The account, and whether its login is still valid."""
+        if not self.logged_in:
+            return "not logged in"
+        if self.login_ended:
+            return f"login ended: {self.logged_in}; `nanobot provider login {command_name(self.name)}`"
+        return f"{self.logged_in}{f', token until {self.token_until}' if self.token_until else ''}"
+
+
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List model providers with their keys, base URLs and default models."""
+    setup = read_setup(config, None, secrets=False)
+    providers = list(provider_facts(setup.config, os.environ, setup.data_dir))
+    if json:
+        print_json([asdict(facts) for facts in providers])
+        return
+    print_table(
+        ("Provider", "Key", "Base URL", "Default model", "Backend"),
+        [
+            (facts.name, facts.key_words, facts.api_base or "-", facts.default_model or "-", facts.backend)
+            for facts in providers
+        ],
+        empty="There are no providers.",
+    )
+
+
+def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -> Iterator[ProviderFacts]:
+    """Every known provider, then custom ones from the config."""
+    sections = config.providers.by_name()
+    accounts = {account.provider: account for account in AccountStore.in_state(DataPaths(data_dir).state).all()}
+    custom = [spec_for(name) for name in sections if not any(spec.name == name for spec in PROVIDERS)]
+    for spec in (*PROVIDERS, *custom):
+        section = sections.get(spec.name)
+        key_from, key = _find_key(spec, section.api_key if section else "", environ)
+        account = accounts.get(spec.name) if spec.is_oauth else None
+        is_direct = spec.is_oauth or spec.is_direct("auto")
+        backend = section.backend if section else "auto"
+        yield ProviderFacts(
+            name=spec.name,
+            display_name=spec.display_name,
+            key_from=key_from,
+            key=str(mask_value(("apiKey",), key)),
+            api_base=(section.api_base if section else None) or spec.default_api_base or "",
+            default_model=spec.default_model or "",
+            backend=("direct" if is_direct else "litellm") if backend == "auto" else backend,
+            local=spec.is_local,
+            account=spec.is_oauth,
+            logged_in=_account_label(account) if account else "",
+            token_until=_format_expiry(account.expires_at) if account else "",
+            login_ended=bool(account and account.refused),
+        )
+
+
+def _account_label(account: Account) -> str:
+    return f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}"
+
+
+def _format_expiry(seconds: float | None) -> str:
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+    except (OSError, OverflowError, ValueError):  # the server may have sent any number
+        return ""
+
+
+def _find_key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Where its API key comes from, and the key."""
+    if in_config:
+        return f"providers.{spec.config_key}.apiKey", in_config
+    return spec.env_variable(environ), spec.env_key(environ) or ""

@@ -1,0 +1,141 @@
+"""`nanobot gateway status` and `logs`, and the gateway as a service: install, uninstall, start, stop, restart."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nanobot.cli.common import ConfigOption, JsonOption, print_json, read_setup, to_one_line
+from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places
+from nanobot.cli.terminal import strip_control
+from nanobot.config.paths import DataPaths, absolute
+from nanobot.errors import NanobotError
+from nanobot.gateway.daemon import Daemon, ServiceSpec, find_daemon, nanobot_command, require_daemon
+from nanobot.gateway.lock import find_lock_holder
+
+_NOT_WELL = 1
+_TAIL_BYTES = 256 * 1024
+
+
+def status(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show whether the gateway is running and healthy; exits with 1 if it is not."""
+    places = get_places(config)
+    report = ask_gateway(places, {"do": "report"})
+    if report is None:
+        holder = find_lock_holder(places)
+        problem = (
+            f"The gateway (pid {holder.pid}) is running but does not answer. See `nanobot gateway logs`."
+            if holder is not None
+            else NO_GATEWAY.format(data=places.data)
+        )
+        if json:
+            print_json({"running": holder is not None, "status": "silent" if holder else "off", "problems": [problem]})
+            raise typer.Exit(_NOT_WELL)
+        raise NanobotError(problem)
+    report.pop("type", None)
+    if json:
+        print_json({"running": True, **report})
+    else:
+        _show(report)
+    if report["status"] != "ok":
+        raise typer.Exit(_NOT_WELL)
+
+
+def _show(report: dict[str, Any]) -> None:
+    states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
+    counts = report["messages"]
+    received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
+    typer.echo(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {report['uptimeS']:.0f} s")
+    typer.echo(f"Channels: {', '.join(states) or 'none'}")
+    typer.echo(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
+    typer.echo(f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most")
+    for problem in report["problems"]:
+        typer.echo(f"Problem: {to_one_line(problem)}")
+
+
+def logs(
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, metavar="N", help="Show the last N lines.")] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Show the last lines of the gateway's log."""
+    file = get_places(config).gateway_log
+    if not file.exists():
+        raise NanobotError(f"There is no log at {file} yet. Start the gateway first: `nanobot gateway`.")
+    with open(file, "rb") as log:
+        log.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
+        _print_log(b"".join(log.read().splitlines(keepends=True)[-lines:]))
+    if follow:
+        _follow(file)
+
+
+def _follow(file: Path) -> None:
+    """Print what is appended, until Ctrl+C. A rotated log is read from its start."""
+    offset, inode = file.stat().st_size, file.stat().st_ino
+    while True:
+        time.sleep(0.3)
+        try:
+            stat = file.stat()
+        except FileNotFoundError:
+            continue
+        if stat.st_ino != inode or stat.st_size < offset:
+            offset, inode = 0, stat.st_ino
+        if stat.st_size > offset:
+            with open(file, "rb") as log:
+                log.seek(offset)
+                data = log.read()
+            offset += len(data)
+            _print_log(data)
+
+
+def _print_log(data: bytes) -> None:
+    typer.echo(strip_control(data.decode("utf-8", "replace")), nl=False)
+
+
+def install(config: ConfigOption = None) -> None:
+    """Install the gateway as a user service that starts at boot and restarts after a crash."""
+    setup = read_setup(config, None, secrets=False)
+    path = absolute(config) if config is not None else None
+    spec = ServiceSpec(nanobot_command(), path, setup.data_dir)
+    _print_lines(require_daemon().install(spec))
+
+
+def uninstall() -> None:
+    """Stop and remove the service. Config, sessions and memory are kept."""
+    _print_lines(require_daemon().uninstall())
+
+
+def start() -> None:
+    """Start the service."""
+    daemon = require_daemon()
+    if not daemon.is_installed():
+        raise NanobotError("The gateway is not installed as a service. Run `nanobot gateway install` first.")
+    _print_lines(daemon.start())
+
+
+def stop(config: ConfigOption = None) -> None:
+    """Shut the gateway down cleanly: the service, or the one that runs in a terminal."""
+    _control(get_places(config), "stop gateway", lambda daemon: daemon.stop())
+
+
+def restart(config: ConfigOption = None) -> None:
+    """Shut the gateway down cleanly and start it again."""
+    _control(get_places(config), "restart gateway", lambda daemon: daemon.restart())
+
+
+def _control(places: DataPaths, request: str, by_service: Callable[[Daemon], list[str]]) -> None:
+    """Go through the service manager where it runs the gateway, which would restart it; else ask the gateway."""
+    daemon = find_daemon()
+    if daemon is not None and daemon.is_active():
+        _print_lines(by_service(daemon))
+        return
+    if ask_gateway(places, {"do": request}) is None:
+        raise NanobotError(NO_GATEWAY.format(data=places.data))
+    typer.echo("The gateway is shutting down." if request.startswith("stop") else "The gateway is restarting.")
+
+
+def _print_lines(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,377 @@
+"""`nanobot sessions`: list, show, search, import, export and delete stored conversations.
+
+A live session is named by its key, an archived one by its file name. No command changes an existing session.
+"""
+
+import json as json_text
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nanobot.cli.commands.conversation import format_markdown, format_text
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    WorkspaceOption,
+    print_json,
+    print_table,
+    print_text,
+    read_setup,
+    to_one_line,
+    unknown_name_error,
+)
+from nanobot.cli.setup import prompts
+from nanobot.config.paths import DataPaths
+from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import ChatMessage
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathPolicy
+from nanobot.session.folder import SessionFolder
+from nanobot.session.imported import describe_import, read_conversations
+from nanobot.session.lines import Row, decode, encode, is_record
+from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.files import write_atomic
+from nanobot.utils.text import count_noun
+
+if TYPE_CHECKING:
+    from nanobot.session.search.index import SearchIndex
+
+HEAD_BYTES = 1 << 16
+"""How much of a file is read to find its first user message."""
+SNIPPET_BEFORE, SNIPPET_AFTER = 40, 100
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The session, from `nanobot sessions list`.")]
+
+
+class ExportFormat(StrEnum):
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """A session in a list. `name` is what the other commands take."""
+
+    name: str
+    key: str
+    updated_at: str
+    messages: int
+    archived: bool
+    first_words: str
+    path: str
+
+
+@dataclass(frozen=True)
+class SessionHit:
+    name: str
+    timestamp: str
+    role: str
+    snippet: str
+
+
+def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+    """List all conversations, newest first, archived ones included."""
+    facts = list(_facts(_open_sessions(config, workspace)))
+    if json:
+        print_json([asdict(fact) for fact in facts])
+        return
+    print_table(
+        ("Session", "Last used", "Messages", "First words"),
+        [(fact.name, _format_time(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
+        empty="There are no sessions yet. Start one with `nanobot agent`.",
+    )
+
+
+def show(
+    key: KeyArgument,
+    last: Annotated[
+        int | None, typer.Option("-n", "--last", metavar="N", min=1, help="Show only the last N messages.")
+    ] = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print one conversation: the messages, and a line for each tool call."""
+    session = _read_session(_open_sessions(config, workspace), key)
+    messages = session.messages[-last:] if last else session.messages
+    if json:
+        print_json({"key": session.key, "metadata": session.metadata, "messages": messages})
+    else:
+        print_text(format_text(session.key, messages))
+
+
+def export(
+    key: KeyArgument,
+    format_: Annotated[ExportFormat, typer.Option("--format", "-f", help="The format.")] = ExportFormat.JSONL,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")] = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Export one conversation as JSON lines or Markdown, to stdout or a file."""
+    session = _read_session(_open_sessions(config, workspace), key)
+    data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else _as_jsonl(session)
+    if output is None:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        return
+    _write(output.expanduser(), data)
+    typer.echo(f"{count_noun(len(session.messages), 'message')} written to {output}", err=True)
+
+
+def delete(
+    key: KeyArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Delete one conversation permanently."""
+    setup = read_setup(config, workspace, secrets=False)
+    places = DataPaths(setup.data_dir)
+    sessions = SessionManager(setup.workspace, old_folder=places.legacy_sessions)
+    session = _read_session(sessions, key)
+    what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
+    if not yes and not prompts.confirm(f"Delete {what} permanently?"):
+        typer.echo("Kept.")
+        return
+    sessions.delete(key)
+    _delete_traces(session, places.traces)
+    _index(setup.workspace, setup.data_dir).clear()
+    typer.echo(f"Deleted {what}.")
+
+
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, ignoring case.")],
+    limit: Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N messages.")] = 100,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Search all conversations for a text, newest first; if it occurs nowhere, for all of its words."""
+    if not text.strip():
+        raise typer.BadParameter("the text to search for is empty.", param_hint="TEXT")
+    hits = list(_find_messages(_open_sessions(config, workspace), text))
+    if not hits and len(text.split()) > 1:
+        hits = _search_index(config, workspace, text, limit)
+    shown = hits[:limit]
+    if json:
+        print_json([asdict(hit) for hit in shown])
+    else:
+        print_table(
+            ("Session", "When", "Who", "Text"),
+            [(hit.name, _format_time(hit.timestamp), hit.role, hit.snippet) for hit in shown],
+            empty=f"{to_one_line(text)!r} occurs in no session.",
+        )
+    if len(hits) > limit:
+        typer.echo(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
+
+
+def _search_index(config: Path | None, workspace: Path | None, text: str, limit: int) -> list[SessionHit]:
+    """Find messages that contain all words, best match first; none where there is no index."""
+    from nanobot.session.search.recall import Recall  # slow to import
+
+    setup = read_setup(config, workspace, secrets=False)
+    try:
+        result = Recall(_index(setup.workspace, setup.data_dir)).search(text, lambda file: bool(file.key), limit=limit)
+    except StorageError:
+        return []
+    return (
+        []
+        if result.is_loose
+        else [SessionHit(hit.name, hit.time, hit.role, to_one_line(hit.text)) for hit in result.hits]
+    )
+
+
+def _index(workspace: Path, data_dir: Path) -> "SearchIndex":
+    from nanobot.session.search.index import SearchIndex
+    from nanobot.session.search.recall import sources_of
+
+    places = DataPaths(data_dir)
+    sessions = SessionFolder(workspace, places.legacy_sessions)
+    opener = Opener(PathPolicy(workspace)).descriptor
+    return SearchIndex(places.search, lambda: sources_of(sessions, workspace / "memory"), opener)
+
+
+def _open_sessions(config: Path | None, workspace: Path | None) -> SessionManager:
+    setup = read_setup(config, workspace, secrets=False)
+    return SessionManager(setup.workspace, old_folder=DataPaths(setup.data_dir).legacy_sessions)
+
+
+def _read_session(sessions: SessionManager, name: str) -> Session:
+    """Load a session by name. Raises NanobotError, with the nearest names, if there is none."""
+    session = sessions.read(name)
+    if session is None:
+        known = [name for name, _ in _sessions_by_name(sessions)]
+        raise unknown_name_error("session", name, known, "nanobot sessions list")
+    return session
+
+
+def _delete_traces(session: Session, folder: Path) -> None:
+    from nanobot.agent.trace.store import TraceStore  # slow to import
+
+    TraceStore(folder).forget(session.key, {str(row["turn_id"]) for row in session.messages if row.get("turn_id")})
+
+
+def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
+    for row in sessions.list_sessions():
+        yield Path(row["path"]).stem if row["archived"] else row["key"], row
+
+
+def _facts(sessions: SessionManager) -> Iterator[SessionFacts]:
+    for name, row in _sessions_by_name(sessions):
+        yield SessionFacts(
+            name=name,
+            key=row["key"],
+            updated_at=row["updated_at"],
+            messages=row["messages"],
+            archived=row["archived"],
+            first_words=_first_words(Path(row["path"])),
+            path=row["path"],
+        )
+
+
+def _first_words(path: Path) -> str:
+    """The first user message within the first HEAD_BYTES of the file."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:  # deleted since it was listed
+        return ""
+    rows = (row for line in head.splitlines() for row in decode(line)[0] if row.get("role") == "user")
+    texts = (to_one_line(visible_text(_as_message(row))) for row in rows)
+    return next((text[:200] for text in texts if text), "")
+
+
+def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
+    """Every visible message that contains the text."""
+    needle = text.casefold()
+    for name, row in _sessions_by_name(sessions):
+        for message in _rows_with(Path(row["path"]), text):
+            content = visible_text(_as_message(message))
+            start = content.casefold().find(needle)
+            if start >= 0:
+                snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
+                yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
+
+
+def _rows_with(path: Path, text: str) -> Iterator[Row]:
+    """The rows of a file that may contain the text. Parsing is slow, so lines without it are skipped."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
+    for line in _lines_with(data, text):
+        yield from (row for row in decode(line)[0] if not is_record(row))
+
+
+def _lines_with(data: bytes, text: str) -> Iterator[bytes]:
+    """The lines that may contain the text as JSON writes it, ignoring case."""
+    written = json_text.dumps(text, ensure_ascii=False)[1:-1]
+    if written.casefold() != written.lower():  # a letter that folds to two, as in Straße: every line has to be parsed
+        yield from data.split(b"\n")
+        return
+    if any(not letter.isascii() and letter.lower() != letter.upper() for letter in written):
+        pattern = re.compile(re.escape(written), re.IGNORECASE)
+        for line in data.split(b"\n"):
+            if b"\\u" in line or pattern.search(line.decode(errors="replace")):
+                yield line
+        return
+    folded, needle = data.lower(), written.lower().encode("utf-8", "replace")
+    places = sorted({*_line_starts(folded, needle), *_line_starts(folded, b"\\u")})  # characters may be escaped
+    for begin in places:
+        end = data.find(b"\n", begin)
+        yield data[begin : end if end >= 0 else len(data)]
+
+
+def _line_starts(data: bytes, needle: bytes) -> Iterator[int]:
+    """The start offsets of the lines that contain the needle."""
+    position = data.find(needle)
+    while position >= 0:
+        yield data.rfind(b"\n", 0, position) + 1
+        end = data.find(b"\n", position)
+        position = data.find(needle, end) if end >= 0 else -1
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file atomically; a pipe or device (`/dev/stdout`) directly. Raises OSError."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)
+    else:
+        write_atomic(path, data)
+
+
+def _as_message(row: Row) -> ChatMessage:
+    return row  # type: ignore[return-value]  # a row of a file may hold anything
+
+
+def _as_jsonl(session: Session) -> bytes:
+    """A session file: the metadata line, then the valid messages."""
+    record = {
+        "_type": "metadata",
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": session.metadata,
+        "last_consolidated": session.last_consolidated,
+    }
+    return b"".join(encode(dict(row)) for row in (record, *session.messages))
+
+
+def _format_time(text: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return text
+
+
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A session file, a folder of them, or a JSON list of chat messages.")
+    ],
+    key: Annotated[str | None, typer.Option("--as", metavar="KEY", help="Import it as this session.")] = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Import stored conversations. An existing session is never changed."""
+    path = file.expanduser()
+    if key is not None and (not key.strip() or path.is_dir()):
+        raise NanobotError("--as is for a single file and needs a session key, such as cli:notes.")
+    if not path.exists():
+        raise NanobotError(f"{file} does not exist.")
+    setup = read_setup(config, workspace, secrets=False)
+    sessions = SessionManager(setup.workspace, old_folder=DataPaths(setup.data_dir).legacy_sessions)
+    imported, existing = [], []
+    conversations, faults = read_conversations(path)  # read everything before writing anything
+    for conversation in conversations:
+        name = key or conversation.key
+        if sessions.find(name) is not None:
+            existing.append(name)
+            continue
+        sessions.save(conversation.as_session(name))
+        imported.append({"key": name, "messages": len(conversation.rows), "left_out": conversation.left_out})
+        if not json:
+            typer.echo(f"{to_one_line(name)}: {describe_import(conversation)}")
+    if json:
+        print_json(imported)
+    if existing and not path.is_dir():
+        raise NanobotError(
+            f"There is a session {existing[0]!r} already; it was not changed. Choose another name with --as KEY."
+        )
+    problems = [str(fault) for fault in faults]
+    if existing:
+        names = ", ".join(map(to_one_line, existing[:10])) + (" ..." if len(existing) > 10 else "")
+        problems.append(
+            f"{count_noun(len(existing), 'session exists', 'sessions exist')} already and "
+            f"{'was' if len(existing) == 1 else 'were'} not changed: {names}. Import them one by one with --as KEY."
+        )
+    if problems:
+        raise NanobotError("\n".join(problems))

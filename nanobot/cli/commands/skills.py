@@ -1,0 +1,252 @@
+"""`nanobot skills`: list, show, install, validate, remove and approve skills."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanobot.agent.skills.loader import Skill, SkillsLoader
+from nanobot.agent.skills.needs import SkillNeeds
+from nanobot.cli.commands.skill_review import format_offer, offer_facts
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    WorkspaceOption,
+    print_json,
+    print_table,
+    print_text,
+    read_setup,
+    to_one_line,
+    unknown_name_error,
+)
+from nanobot.cli.setup import prompts
+from nanobot.config.paths import DataPaths
+from nanobot.errors import NanobotError
+from nanobot.runtime.skills import skills_loader
+from nanobot.utils.text import count_noun
+
+NameArgument = Annotated[str, typer.Argument(help="The skill's name, from `nanobot skills list`.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+    """List all skills, and whether each can be used here."""
+    loader = _loader(config, workspace)
+    skills = loader.skills()
+    if json:
+        print_json([_facts(skill, loader.needs_of(skill)) for skill in skills])
+        return
+    print_table(
+        ("Skill", "From", "Ready", "Description"),
+        [(skill.name, skill.source, _readiness(skill), skill.description) for skill in skills],
+        empty="There are no skills.",
+    )
+
+
+def show(
+    name: NameArgument, config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False
+) -> None:
+    """Print the instructions a skill gives to the agent."""
+    loader = _loader(config, workspace)
+    skill = _get_skill(loader, name)
+    text = loader.load_skill(name)
+    if json:
+        print_json({**_facts(skill, loader.needs_of(skill)), "text": text})
+    elif text is None:
+        raise NanobotError(f"The skill {name} cannot be read: {_readiness(skill)}. Correct {skill.path}.")
+    else:
+        print_text(text)
+        if skill.missing:
+            typer.echo(f"It cannot be used here: it {to_one_line(_readiness(skill))}.", err=True)
+
+
+def install(
+    source: Annotated[Path, typer.Argument(metavar="PATH-or-ZIP", help="A folder with a SKILL.md, or a zip of one.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, unless it is suspicious.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the skill of the same name.")] = False,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Install it under this name.")] = "",
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
+    from nanobot.agent.skills.bundle import read_bundle  # only some commands need these
+    from nanobot.agent.skills.install import Installer
+
+    loader = _loader(config, workspace)
+    assert loader.book is not None  # noqa: S101 _loader gives it one
+    installer = Installer(loader.own, loader.book)
+    try:
+        offer = installer.offer(read_bundle(source.expanduser()), name)
+    except OSError as error:
+        raise NanobotError(f"{source} cannot be read: {error.strerror or error}. Check its permissions.") from error
+    missing = loader.find_missing(offer.needs)
+    replaces_builtin = (known := loader.get(offer.name)) is not None and known.source == "builtin"
+    if not json:
+        typer.echo("\n".join(format_offer(offer, missing, replaces_builtin=replaces_builtin)))
+    target = loader.own / offer.name
+    if offer.exists and not replace:
+        raise NanobotError(
+            f"There is a skill {offer.name} already, in {target}. Replace it with --replace (the old one is kept), or "
+            "install this one under another name with --as NAME."
+        )
+    is_confirmed = _confirm_install(
+        offer.name, target, is_suspicious=bool(offer.is_severe), yes=yes, is_interactive=not json
+    )
+    if is_confirmed:
+        target = installer.install(offer, replaces=replace)
+    if json:
+        print_json(
+            {
+                **offer_facts(offer, missing, replaces_builtin=replaces_builtin),
+                "installed": is_confirmed,
+                "path": str(target) if is_confirmed else None,
+            }
+        )
+    elif is_confirmed:
+        typer.echo(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
+    else:
+        typer.echo("Nothing was installed.")
+    if not is_confirmed and json:
+        raise typer.Exit(1)
+
+
+def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool, is_interactive: bool) -> bool:
+    """Ask whether to install. A suspicious skill needs its name typed, even with --yes."""
+    if yes and not is_suspicious:
+        return True
+    if not is_interactive:
+        return False
+    try:
+        if is_suspicious:
+            return prompts.ask(f"This skill is suspicious, see above. To install it anyway, type {name}") == name
+        return prompts.confirm(f"Install it into {target}?")
+    except EOFError:
+        advice = "Review it and install it in a terminal." if is_suspicious else "Add --yes to install without asking."
+        raise NanobotError(f"Nothing was installed: no interactive input. {advice}") from None
+
+
+def validate(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder with a SKILL.md, the file, a zip, or a name.")],
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check a skill and report problems with line numbers; exits with 1 if it has errors."""
+    from nanobot.agent.skills.bundle import BundleError, read_bundle
+    from nanobot.agent.skills.lint import LintFinding, fault_to_json, lint_skill
+
+    loader = _loader(config, workspace)
+    path = path.expanduser()
+    if not path.exists() and (known := loader.get(str(path))) is not None:
+        path = known.path.parent
+    try:
+        bundle = read_bundle(path)
+        others = {skill.name: skill.needs for skill in loader.skills()}
+        faults = lint_skill(bundle, is_named=_has_own_folder(path, bundle.name), others=others)
+        name = bundle.name
+    except BundleError as error:
+        faults, name = [LintFinding(str(error), "", path=str(path))], path.stem
+    except OSError as error:
+        raise NanobotError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
+    errors = sum(fault.is_error for fault in faults)
+    if json:
+        print_json({"path": str(path), "name": name, "valid": not errors, "faults": [*map(fault_to_json, faults)]})
+    else:
+        for fault in faults:
+            typer.echo(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.told)}")
+        typer.echo(_format_verdict(name, errors, len(faults) - errors))
+    if errors:
+        raise typer.Exit(1)
+
+
+def _has_own_folder(path: Path, name: str) -> bool:
+    """Whether the skill has a folder, whose name must match: a zip may hold its files at the top level."""
+    return path.is_dir() or path.name == "SKILL.md" or name != path.stem
+
+
+def _format_verdict(name: str, errors: int, warnings: int) -> str:
+    counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
+    return f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}."
+
+
+def remove(
+    name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
+    from nanobot.agent.skills.install import Installer
+
+    loader = _loader(config, workspace)
+    skill = _get_skill(loader, name)
+    if skill.source != "workspace":
+        raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
+    if not yes and not prompts.confirm(f"Remove {name}, {skill.path.parent}?"):
+        typer.echo("Kept.")
+        return
+    assert loader.book is not None  # noqa: S101 _loader gives it one
+    kept = Installer(loader.own, loader.book).remove(name)
+    typer.echo(f"Removed {name}; it is kept in {kept}.")
+
+
+def approve(
+    name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Approve the changed programs of an installed skill as they are now."""
+    loader = _loader(config, workspace)
+    skill = _get_skill(loader, name)
+    book = loader.book
+    assert book is not None  # noqa: S101 _loader gives it one
+    installed = book.installed().get(name)
+    if installed is None or skill.source != "workspace":
+        raise NanobotError(f"{name} was not installed by `nanobot skills install`: there is nothing to approve.")
+    now = loader.programs_of(skill)
+    changed = [path for path, digest in now.items() if installed.programs.get(path) != digest]
+    if not changed:
+        typer.echo(f"The programs of {name} have not changed since it was installed.")
+        return
+    typer.echo(
+        "\n".join(
+            [
+                "Changed since it was installed:",
+                *(f"  {to_one_line(str(skill.path.parent / path))}" for path in changed),
+            ]
+        )
+    )
+    if not yes and not prompts.confirm("Have you reviewed them, and do you approve them?"):
+        typer.echo(f"{name} stays disabled.")
+        return
+    book.note_installed(name, installed.source, now)
+    typer.echo(f"{name} can be used again.")
+
+
+def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
+    setup = read_setup(config, workspace, secrets=False)
+    return skills_loader(setup.config, DataPaths(setup.data_dir), setup.workspace)
+
+
+def _get_skill(loader: SkillsLoader, name: str) -> Skill:
+    skill = loader.get(name)
+    if skill is None:
+        raise unknown_name_error("skill", name, [one.name for one in loader.skills()], "nanobot skills list")
+    return skill
+
+
+def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
+    return {
+        "name": skill.name,
+        "description": skill.description,
+        "source": skill.source,
+        "path": str(skill.path),
+        "always": skill.always,
+        "available": skill.available,
+        "missing": list(skill.missing),
+        "told": list(skill.told),
+        "needs": list(skill.needs),
+        "allowed_tools": list(needs.tools),
+    }
+
+
+def _readiness(skill: Skill) -> str:
+    if skill.missing:
+        return f"needs {', '.join(skill.told)}"
+    return "always on" if skill.always else "yes"

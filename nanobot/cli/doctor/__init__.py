@@ -1,0 +1,1 @@
+"""The checks of `nanobot doctor`: functions in these modules, listed in `table`."""

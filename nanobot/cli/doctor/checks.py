@@ -1,0 +1,154 @@
+"""Checks, their context and findings, and running them: in parallel, each with a timeout, printed in table order."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.security.redaction import redact_all
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    NOTE = "note"
+    """Information; nothing is wrong."""
+    WARNING = "warning"
+    """It works, but should be changed."""
+    ERROR = "error"
+    """Something does not work, or is insecure."""
+
+
+Fix = Callable[[], str]
+"""Repairs the problem and returns what was done. Raises OSError or NanobotError if it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of a check. `advice` tells the owner what to do; `fix` does it, where that is safe."""
+
+    severity: Severity
+    text: str
+    advice: str = ""
+    fix: Fix | None = None
+
+
+def note(text: str, advice: str = "", fix: Fix | None = None) -> Finding:
+    return Finding(Severity.NOTE, text, advice, fix)
+
+
+def warning(text: str, advice: str, fix: Fix | None = None) -> Finding:
+    return Finding(Severity.WARNING, text, advice, fix)
+
+
+def error(text: str, advice: str, fix: Fix | None = None) -> Finding:
+    return Finding(Severity.ERROR, text, advice, fix)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What the checks examine."""
+
+    config: Config
+    """The defaults if the config file cannot be used."""
+    config_path: Path
+    places: DataPaths
+    workspace: Path
+    environ: Mapping[str, str]
+    problem: str = ""
+    """Why the config cannot be used."""
+    gateway: Mapping[str, Any] | None = None
+    """The report of the running gateway."""
+    gateway_problem: str = ""
+    """Why a running gateway gave no report."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """One check. What it raises or how long it takes does not affect the others."""
+
+    id: str
+    about: str
+    """What is true if it finds nothing."""
+    find: Callable[[CheckContext], Iterable[Finding]]
+    limit_s: float = 10.0
+    reads_config: bool = True
+    """Whether to skip it if the config cannot be used."""
+    asks_outside: bool = False
+    """Whether it asks a model, a platform or an MCP server."""
+
+
+_NOT_CHECKED = "skipped: the config cannot be used"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    check: DoctorCheck
+    findings: tuple[Finding, ...]
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """`ok`, or the worst severity."""
+        severities = {finding.severity for finding in self.findings}
+        return next((severity for severity in (Severity.ERROR, Severity.WARNING) if severity in severities), "ok")
+
+
+@dataclass(slots=True)
+class _Run:
+    check: DoctorCheck
+    context: CheckContext
+    started: float = field(default_factory=time.monotonic)
+    findings: tuple[Finding, ...] | None = None
+    seconds: float = 0.0
+
+    def work(self) -> None:
+        try:
+            findings = tuple(self.check.find(self.context))
+        except (NanobotError, OSError) as exc:
+            findings = (error(describe_error(exc), "Fix this and run the check again."),)
+        except Exception as exc:  # one crashing check must not stop the others
+            message = f"{type(exc).__name__}: {exc}"
+            findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
+        # error texts of a server may contain a key
+        self.findings = tuple(
+            replace(finding, text=redact_all(finding.text), advice=redact_all(finding.advice)) for finding in findings
+        )
+        self.seconds = time.monotonic() - self.started
+
+
+def describe_error(exc: NanobotError | OSError) -> str:
+    """The error as a message; an OSError without its number."""
+    if isinstance(exc, OSError) and exc.strerror and exc.filename:
+        return f"{os.fsdecode(exc.filename)}: {exc.strerror}."
+    return str(exc)
+
+
+def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator[CheckResult]:
+    """Run all checks; yield each result as soon as it and all before it are done.
+
+    The thread of a check that times out is left behind.
+    """
+    ready = [check for check in checks if not (check.reads_config and context.problem)]
+    runs = {check.id: _Run(check, context) for check in ready}
+    threads = {name: threading.Thread(target=run.work, name=f"check {name}", daemon=True) for name, run in runs.items()}
+    for thread in threads.values():
+        thread.start()
+    for check in checks:
+        run = runs.get(check.id)
+        if run is None:
+            yield CheckResult(check, (note(_NOT_CHECKED),))
+            continue
+        threads[check.id].join(max(0.0, check.limit_s - (time.monotonic() - run.started)))
+        if run.findings is None:
+            finding = error(f"no answer within {check.limit_s:g} s", "Find out what it is waiting for.")
+            yield CheckResult(check, (finding,), check.limit_s)
+        else:
+            yield CheckResult(check, run.findings, run.seconds)

@@ -1,0 +1,139 @@
+"""Checks that connect: MCP servers and the platforms of channels."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import typer
+
+from nanobot.agent.tools.mcp.server import McpServer
+from nanobot.agent.tools.mcp.source import McpServers
+from nanobot.channels.registry import load_channel
+from nanobot.cli.common import unknown_name_error
+from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
+from nanobot.cli.gateway_client import require_gateway
+from nanobot.errors import NanobotError
+from nanobot.runtime.tool_sources import mcp_servers
+from nanobot.utils.clock import SystemClock
+from nanobot.utils.text import count_noun
+
+_SLOW_S = 3.0
+_STILL_WAITING = "Waiting up to a minute; `npx` and `uvx` download a server the first time. Ctrl+C cancels."
+_LIMIT_S = 65.0
+"""The first `npx` downloads the server."""
+
+
+def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
+    return [
+        DoctorCheck(
+            f"mcp.{name}", f"The MCP server {name} answers", partial(_server_answers, name), _LIMIT_S, asks_outside=True
+        )
+        for name in names
+    ]
+
+
+def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
+    """Use the running gateway's connection, since a server may not allow a second one; else connect once."""
+    try:
+        listing = _ask_gateway_for(name, context) if context.gateway is not None else _connect_directly(name, context)
+    except NanobotError as exc:
+        yield error(str(exc), f"Fix this, then try again: nanobot mcp test {name}")
+        return
+    if listing is None:
+        yield error("The running gateway does not have it.", "nanobot gateway restart")
+        return
+    if listing.left_out:
+        yield note(f"{count_noun(listing.left_out, 'tool')} left out: too many, or too large")
+    if listing.unknown:
+        yield warning(
+            f"{name} has no {', '.join(listing.unknown)}, but its enabledTools lists that.",
+            f"nanobot mcp test {name} shows the names it has.",
+        )
+    yield note(f"answers, offers {count_noun(listing.tools, 'tool')}")
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerListing:
+    tools: int
+    left_out: int
+    unknown: Sequence[str]
+    """Names in `enabledTools` that the server does not have."""
+
+
+def _ask_gateway_for(name: str, context: CheckContext) -> _ServerListing | None:
+    """None if the gateway does not have the server. Raises NanobotError."""
+    status = require_gateway(context.places, {"do": "meet server", "name": name})
+    return _ServerListing(status["tools"], status["leftOut"], status["unknown"]) if status["known"] else None
+
+
+def _connect_directly(name: str, context: CheckContext) -> _ServerListing:
+    servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
+    server, _ = asyncio.run(connect_once(name, servers))
+    return _ServerListing(len(server.offered()), server.left_out, server.unknown_tools())
+
+
+async def known_servers(servers: McpServers | None) -> list[McpServer]:
+    """The servers, each with the tools it offered last time."""
+    if servers is None:
+        return []
+    await servers.recall()
+    return servers.servers
+
+
+async def connect_once(name: str, configured: McpServers | None) -> tuple[McpServer, float]:
+    """Connect to a configured server and disconnect again; return it and the seconds it took.
+
+    Raises ServerFailedError, and NanobotError for an unknown name.
+    """
+    logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # the command reports the failure itself
+    servers = {server.settings.name: server for server in await known_servers(configured)}
+    if name not in servers:
+        raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
+    server = servers[name]
+    started = time.perf_counter()
+    notice = asyncio.get_running_loop().call_later(_SLOW_S, typer.echo, _STILL_WAITING, None, True, True)
+    try:
+        await server.connect()
+        return server, time.perf_counter() - started
+    finally:
+        notice.cancel()
+        await server.close()
+
+
+_LIMIT_S = 25.0
+
+
+def channel_checks(names: Iterable[str]) -> list[DoctorCheck]:
+    return [
+        DoctorCheck(
+            f"channels.{name}", f"{name} accepts the login", partial(_can_log_in, name), _LIMIT_S, asks_outside=True
+        )
+        for name in names
+    ]
+
+
+def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:
+    """Use the running gateway's status; else log in once."""
+    if context.gateway is not None:
+        status = context.gateway["channels"].get(name)
+        if status is None:
+            yield error("The running gateway does not have it.", "nanobot gateway restart")
+        elif status["state"] == "up":
+            yield note("connected")
+        else:
+            yield error(
+                f"{status['state']}: {status['lastError'] or 'no connection'}", f"nanobot channels login {name}"
+            )
+        return
+    from nanobot.cli.setup.channels import log_in  # slow to import
+
+    try:
+        load_channel(name, context.config.plugins.disabled)
+        asyncio.run(log_in(name, context.config, context.places, force=False))
+    except NanobotError as exc:
+        yield error(str(exc), f"Enter its settings again: nanobot channels login {name} --force")
+    else:
+        yield note("login accepted")

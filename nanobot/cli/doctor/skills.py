@@ -1,0 +1,67 @@
+"""Check of skills: unmet requirements, changed programs, variables that commands do not get."""
+
+from collections.abc import Iterator
+
+from nanobot.agent.skills.bundle import read_bundle
+from nanobot.agent.skills.lint import lint_skill
+from nanobot.agent.skills.loader import Skill, SkillsLoader
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.errors import NanobotError
+from nanobot.runtime.skills import skills_loader
+from nanobot.utils.text import count_noun
+
+
+def skills_can_be_used(context: CheckContext) -> Iterator[Finding]:
+    loader = skills_loader(context.config, context.places, context.workspace)
+    skills = loader.skills()
+    for skill in skills:
+        if skill.source == "workspace":
+            yield from _workspace_skill_findings(skill)
+    unusable = [skill.name for skill in skills if skill.missing and skill.source != "workspace"]
+    if unusable:
+        names = ", ".join(unusable)
+        text = f"{count_noun(len(unusable), 'built-in skill')} cannot be used here: {names}."
+        yield note(text, "`nanobot skills list` shows what each needs.")
+    yield from _hidden_findings(loader, skills, context)
+    shelf = loader.catalog()
+    if shelf.rest:
+        yield note(
+            f"{count_noun(len(shelf.rest), 'skill has', 'skills have')} no summary in the prompt: not all of them fit.",
+            "Remove what you do not use, or raise agents.defaults.skillsPromptChars.",
+        )
+
+
+def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
+    """Why a workspace skill cannot be used; for a usable one, its format errors."""
+    reason = skill.missing[0] if skill.missing else ""
+    if reason.startswith("program changed"):
+        advice = f"Review it, then: nanobot skills approve {skill.name}"
+        yield error(f"The skill {skill.name} is disabled: {reason}.", advice)
+    elif "SKILL.md" in reason:
+        advice = f"nanobot skills validate {skill.path.parent}"
+        yield warning(f"The skill {skill.name} cannot be read: {reason}.", advice)
+    elif reason:
+        text = ", ".join(skill.told)
+        yield warning(
+            f"The skill {skill.name} needs {text}.", "Install it, or remove the skill: nanobot skills remove."
+        )
+    else:
+        try:
+            faults = [fault for fault in lint_skill(read_bundle(skill.path)) if fault.is_error]
+        except (NanobotError, OSError) as exc:
+            yield note(f"The skill {skill.name} is not valid for installation: {exc}")
+            return
+        if faults:
+            text = f"The skill {skill.name} works but has {count_noun(len(faults), 'format error')}: {faults[0].told}"
+            yield note(text, f"nanobot skills validate {skill.path.parent}")
+
+
+def _hidden_findings(loader: SkillsLoader, skills: tuple[Skill, ...], context: CheckContext) -> Iterator[Finding]:
+    """Variables that a skill needs and that are set, but not passed to commands."""
+    passed = set(context.config.tools.exec.allowed_env_keys)
+    for skill in skills:
+        hidden = [name for name in loader.needs_of(skill).variables if name not in passed and context.environ.get(name)]
+        if hidden:
+            names = ", ".join(hidden)
+            text = f"The skill {skill.name} needs {names}, which commands do not get."
+            yield note(text, f"Add what its commands need to tools.exec.allowedEnvKeys: {names}")

@@ -1,0 +1,130 @@
+"""Checks that the stores can be read: journal, sessions, ledger, jobs, pairing, approvals. Read-only."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+
+from nanobot.channels.registry import find
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cron.service import CronService
+from nanobot.errors import StorageError
+from nanobot.pairing.state import NOBODY
+from nanobot.pairing.store import PairingStore
+from nanobot.security.grants import Grants
+from nanobot.security.provenance import ProvenanceStore
+from nanobot.session.folder import SessionFolder
+from nanobot.session.lines import DecodedLines
+from nanobot.usage.ledger import LedgerReader
+from nanobot.utils.clock import SystemClock
+from nanobot.utils.text import count_noun
+
+_BEFORE_ALL = date(2000, 1, 1)
+
+
+def journal_is_sound(context: CheckContext) -> Iterator[Finding]:
+    import sqlite3  # slow to import
+
+    path = context.places.journal
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
+            messages = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+    except sqlite3.Error as exc:
+        messages = [str(exc)]
+    if messages != ["ok"]:
+        yield error(
+            f"{path} is damaged: {'; '.join(map(str, messages))[:300]}",
+            "Restart the gateway: it starts a new journal and keeps the damaged file.",
+        )
+
+
+def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
+    count = 0
+    for path, _ in SessionFolder(context.workspace, context.places.legacy_sessions).files():
+        count += 1
+        damaged = _damaged_lines(path)
+        if damaged:
+            yield note(
+                f"{path}: {count_noun(damaged, 'line')} cannot be read.",
+                "The valid lines load; the others are moved to a .corrupt file beside it.",
+            )
+    yield note(count_noun(count, "conversation"))
+
+
+def _damaged_lines(path: Path) -> int:
+    decoded = DecodedLines()
+    with open(path, "rb") as file:
+        for line in file:
+            decoded.add(line)
+            decoded.rows.clear()  # only counted
+    return len(decoded.damaged)
+
+
+def ledger_can_be_read(context: CheckContext) -> Iterator[Finding]:
+    reader = LedgerReader(context.places.usage)
+    rows = sum(1 for _ in reader.rows(_BEFORE_ALL))
+    if reader.damaged:
+        yield warning(
+            f"{context.places.usage}: {count_noun(reader.damaged, 'line')} cannot be read.",
+            "`nanobot usage` does not count them.",
+        )
+    elif rows:
+        yield note(count_noun(rows, "model call"))
+
+
+def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
+    service = CronService(context.places.jobs_file(context.workspace), timezone=context.config.agents.defaults.timezone)
+    try:
+        jobs = service.list_jobs(include_disabled=True)
+    except StorageError as exc:
+        yield error(str(exc), "No job runs until this is fixed.")
+        return
+    enabled = context.config.channels.enabled
+    for job in jobs:
+        title = f'The job {job.id} "{job.name[:40]}"'
+        if job.state.last_status == "error":
+            yield warning(f"{title} failed last time: {job.state.last_error}", f"nanobot cron history {job.id}")
+        if job.enabled and job.payload.deliver and job.payload.channel and job.payload.channel not in (*enabled, "cli"):
+            yield warning(
+                f"{title} posts to {job.payload.channel}, which is disabled.",
+                f"Enable the channel, or `nanobot cron remove {job.id}`.",
+            )
+    yield note(count_noun(len(jobs), "job"))
+
+
+def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
+    try:
+        state = PairingStore(context.places).book()
+    except StorageError as exc:
+        yield error(str(exc), "Until then paired people are not recognised.")
+        return
+    paired_users = state.people()
+    for name in context.config.channels.enabled:
+        spec, users = find(name), paired_users.get(name, NOBODY)
+        if users.approved and not users.owners and spec is not None and spec.owners_are_known:
+            yield warning(
+                f"{spec.title}: {count_noun(len(users.approved), 'person is', 'people are')} paired, but there is no "
+                "owner. What needs your approval is refused.",
+                "If one of them is you: write /pairing there and run the command it answers with.",
+            )
+    if context.config.channels.enabled and not any(state.owners.values()):
+        yield note(
+            "No channel has an owner: approvals and owner commands work only in the terminal.",
+            "Write to the bot, then `nanobot pairing approve CODE --owner`.",
+        )
+
+
+def approvals_can_be_read(context: CheckContext) -> Iterator[Finding]:
+    """Permanent approvals, and the provenance of files."""
+    try:
+        Grants(context.places.grants, SystemClock()).all()
+    except StorageError as exc:
+        yield error(str(exc), "Until then you are asked about everything.")
+    state = ProvenanceStore(context.places.file_provenance, context.places.media)
+    if not state.is_sound:
+        yield error(
+            f"{state.path} cannot be read, so every file counts as untrusted.",
+            "Move it away; the files it listed then count as yours.",
+        )

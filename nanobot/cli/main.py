@@ -1,0 +1,244 @@
+"""The command table of `nanobot` and the top-level error handler.
+
+A command's module is imported only when the command runs or shows its help, so that `nanobot --help` starts fast.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from nanobot import __version__
+from nanobot.errors import NanobotError
+from nanobot.plugins import load
+
+COMMANDS = {
+    "onboard": ("nanobot.cli.setup.onboard:onboard", "Set up a model, the workspace and chat channels."),
+    "agent": ("nanobot.cli.commands.agent:agent", "Chat with the agent; with -m, print one answer and exit."),
+    "gateway run": (
+        "nanobot.cli.commands.gateway:run",
+        "Run the gateway in this terminal (the default).",
+    ),
+    "gateway status": ("nanobot.cli.commands.service:status", "Show whether the gateway is running and healthy."),
+    "gateway logs": ("nanobot.cli.commands.service:logs", "Show the end of the gateway's log."),
+    "gateway install": (
+        "nanobot.cli.commands.service:install",
+        "Install it as a user service (systemd, launchd).",
+    ),
+    "gateway uninstall": ("nanobot.cli.commands.service:uninstall", "Remove the service."),
+    "gateway start": ("nanobot.cli.commands.service:start", "Start the service."),
+    "gateway stop": ("nanobot.cli.commands.service:stop", "Shut the gateway down cleanly."),
+    "gateway restart": ("nanobot.cli.commands.service:restart", "Shut the gateway down cleanly and start it again."),
+    "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
+    "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
+    "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
+    "send": ("nanobot.cli.commands.send:send", "Send a message through the running gateway."),
+    "status": ("nanobot.cli.commands.status:status", "Show the configuration and where each value comes from."),
+    "doctor": (
+        "nanobot.cli.commands.doctor:doctor",
+        "Check the setup and its security; --fix repairs problems.",
+    ),
+    "pairing list": ("nanobot.cli.commands.pairing:list_", "List paired people and pending codes."),
+    "pairing approve": ("nanobot.cli.commands.pairing:approve", "Approve the person who was shown this code."),
+    "pairing deny": ("nanobot.cli.commands.pairing:deny", "Reject a pairing code."),
+    "pairing revoke": ("nanobot.cli.commands.pairing:revoke", "Remove a paired person."),
+    "approvals list": ("nanobot.cli.commands.approvals:list_", "List permanent approvals and when they expire."),
+    "approvals forget": ("nanobot.cli.commands.approvals:forget", "Revoke a permanent approval."),
+    "sessions list": ("nanobot.cli.commands.sessions:list_", "List all conversations, newest first."),
+    "sessions show": ("nanobot.cli.commands.sessions:show", "Print one conversation."),
+    "sessions search": ("nanobot.cli.commands.sessions:search", "Search all conversations for a text."),
+    "sessions import": ("nanobot.cli.commands.sessions:import_", "Import a conversation from a file."),
+    "sessions export": ("nanobot.cli.commands.sessions:export", "Export a conversation as JSON lines or Markdown."),
+    "sessions delete": ("nanobot.cli.commands.sessions:delete", "Delete a conversation permanently."),
+    "replay": (
+        "nanobot.cli.commands.replay:replay",
+        "Show a turn step by step; replay it with another model.",
+    ),
+    "provider list": ("nanobot.cli.commands.providers:list_", "List model providers: keys, base URLs, default models."),
+    "provider login": (
+        "nanobot.cli.commands.login:login",
+        "Log in to a provider that uses an account, not a key.",
+    ),
+    "provider logout": ("nanobot.cli.commands.login:logout", "Delete the tokens of an account."),
+    "cron list": ("nanobot.cli.commands.cron:list_", "List jobs and reminders, next to run first."),
+    "cron add": ("nanobot.cli.commands.cron:add", "Add a job: once, at an interval, or by a cron expression."),
+    "cron remove": ("nanobot.cli.commands.cron:remove", "Remove a job."),
+    "cron enable": ("nanobot.cli.commands.cron:enable", "Enable a job."),
+    "cron disable": ("nanobot.cli.commands.cron:disable", "Disable a job."),
+    "cron run": ("nanobot.cli.commands.cron:run", "Run a job now."),
+    "cron test": ("nanobot.cli.commands.cron:test", "Show where a job posts; with --send, post a test message there."),
+    "cron history": ("nanobot.cli.commands.cron:history", "Show past runs and their results."),
+    "cron rehearse": ("nanobot.cli.commands.cron:rehearse", "Simulate the schedule: what will run in the coming days."),
+    "memory show": ("nanobot.cli.commands.memory:show", "Print the memory, each fact with its id."),
+    "memory search": ("nanobot.cli.commands.memory:search", "Search facts, archive, log and notes."),
+    "memory why": ("nanobot.cli.commands.memory:why", "Show where a fact came from."),
+    "memory log": ("nanobot.cli.commands.memory:log", "Show every change of the memory."),
+    "memory forget": ("nanobot.cli.commands.memory:forget", "Delete a fact."),
+    "memory undo": ("nanobot.cli.commands.memory:undo", "Undo the last change."),
+    "memory dream": ("nanobot.cli.commands.memory:dream", "Tidy the memory now (Dream) and show what changed."),
+    "memory dream-log": ("nanobot.cli.commands.memory:dream_log", "Show the last Dream passes."),
+    "memory dream-restore": ("nanobot.cli.commands.memory:dream_restore", "Restore the memory to before a Dream pass."),
+    "skills list": ("nanobot.cli.commands.skills:list_", "List all skills and whether each can be used."),
+    "skills show": ("nanobot.cli.commands.skills:show", "Print the instructions of a skill."),
+    "skills install": (
+        "nanobot.cli.commands.skills:install",
+        "Install a skill from a folder or zip.",
+    ),
+    "skills validate": ("nanobot.cli.commands.skills:validate", "Check a skill and report errors by line."),
+    "skills remove": ("nanobot.cli.commands.skills:remove", "Remove a skill from the workspace."),
+    "skills approve": ("nanobot.cli.commands.skills:approve", "Approve changed programs of an installed skill."),
+    "usage": ("nanobot.cli.commands.usage:usage", "Show tokens and cost: today, this month, and what is left."),
+    "mcp list": ("nanobot.cli.commands.mcp:list_", "List the configured MCP servers and their tools."),
+    "mcp test": ("nanobot.cli.commands.mcp:test", "Connect to an MCP server and list its tools."),
+    "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
+}
+GROUPS = {
+    "gateway": "Run the bot: chat apps, reminders and jobs (Ctrl+C stops).",
+    "channels": "Connect chat apps.",
+    "pairing": "Decide who may talk to the bot.",
+    "approvals": "Permissions you granted permanently.",
+    "sessions": "Read, search, export and delete conversations.",
+    "provider": "Model providers and their accounts.",
+    "cron": "Jobs and reminders.",
+    "memory": "What the agent remembers across conversations.",
+    "skills": "Instructions and programs the agent can use.",
+    "mcp": "MCP servers that add tools.",
+    "tools": "What the agent can call.",
+}
+
+DEFAULT_COMMANDS = {"gateway": "run"}
+"""Runs when a group is called without a command."""
+
+NEGATIVE_ARGUMENTS = frozenset({"replay"})
+"""Commands that take an argument such as -1, which would be parsed as an option otherwise."""
+
+TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""The base of Typer's command line errors, which has no public name."""
+
+
+def _debug_option() -> TyperOption:
+    """Every command takes `--debug`. Its value is not read: `Nanobot.main` looks for it in the arguments."""
+    return TyperOption(
+        param_decls=["--debug"], is_flag=True, default=False, expose_value=False, help="Show the traceback of an error."
+    )
+
+
+class LazyCommand(TyperCommand):
+    """A table entry that imports the command itself only when it is called or shows its help."""
+
+    def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002 the parent's word
+        super().__init__(name, help=help, rich_markup_mode=None)
+        self._target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        # Typer's type of a context is private, hence Any
+        return self.load().make_context(info_name, args, parent, **extra)
+
+    def load(self) -> TyperCommand:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        settings = {"ignore_unknown_options": True} if self.name in NEGATIVE_ARGUMENTS else None
+        single.command(self.name, context_settings=settings)(load(self._target))
+        command = typer.main.get_command(single)
+        command.params.append(_debug_option())
+        return command  # type: ignore[return-value]
+
+
+class Group(TyperGroup):
+    """Commands under one name. Without a command it runs its default command or prints its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        default = DEFAULT_COMMANDS.get(self.name or "")
+        if default and (not args or args[0] not in ("-h", "--help")) and (not args or args[0].startswith("-")):
+            args = [default, *args]
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options of the default command, if the group has one, before the commands."""
+        default = self.commands.get(DEFAULT_COMMANDS.get(self.name or "", ""))
+        if isinstance(default, LazyCommand):
+            default.load().format_options(ctx, formatter)
+            self.format_commands(ctx, formatter)
+        else:
+            super().format_options(ctx, formatter)
+
+
+class RootGroup(Group):
+    """The root command: all commands of the table. Turns errors into a message and an exit code."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.params.append(_debug_option())
+        for path, (target, help_line) in COMMANDS.items():
+            *group, name = path.split()
+            self._get_group(*group).add_command(LazyCommand(name, target, help_line))
+
+    def _get_group(self, name: str = "") -> TyperGroup:
+        if not name:
+            return self
+        if name not in self.commands:
+            self.add_command(Group(name=name, help=GROUPS[name], rich_markup_mode=None))
+        return self.commands[name]  # type: ignore[return-value]
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *other: Any, **extra: Any) -> Any:
+        """Run a command and exit. Known errors are printed in two lines at most; others propagate as a traceback."""
+        arguments = sys.argv[1:] if args is None else args
+        try:
+            code = super().main(args, prog_name, *other, **{**extra, "standalone_mode": False})
+        except (NanobotError, TYPER_USAGE_ERROR, OSError) as error:
+            if "--debug" in arguments and not isinstance(error, TYPER_USAGE_ERROR):
+                raise
+            code = _print_error(error)
+        except typer.Abort:
+            typer.echo("Aborted.", err=True)
+            code = 1
+        sys.exit(code)
+
+
+def _print_error(error: Exception) -> int:
+    """Print the error and the next step on stderr; return the exit code."""
+    from nanobot.cli.terminal import strip_control
+    from nanobot.security.redaction import redact_all
+
+    text = str(error)
+    if isinstance(error, TYPER_USAGE_ERROR):
+        text = error.format_message()  # type: ignore[attr-defined]
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    with suppress(OSError):  # stderr may be unwritable; the exit code still tells
+        typer.echo(f"Error: {strip_control(redact_all(text))}", err=True)
+        context = getattr(error, "ctx", None)  # only usage errors have one
+        if context is not None:
+            typer.echo(f"See {context.command_path} --help", err=True)
+    return getattr(error, "exit_code", 1)
+
+
+app = typer.Typer(
+    name="nanobot",
+    cls=RootGroup,
+    help="A personal AI agent that one person owns.",
+    epilog='Try it: nanobot agent -m "What is in my workspace?"',
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"nanobot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _nanobot(
+    _version: Annotated[
+        bool, typer.Option("--version", "-v", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the root command."""

@@ -1,0 +1,1 @@
+"""Interactive setup for `nanobot onboard` and `nanobot channels login`, and the probe that tries a model."""

@@ -1,0 +1,233 @@
+"""Interactive setup of a channel, for `nanobot onboard` and `nanobot channels login`.
+
+Asks only for what is not known, and tries to log in before anything is saved.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from shutil import get_terminal_size
+from textwrap import fill
+
+import typer
+
+from nanobot.channels.registry import load_channel
+from nanobot.cli.common import to_one_line
+from nanobot.cli.gateway_client import ask_gateway
+from nanobot.cli.setup import prompts
+from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
+from nanobot.config.masking import mask_value
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.config.spelling import camel
+from nanobot.errors import NanobotError
+from nanobot.pairing.store import PairingStore
+
+NONE, AGAIN, SAVE, LEAVE = "none", "again", "save", "leave"
+
+_MAX_COLUMNS = 110
+
+LoadConfig = Callable[[], Config]
+"""Load the config without the new channel, fresh at each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSetup:
+    """A channel to enable, its settings, and its owner if given."""
+
+    platform: PlatformSetup
+    values: Mapping[str, object] = field(repr=False)
+    """By attribute name of the channel's config section."""
+    owner: str = ""
+
+    def apply_to(self, config: Config) -> Config:
+        """Apply to the config and return it."""
+        section = config.channels.section(self.platform.name)
+        section.enabled = True
+        for name, value in self.values.items():
+            setattr(section, name, value)
+        return config
+
+    def admit_owner(self, places: DataPaths) -> None:
+        """Pair the owner. Raises StorageError."""
+        if self.owner:
+            PairingStore(places).admit(self.platform.name, self.owner, owner=True)
+
+    def next_steps(self, places: DataPaths, config_flag: str) -> str:
+        """What the owner does next, in a few lines."""
+        first_step = self.platform.first_step.format(title=self.platform.title)
+        if self.owner or PairingStore(places).people(self.platform.name).owners:
+            return f"{first_step}: it recognises you as its owner."
+        return (
+            f"{first_step}: it answers with a code. Then run in another terminal:\n"
+            f"  nanobot pairing approve CODE --owner{config_flag}"
+        )
+
+
+def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
+    """Ask which channels to set up, until the user is done. Without input, none.
+
+    Raises EOFError if a pipe ends in the middle of a channel, KeyboardInterrupt on Ctrl+C.
+    """
+    setups: dict[str, ChannelSetup] = {}
+
+    def config_so_far() -> Config:
+        config = load()
+        for channel_setup in setups.values():
+            channel_setup.apply_to(config)
+        return config
+
+    while True:
+        enabled = config_so_far().channels.enabled_by_name()
+        done_label = "Done" if any(enabled.values()) else "This terminal is enough for now"
+        rows = [
+            (known.name, f"{known.title}: {'set up' if enabled.get(known.name) else known.requires}")
+            for known in PLATFORMS
+        ]
+        try:
+            chosen = prompts.choose("\nWhich chat app do you want to connect?", [(NONE, done_label), *rows])
+        except EOFError:
+            if prompts.is_interactive():
+                raise
+            typer.echo("")
+            return [*setups.values()]
+        platform = find_platform(chosen)
+        if platform is None:
+            return [*setups.values()]
+        channel_setup = ask_channel_setup(platform, config_so_far, places)
+        if channel_setup is not None:
+            setups[platform.name] = channel_setup
+
+
+def start_instructions(places: DataPaths, config_flag: str) -> str:
+    """How newly saved channels take effect."""
+    if ask_gateway(places, {"do": "report"}) is not None:
+        return "The running gateway applies this within seconds."
+    return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
+
+
+def is_set_up(platform: PlatformSetup, config: Config) -> bool:
+    """Whether it is enabled and all required settings are set."""
+    section = config.channels.section(platform.name)
+    has_consent = not platform.consent or bool(getattr(section, "consent_granted", True))
+    return section.enabled and has_consent and all(getattr(section, field_.name) for field_ in platform.fields)
+
+
+def ask_channel_setup(
+    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False
+) -> ChannelSetup | None:
+    """Ask until the login works or the user gives up (None). `ask_all` also asks for what is set already.
+
+    Raises EOFError and KeyboardInterrupt, as prompts do.
+    """
+    missing = sdk_problem(platform.name)
+    typer.echo("")
+    if missing:
+        typer.echo(f"{missing} Until then it can be set up, but not tested.\n")
+    typer.echo(fill(platform.instructions, min(get_terminal_size().columns, _MAX_COLUMNS), break_on_hyphens=False))
+    if _get_consent(platform, load(), ask_all=ask_all):
+        while (values := _ask_values(platform, load(), ask_all=ask_all)) is not None:
+            channel_setup = ChannelSetup(platform, values)
+            can_be_tried = bool(platform.fields) and not missing
+            decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
+            if decision == SAVE:
+                owner = _ask_owner(platform, places)
+                owner_values = platform.owner_values(owner, load().channels.section(platform.name)) if owner else {}
+                return replace(channel_setup, values={**values, **owner_values}, owner=owner)
+            if decision == LEAVE:
+                break
+            ask_all = True
+    typer.echo(f"{platform.title} is unchanged.")
+    return None
+
+
+def _get_consent(platform: PlatformSetup, config: Config, *, ask_all: bool) -> bool:
+    section = config.channels.section(platform.name)
+    has_agreed = not platform.consent or (getattr(section, "consent_granted", False) and not ask_all)
+    return has_agreed or prompts.confirm(platform.consent)
+
+
+def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> str:
+    """Try to log in; if that fails, ask what to do. Returns SAVE, AGAIN or LEAVE."""
+    typer.echo(f"Trying {platform.title} ...")
+    try:
+        asyncio.run(log_in(platform.name, config, places, force=False))
+    except (NanobotError, OSError) as error:
+        typer.echo(f"\n{to_one_line(str(error) or type(error).__name__)}\n")
+        return prompts.choose(
+            "What now?",
+            [
+                (AGAIN, "Try again with other answers"),
+                (SAVE, "Save it anyway"),
+                (LEAVE, f"Skip {platform.title}"),
+            ],
+        )
+    return SAVE
+
+
+def sdk_problem(name: str) -> str:
+    """What has to be installed for this channel, and how; empty if nothing is missing."""
+    try:
+        load_channel(name)
+    except NanobotError as error:
+        return str(error)
+    return ""
+
+
+async def log_in(name: str, config: Config, places: DataPaths, *, force: bool) -> None:
+    """Run the channel's login. Raises NanobotError if it fails, OSError."""
+    from nanobot.bus.queue import MessageBus  # slow to import
+    from nanobot.gateway.channels import GatewayChannels
+    from nanobot.utils.clock import SystemClock
+
+    clock = SystemClock()
+    channels = GatewayChannels(config, MessageBus(), places, clock, PairingStore(places, clock))
+    if not await channels.open(name):
+        raise NanobotError(channels.broken[name])
+    channel = channels.manager.get(name)
+    if channel is None or not await channel.login(force):
+        raise NanobotError(f"{name} is not logged in yet. Try again with --force, or see its guide.")
+
+
+def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> Values | None:
+    """The settings of the section; None if a required answer is empty."""
+    section = config.channels.section(platform.name)
+    values: Values = {"consent_granted": True} if platform.consent else {}
+    for field_ in platform.fields:
+        answer = _ask_field(platform, field_, str(getattr(section, field_.name)), ask_all=ask_all)
+        if not answer:
+            return None
+        values[field_.name] = answer
+    answers = {name: value for name, value in values.items() if isinstance(value, str)}
+    return values | platform.derive_values(answers, section, ask_all)
+
+
+def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask_all: bool) -> str:
+    """The answer; empty if the user skips the channel."""
+    if current and not ask_all:
+        path = ("channels", platform.name, camel(field_.name))
+        typer.echo(f"{field_.label}: {mask_value(path, current)}, already set")
+        return current
+    return _ask_valid(field_, "empty: skip")
+
+
+def _ask_owner(platform: PlatformSetup, places: DataPaths) -> str:
+    """The owner's id on the platform; empty if one is paired already or will pair with a code."""
+    if PairingStore(places).people(platform.name).owners:
+        return ""
+    try:
+        return _ask_valid(platform.owner, "empty: pair with a code instead")
+    except EOFError:
+        if prompts.is_interactive():
+            raise
+        typer.echo("")
+        return ""
+
+
+def _ask_valid(field_: SetupField, empty: str) -> str:
+    ask = prompts.ask_secret if field_.is_secret else prompts.ask
+    while True:
+        answer = ask(f"{field_.label} ({empty})").strip()
+        if not answer or field_.pattern.fullmatch(answer):
+            return answer
+        typer.echo(field_.hint)

@@ -1,0 +1,240 @@
+"""`nanobot onboard`: set up a model, the workspace and channels, without editing a file.
+
+Asks only for what flags, config and environment leave open. The model and each channel are tried before anything is
+saved, and nothing is saved before the last question.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanobot.cli.common import ConfigOption, WorkspaceOption, print_warnings
+from nanobot.cli.setup import prompts
+from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
+from nanobot.cli.setup.probe import current_selection, try_model
+from nanobot.cli.setup.provider import (
+    DetectedProviders,
+    NonInteractiveError,
+    ProviderChoice,
+    ask_provider,
+    default_model,
+    first_offered_model,
+    local_server_address,
+)
+from nanobot.config import paths
+from nanobot.config.loader import change_config, load_config, load_warnings
+from nanobot.config.paths import DataPaths
+from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
+from nanobot.config.schema import Config
+from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
+from nanobot.utils.files import PRIVATE_FILE, write_atomic
+from nanobot.utils.text import count_noun, nearest
+from nanobot.utils.workspace import prepare_workspace
+
+AGAIN, SAVE, LEAVE = "again", "save", "leave"
+
+NEXT_STEPS = """
+Next:
+  nanobot agent{config}                                  chat in this terminal
+  nanobot agent{config} -m "What is in my workspace?"    one answer
+  nanobot status{config}                                 show the configuration"""
+PHONE_STEP = "  nanobot channels login telegram{config}                connect your phone"
+
+
+def onboard(
+    provider: Annotated[str | None, typer.Option("--provider", metavar="NAME", help="The model provider.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="The model.")] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="The provider's API key.")] = None,
+    api_base: Annotated[
+        str | None, typer.Option("--api-base", metavar="URL", help="The base URL of a custom endpoint.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Start over; the old config is kept as a backup.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Set up a model, the workspace and channels."""
+    paths.use_config(config)
+    target = SetupTarget(paths.get_config_path(), workspace, reset)
+    given = _parse_choice(provider, model, api_key, api_base)
+    print_warnings(load_warnings(target.load()))
+    target.prepare()
+
+    plan = SetupPlan(_choose_defaults(given, target)) if yes else _ask_setup(given, target)
+
+    target.save(plan)
+    typer.echo(f"Model: {current_selection(load_config(), paths.get_data_dir())}")
+    _print_next_steps(plan, f" -c {config}" if config else "")
+
+
+@dataclass(frozen=True)
+class SetupPlan:
+    """The model and the channels to set up."""
+
+    provider: ProviderChoice
+    channels: Sequence[ChannelSetup] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.provider or self.channels)
+
+    def apply_to(self, config: Config) -> Config:
+        """Apply to the config and return it."""
+        self.provider.apply_to(config)
+        for channel in self.channels:
+            channel.apply_to(config)
+        return config
+
+
+class SetupTarget:
+    """The config file and the workspace to create or update."""
+
+    def __init__(self, config_path: Path, workspace: Path | None, reset: bool) -> None:
+        self.config_path = config_path
+        self.exists = config_path.exists() and not reset
+        self._had_config = config_path.exists()
+        self._workspace = paths.absolute(workspace) if workspace else None
+
+    def load(self) -> Config:
+        """The existing config, or the defaults. Raises ConfigError."""
+        # a path that does not exist makes the loader use defaults and the environment
+        config = load_config(self.config_path if self.exists else self.config_path.with_name("no config yet"))
+        if self._workspace is not None:
+            config.agents.defaults.workspace = str(self._workspace)
+        return config
+
+    def prepare(self) -> None:
+        """Create the workspace first, so that an unwritable disk fails before any question."""
+        folder = self.load().workspace_path
+        made = prepare_workspace(folder)
+        if self.exists:
+            typer.echo(f"Config already exists: {self.config_path} (existing values preserved)")
+        typer.echo(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})")
+
+    @property
+    def places(self) -> DataPaths:
+        """The paths of the data folder, which is the config's."""
+        return DataPaths(self.config_path.parent)
+
+    def save(self, plan: SetupPlan) -> None:
+        """Save the config with the plan applied, and admit the owners. An unchanged config is not written."""
+        if not self.exists or plan or self._workspace is not None:
+            self._save(plan)
+        for channel in plan.channels:
+            channel.admit_owner(self.places)
+
+    def _save(self, plan: SetupPlan) -> None:
+        if self._had_config and not self.exists:
+            backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+            try:
+                write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
+            except OSError as error:
+                raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
+            typer.echo(f"The old config is saved as {backup}")
+        change_config(self.load, plan.apply_to, self.config_path)
+        typer.echo(f"Config saved: {self.config_path}")
+
+    def problem_with(self, provider: ProviderChoice) -> str:
+        """Send one request to the model; return what is wrong, or an empty text."""
+        typer.echo("Asking the model ...")
+        try:
+            typer.echo(try_model(provider.apply_to(self.load()), self.config_path.parent))
+        except (ProviderError, ConfigError) as error:
+            return str(error)
+        return ""
+
+
+def _choose_defaults(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
+    """The flags, completed with defaults. Saved even if the model does not answer."""
+    provider = _with_defaults(given, target.load())
+    if provider and (problem := target.problem_with(provider)):
+        typer.echo(f"Warning: {problem}", err=True)
+        typer.echo("Settings saved anyway. Try again with `nanobot status --probe`.", err=True)
+    return provider
+
+
+def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
+    """Ask for a model, then for channels. Ctrl+C saves nothing."""
+    try:
+        provider = _ask_for_model(given, target)
+    except NonInteractiveError:
+        typer.echo("\nNo interactive input; continuing with defaults (--yes).")
+        return SetupPlan(ProviderChoice())
+    return SetupPlan(provider, offer_channels(lambda: provider.apply_to(target.load()), target.places))
+
+
+def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
+    """Ask until a model answers or the user gives up. Raises NonInteractiveError."""
+    previous, detected = ProviderChoice(), DetectedProviders.detect()
+    while True:
+        provider = ask_provider(target.load(), given, previous, detected, may_keep=target.exists)
+        if provider is None:
+            return ProviderChoice()
+        problem = target.problem_with(provider)
+        if not problem:
+            return provider
+        typer.echo(f"\n{problem}\n")
+        decision = prompts.choose(
+            "What now?",
+            [(AGAIN, "Try again with other answers"), (SAVE, "Save it anyway"), (LEAVE, "Quit without saving")],
+        )
+        if decision == SAVE:
+            return provider
+        if decision == LEAVE:
+            raise typer.Exit(1)
+        previous, given = provider, ProviderChoice()
+
+
+def _parse_choice(provider: str | None, model: str | None, api_key: str | None, api_base: str | None) -> ProviderChoice:
+    """Raises UsageError for an unknown provider."""
+    if provider is not None:
+        spec = find_by_name(provider)
+        if spec is None:
+            near = ", ".join(nearest(provider, [spec.config_key for spec in PROVIDERS]))
+            raise UsageError(
+                f"There is no provider {provider!r}. {f'Did you mean {near}? ' if near else ''}"
+                "See `nanobot provider list`; for your own endpoint use custom with --api-base."
+            )
+    else:
+        spec = _guess_provider(model, api_key, api_base)
+    return ProviderChoice(spec, model, api_key, api_base)
+
+
+def _guess_provider(model: str | None, api_key: str | None, api_base: str | None) -> ProviderSpec | None:
+    """The provider this key or address belongs to. Raises UsageError if it is ambiguous."""
+    if api_key is None and api_base is None:
+        return None
+    spec = find_by_name("custom") if api_base else find_by_key(api_key or "") or find_by_model(model or "")
+    if spec is None:
+        raise UsageError("Which provider is this key for? Add --provider, for example --provider openai.")
+    return spec
+
+
+def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
+    """Complete a provider without a model: its base URL, and its default or first model."""
+    if given.provider is None or given.model is not None:
+        return given
+    spec = given.provider
+    base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
+    model = default_model(spec, config) or first_offered_model(spec, base)
+    if not model:
+        raise UsageError(
+            f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."
+            if spec.is_local
+            else f"{spec.display_name} has no default model. Give one with --model."
+        )
+    return ProviderChoice(spec, model, given.api_key, base)
+
+
+def _print_next_steps(plan: SetupPlan, config: str) -> None:
+    typer.echo(NEXT_STEPS.format(config=config))
+    if not any(load_config().channels.enabled_by_name().values()):
+        typer.echo(PHONE_STEP.format(config=config))
+    if plan.channels:
+        places = DataPaths(paths.get_data_dir())
+        typer.echo(f"\n{start_instructions(places, config)}")
+        for line in {channel.next_steps(places, config): None for channel in plan.channels}:
+            typer.echo(line)

@@ -1,0 +1,263 @@
+"""What the setup of each platform asks for: instructions, fields with the pattern of their answers, the owner's id.
+
+A new channel is an entry in PLATFORMS. Where settings are derived from the answers (the servers of a mailbox, a
+generated token), the entry names a function.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import typer
+
+from nanobot.cli.setup import prompts
+from nanobot.config.channels import ChannelConfig, EmailConfig, WebSocketClient, WebSocketConfig
+
+Values = dict[str, object]
+"""Settings by attribute name of the config section."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetupField:
+    name: str
+    """The attribute of the config section."""
+    label: str
+    pattern: re.Pattern[str]
+    hint: str
+    """Shown for an answer that does not match the pattern."""
+    is_secret: bool = True
+
+
+DeriveValues = Callable[[Mapping[str, str], ChannelConfig, bool], Values]
+"""Takes the answers, the current section, and whether to ask for existing settings again."""
+
+
+def _no_values(*_: object) -> Values:
+    return {}
+
+
+OwnerValues = Callable[[str, ChannelConfig], Values]
+"""Takes the owner's id and the current section."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSetup:
+    """The setup of one platform."""
+
+    name: str
+    title: str
+    requires: str
+    """What the user needs; shown in the menu."""
+    instructions: str
+    """How to get it."""
+    fields: tuple[SetupField, ...]
+    owner: SetupField
+    """The owner's id on the platform."""
+    consent: str = ""
+    """What the user has to agree to first; stored as `consent_granted`."""
+    derive_values: DeriveValues = _no_values
+    """Further settings derived from the answers."""
+    owner_values: OwnerValues = _no_values
+    """Further settings for the owner, if one was given."""
+    first_step: str = "Write to your bot on {title}"
+    """What the owner does first once it runs."""
+
+
+_MAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+_SERVER = re.compile(r"[\w.-]+(?::\d{1,5})?")
+_MAIL_SERVERS: dict[str, tuple[str, str]] = {
+    "gmail.com": ("imap.gmail.com", "smtp.gmail.com"),
+    "googlemail.com": ("imap.gmail.com", "smtp.gmail.com"),
+    "icloud.com": ("imap.mail.me.com", "smtp.mail.me.com"),
+    "me.com": ("imap.mail.me.com", "smtp.mail.me.com"),
+    "fastmail.com": ("imap.fastmail.com", "smtp.fastmail.com"),
+    "yahoo.com": ("imap.mail.yahoo.com", "smtp.mail.yahoo.com"),
+    "gmx.net": ("imap.gmx.net", "mail.gmx.net"),
+    "gmx.de": ("imap.gmx.net", "mail.gmx.net"),
+    "163.com": ("imap.163.com", "smtp.163.com:465"),
+}
+"""IMAP and SMTP server by mail domain."""
+_IMAP, _IMAPS, _SUBMISSION, _SUBMISSIONS = 143, 993, 587, 465
+
+
+def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+    """The servers of a mailbox. The port decides between TLS and STARTTLS."""
+    assert isinstance(section, EmailConfig)  # noqa: S101 narrows the type
+    address = answers["imap_username"]
+    login: Values = {"smtp_username": address, "smtp_password": answers["imap_password"]}
+    if section.imap_host and section.smtp_host and not ask_all:
+        existing = {"smtp_username": section.smtp_username, "smtp_password": section.smtp_password}
+        return {name: existing[name] or value for name, value in login.items()}
+    domain = address.rpartition("@")[2].lower()
+    servers = _MAIL_SERVERS.get(domain) or (
+        _ask_server("IMAP server (incoming mail)", section.imap_host or f"imap.{domain}"),
+        _ask_server("SMTP server (outgoing mail)", section.smtp_host or f"smtp.{domain}"),
+    )
+    (imap_host, imap_port), (smtp_host, smtp_port) = map(_host_and_port, servers)
+    return login | {
+        "imap_host": imap_host,
+        "imap_port": imap_port or _IMAPS,
+        "imap_use_ssl": imap_port != _IMAP,
+        "smtp_host": smtp_host,
+        "smtp_port": smtp_port or _SUBMISSION,
+        "smtp_use_ssl": smtp_port == _SUBMISSIONS,
+    }
+
+
+def _ask_server(label: str, default: str) -> str:
+    answer = ""
+    while not _SERVER.fullmatch(answer):
+        answer = prompts.ask(label, default)
+    return answer
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    host, _, port = server.partition(":")
+    return host, int(port or 0)
+
+
+def _client_with_token(name: str, section: ChannelConfig) -> Values:
+    """A client with a random token, unless it exists already."""
+    assert isinstance(section, WebSocketConfig)  # noqa: S101 narrows the type
+    if name in section.clients:
+        return {}
+    token = secrets.token_hex(24)
+    url = f"ws://{section.host}:{section.port}"
+    typer.echo(f"{name} connects to {url} with this token, which is stored in the config:\n  {token}")
+    return {"clients": section.clients | {name: WebSocketClient(token=token)}}
+
+
+PLATFORMS: tuple[PlatformSetup, ...] = (
+    PlatformSetup(
+        name="telegram",
+        title="Telegram",
+        requires="a bot token from @BotFather (takes a minute)",
+        instructions=(
+            "In Telegram, write to @BotFather (https://t.me/BotFather): /newbot, a name, and a user name that ends in "
+            "bot. It answers with a token."
+        ),
+        fields=(
+            SetupField(
+                "token",
+                "Bot token",
+                re.compile(r"\d+:[\w-]+", re.ASCII),
+                "A token looks like 123456:ABC-DEF. Copy all of it from @BotFather (/mybots, your bot, API Token).",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your Telegram user ID, not your phone number",
+            re.compile(r"\d{1,19}", re.ASCII),
+            "A user ID is a number such as 12345678, not a @name. If you leave it empty, the bot shows you a code.",
+            is_secret=False,
+        ),
+    ),
+    PlatformSetup(
+        name="discord",
+        title="Discord",
+        requires="a bot token from discord.com/developers/applications",
+        instructions=(
+            "At https://discord.com/developers/applications: New Application. On the page Bot, enable MESSAGE "
+            "CONTENT INTENT and save; then Reset Token, and copy the token."
+        ),
+        fields=(
+            SetupField(
+                "token",
+                "Bot token",
+                re.compile(r"(?:Bot )?[\w-]+\.[\w-]+\.[\w-]+", re.ASCII),
+                "A token has three parts with dots between. It is under Bot, Reset Token; an Application ID, a Public "
+                "Key and a Client Secret are something else.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your Discord user ID (Settings, Advanced, Developer Mode; then right-click yourself)",
+            re.compile(r"\d{15,20}", re.ASCII),
+            "A user ID is a number of 17 to 19 digits. If you leave it empty, the bot shows you a code.",
+            is_secret=False,
+        ),
+    ),
+    PlatformSetup(
+        name="slack",
+        title="Slack",
+        requires="two tokens (xoxb- and xapp-) of an app from api.slack.com/apps",
+        instructions=(
+            "At https://api.slack.com/apps: Create New App, From a manifest (docs/guides/slack.md has it to paste). "
+            "Install App gives you the Bot User OAuth Token (xoxb-). Basic Information, App-Level Tokens: generate one "
+            "with the scope connections:write (xapp-)."
+        ),
+        fields=(
+            SetupField(
+                "bot_token",
+                "Bot User OAuth Token, xoxb-",
+                re.compile(r"xoxb-[\w-]+", re.ASCII),
+                "It begins with xoxb- and is under OAuth & Permissions once the app is installed.",
+            ),
+            SetupField(
+                "app_token",
+                "App-Level Token, xapp-",
+                re.compile(r"xapp-[\w-]+", re.ASCII),
+                "It begins with xapp- and is under Basic Information, App-Level Tokens.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your Slack member ID (your profile, the three dots, Copy member ID)",
+            re.compile(r"[UW][A-Z0-9]{2,}"),
+            "A member ID looks like U0123ABCD. If you leave it empty, the bot shows you a code.",
+            is_secret=False,
+        ),
+    ),
+    PlatformSetup(
+        name="email",
+        title="E-mail",
+        requires="a mailbox for the bot, and its (app) password",
+        instructions=(
+            "Create a separate mailbox for the bot; do not use your own. Gmail, iCloud, Yahoo, Fastmail and others "
+            "require an app password, made in their security settings. IMAP may have to be enabled there, too."
+        ),
+        fields=(
+            SetupField(
+                "imap_username",
+                "Address of the bot's mailbox",
+                _MAIL,
+                "An address looks like my.bot@gmail.com.",
+                is_secret=False,
+            ),
+            SetupField("imap_password", "Its password, or app password", re.compile(r".+"), "The password is empty."),
+        ),
+        owner=SetupField(
+            "owner",
+            "The address you write from",
+            _MAIL,
+            "An address looks like you@example.org. If you leave it empty, the bot answers with a code.",
+            is_secret=False,
+        ),
+        consent="nanobot will read all mail in that mailbox, send it to your model and answer it. Do you agree?",
+        derive_values=_mailbox,
+        first_step="Send a mail to your bot",
+    ),
+    PlatformSetup(
+        name="websocket",
+        title="WebSocket",
+        requires="nothing; serves your own clients on this machine",
+        instructions="Each client has its own token; docs/guides/websocket.md has an example client of twenty lines.",
+        fields=(),
+        owner=SetupField(
+            "owner",
+            "A name for your client, such as phone",
+            re.compile(r"[\w.@+-]{1,64}"),
+            "A name is one word of letters, digits and . @ + - _. If you leave it empty, the gateway makes a token "
+            "when it starts, and its client is shown a code.",
+            is_secret=False,
+        ),
+        owner_values=_client_with_token,
+        first_step="Send a message from your client",
+    ),
+)
+
+
+def find_platform(name: str) -> PlatformSetup | None:
+    """The platform of this name, or None."""
+    return next((platform for platform in PLATFORMS if platform.name == name), None)

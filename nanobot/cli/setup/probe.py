@@ -1,0 +1,141 @@
+"""Which model would answer and why, and one real request to check that it does."""
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanobot.cli.common import to_one_line
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
+from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
+from nanobot.providers.factory import ChosenProvider, choose_provider
+from nanobot.providers.resilience.chain import with_preset
+from nanobot.utils.clock import SystemClock, find_zone
+from nanobot.utils.text import count_noun
+
+if TYPE_CHECKING:
+    from nanobot.providers.resilience.spending import Spending
+
+QUESTION = "Say hello in one short sentence."
+MAX_TOKENS = 1000
+"""Enough for a model that reasons before it answers."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    provider: str
+    model: str
+    answer: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.provider}, {self.model}: answered in {self.seconds:.1f} s: {self.answer}"
+
+
+@dataclass(frozen=True)
+class ProviderSelection:
+    """The provider and model in use, and why. Without a provider, `reason` says what is wrong."""
+
+    provider: str
+    model: str
+    reason: str
+
+    def __str__(self) -> str:
+        if not self.provider:
+            return f"{self.model} cannot be used: {self.reason}"
+        if self.provider == "offline":
+            return f"none yet, a stand-in answers: {self.reason}. Set one up with `nanobot onboard`."
+        return f"{self.provider}, {self.model}: {self.reason}"
+
+
+def current_selection(config: Config, data_dir: Path, model: str | None = None) -> ProviderSelection:
+    """The provider of this model, or of the active model. Sends no request to a model.
+
+    Where nothing is set up, local servers are asked for their models.
+    """
+    try:
+        chosen = asyncio.run(_choose(config, data_dir, model))
+    except ConfigError as error:
+        return ProviderSelection("", model or config.active_preset().model, str(error))
+    return ProviderSelection(chosen.name, chosen.model, chosen.reason)
+
+
+def format_limits(config: Config) -> str:
+    """`2.5 USD a day, 200,000 tokens a turn`; empty without limits."""
+    limits = config.limits
+    usd = {"a day": limits.daily_usd, "a month": limits.monthly_usd}
+    words = [f"{amount:g} USD {period}" for period, amount in usd.items() if amount is not None]
+    if limits.turn_tokens is not None:
+        words.append(f"{count_noun(limits.turn_tokens, 'token')} a turn")
+    return ", ".join(words)
+
+
+def missing_prices(config: Config, data_dir: Path) -> list[str]:
+    """A sentence for each model in use (active, fallback, background) that has no known price, with what to set.
+
+    Empty without a limit in dollars.
+    """
+    if config.limits.daily_usd is None and config.limits.monthly_usd is None:
+        return []
+    presets = config.model_presets
+    entries = [entry for entry in config.agents.defaults.fallback_models if not isinstance(entry, str)]
+    named = {f"fallback {number}": entry for number, entry in enumerate(entries)}
+    names = [name for name in config.agents.defaults.fallback_models if isinstance(name, str) and name in presets]
+    every = config.model_copy(update={"model_presets": {**presets, **named}})
+    choices = [current_selection(config, data_dir)]
+    choices += [current_selection(with_preset(every, name), data_dir) for name in [*names, *named]]
+    if (background := config.agents.defaults.background_model) in presets:
+        choices.append(current_selection(with_preset(config, background), data_dir))
+    elif background:
+        choices.append(current_selection(config, data_dir, background))
+    spending = _spending(config, data_dir)
+    missing = [spending.missing_price(choice.provider, choice.model) for choice in choices if choice.provider]
+    return list(dict.fromkeys(filter(None, missing)))
+
+
+def try_model(config: Config, data_dir: Path) -> ProbeResult:
+    """Send one request with this config. Raises ProviderError or ConfigError, which say what to change.
+
+    The request is recorded in the ledger, unless there is no data folder yet.
+    """
+    return asyncio.run(_ask(config, data_dir))
+
+
+async def select_metered(config: Config, data_dir: Path) -> tuple[ChosenProvider, LLMProvider]:
+    """The selected provider, and the same recording its usage; the caller closes it. Raises ConfigError."""
+    chosen = await _choose(config, data_dir)
+    return chosen, _metered(chosen, config, data_dir)
+
+
+async def _ask(config: Config, data_dir: Path) -> ProbeResult:
+    chosen, provider = await select_metered(config, data_dir)
+    started = time.monotonic()
+    try:
+        with call_context_scope(CallContext("trial")):
+            response = await provider.chat(
+                [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
+            )
+    finally:
+        await provider.close()
+    answer = to_one_line(response.content or "") or "(empty answer)"
+    return ProbeResult(chosen.name, chosen.model, answer, time.monotonic() - started)
+
+
+def _metered(chosen: ChosenProvider, config: Config, data_dir: Path) -> LLMProvider:
+    if not data_dir.exists():
+        return chosen.provider
+    return _spending(config, data_dir).metered(chosen.provider, chosen.name)
+
+
+def _spending(config: Config, data_dir: Path) -> "Spending":
+    from nanobot.providers.resilience.spending import Spending  # slow to import
+
+    return Spending(config, DataPaths(data_dir), SystemClock(find_zone(config.agents.defaults.timezone)))
+
+
+async def _choose(config: Config, data_dir: Path, model: str | None = None) -> ChosenProvider:
+    return await choose_provider(config, model=model, environ=os.environ, state_dir=DataPaths(data_dir).state)

@@ -1,0 +1,233 @@
+"""The model part of `nanobot onboard`: asks for provider, key and model, skipping what is known already."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import typer
+
+from nanobot.cli.setup import prompts
+from nanobot.config.masking import mask_value
+from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
+from nanobot.config.schema import Config
+from nanobot.providers.local_servers import default_servers, list_models
+
+WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
+KEEP, MORE, LATER = "keep", "more", "later"
+ENVIRONMENT, CONFIG, BEFORE, ANOTHER = "environment", "config", "before", "another"
+LIST_MODELS_TIMEOUT_S = 3.0
+"""Timeout for a server to list its models."""
+
+
+class NonInteractiveError(EOFError):
+    """There was no input at all, not even for the first question."""
+
+
+@dataclass(frozen=True)
+class ProviderChoice:
+    """Values to set. None keeps the config's value; an empty key means the one from the environment."""
+
+    provider: ProviderSpec | None = None
+    model: str | None = None
+    api_key: str | None = None
+    api_base: str | None = None
+
+    def __bool__(self) -> bool:
+        return self != ProviderChoice()
+
+    def apply_to(self, config: Config) -> Config:
+        """Apply to the config and return it."""
+        defaults = config.agents.defaults
+        if self.provider is not None:
+            defaults.provider = self.provider.config_key
+            section = config.providers.by_name()[self.provider.name]
+            section.api_key = section.api_key if self.api_key is None else self.api_key
+            section.api_base = self.api_base or section.api_base
+        if self.model is not None:
+            defaults.model = self.model
+        if self:
+            defaults.model_preset = None  # a preset would take precedence
+        return config
+
+
+@dataclass(frozen=True)
+class DetectedProviders:
+    """Providers usable without setup: API keys in the environment, and local servers with their models."""
+
+    environ: Mapping[str, str]
+    servers: Mapping[str, tuple[str, tuple[str, ...]]]
+
+    @classmethod
+    def detect(cls) -> "DetectedProviders":
+        """Detect them; takes at most a third of a second."""
+        return cls(os.environ, asyncio.run(_local_servers(os.environ)))
+
+    def availability(self, spec: ProviderSpec) -> str:
+        """Why this provider can be used without setup; empty if it cannot."""
+        if spec.name in self.servers:
+            return f"running at {self.servers[spec.name][0]}"
+        variable = spec.env_variable(self.environ)
+        return f"{variable} is in the environment" if variable else ""
+
+
+def ask_provider(
+    config: Config, given: ProviderChoice, previous: ProviderChoice, detected: DetectedProviders, *, may_keep: bool
+) -> ProviderChoice | None:
+    """Ask for what `given` leaves open, with `previous` answers as defaults. None means: no model for now.
+
+    Raises NonInteractiveError if there is no input at all, EOFError if a pipe ends in the middle.
+    """
+    provider = given.provider or _ask_provider(previous.provider, detected, may_keep=may_keep)
+    if provider == LATER:
+        return None
+    if not isinstance(provider, ProviderSpec):
+        return ProviderChoice()
+    if provider != previous.provider:
+        previous = ProviderChoice(provider)
+    base = _complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
+    key = given.api_key if given.api_key is not None else _ask_key(provider, config, previous)
+    if provider.needs_key and key == "" and not provider.env_key(os.environ):
+        return None
+    model = given.model or _ask_model(provider, config, previous, base)
+    return ProviderChoice(provider, model, key, base)
+
+
+def _ask_provider(previous: ProviderSpec | None, detected: DetectedProviders, *, may_keep: bool) -> ProviderSpec | str:
+    """A provider, or KEEP or LATER. Providers usable without setup come first, then popular ones."""
+    by_name = {spec.name: spec for spec in PROVIDERS if not spec.is_oauth}
+    available = [name for name, spec in by_name.items() if detected.availability(spec)]
+    last = [previous.name] if previous else []
+    first = list(dict.fromkeys([*last, *available, *WELL_KNOWN]))
+    options = [(name, _label(by_name[name], detected)) for name in first]
+    if may_keep:
+        options.insert(0, (KEEP, "Keep the current configuration"))
+    options += [(MORE, "More providers ..."), (LATER, "None for now: a stand-in model shows how everything works")]
+    try:
+        answer = prompts.choose("Which model provider?", options, last[0] if last else None)
+    except EOFError:
+        if previous or prompts.is_interactive():
+            raise
+        raise NonInteractiveError from None
+    if answer == MORE:
+        rest = [(name, spec.display_name) for name, spec in by_name.items() if name not in first]
+        answer = prompts.choose("Which provider?", sorted(rest, key=lambda option: option[1].lower()))
+    return by_name.get(answer, answer)
+
+
+def _label(spec: ProviderSpec, detected: DetectedProviders) -> str:
+    availability = detected.availability(spec)
+    return f"{spec.display_name} ({availability})" if availability else spec.display_name
+
+
+def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, detected: DetectedProviders) -> str | None:
+    """Ask for the base URL of a custom endpoint, or of a local server that does not answer at its default."""
+    if spec.name in detected.servers:
+        return _base_url_to_store(spec, config, detected.servers[spec.name][0])
+    default = previous.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
+    if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
+        return previous.api_base
+    if spec.is_local:
+        typer.echo(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
+    base = ""
+    while not base.startswith(("http://", "https://")):
+        base = prompts.ask("Base URL, for example http://localhost:8000/v1", default)
+    return _base_url_to_store(spec, config, base)
+
+
+def _complete_base_url(base: str | None) -> str | None:
+    """Append the `/v1` that people forget, if the server lists its models only there."""
+    if base is None or urlsplit(base).path.strip("/"):
+        return base
+    with_v1 = f"{base.rstrip('/')}/v1"
+    models_without, models_with = asyncio.run(_list_models_of_both(base, with_v1))
+    if models_without or not models_with:
+        return base
+    typer.echo(f"Found the API at {with_v1}.")
+    return with_v1
+
+
+async def _list_models_of_both(first: str, second: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return await asyncio.gather(
+        list_models(first, timeout_s=LIST_MODELS_TIMEOUT_S), list_models(second, timeout_s=LIST_MODELS_TIMEOUT_S)
+    )
+
+
+def _base_url_to_store(spec: ProviderSpec, config: Config, base: str) -> str | None:
+    """The base URL to store in the config; None for the default and for what it holds already."""
+    in_config = config.providers.by_name()[spec.name].api_base
+    is_default = base.replace("//127.0.0.1:", "//localhost:") == spec.default_api_base
+    return None if base == in_config or (is_default and not in_config) else base
+
+
+def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> str | None:
+    """Ask for a key: None keeps the config's key, an empty text uses the one from the environment."""
+    if spec.is_local or spec.brings_credentials:
+        return None
+    in_config = config.providers.by_name()[spec.name].api_key
+    variable = spec.env_variable(os.environ)
+    options = [
+        (BEFORE, f"The key you entered before ({_mask(previous.api_key or '')})", bool(previous.api_key)),
+        (CONFIG, f"The key in the config ({_mask(in_config)})", bool(in_config)),
+        (ENVIRONMENT, f"{variable} from the environment (nothing is stored)", bool(variable)),
+    ]
+    offered = [(value, label) for value, label, is_there in options if is_there]
+    if offered:
+        answer = prompts.choose("Which key?", [*offered, (ANOTHER, "Another key")])
+        if answer != ANOTHER:
+            return {BEFORE: previous.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
+    empty = "empty: continue without a model" if spec.needs_key else "empty: none"
+    whose = "this endpoint" if spec.name == "custom" else spec.display_name
+    return prompts.ask_secret(f"API key for {whose} ({empty})")
+
+
+def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, base: str | None) -> str:
+    """Ask for a model: from the list of the server if it has one, else by name."""
+    base_url = base or config.providers.by_name()[spec.name].api_base or spec.default_api_base
+    lists_models = spec.is_local or spec.name == "custom"
+    offered = asyncio.run(list_models(base_url, timeout_s=LIST_MODELS_TIMEOUT_S)) if lists_models and base_url else ()
+    if len(offered) == 1:
+        typer.echo(f"Model: {offered[0]} (the only one it offers)")
+        return offered[0]
+    if offered:
+        default = previous.model if previous.model in offered else None
+        return prompts.choose("Which model?", [(name, name) for name in offered], default)
+    default = previous.model or default_model(spec, config)
+    model = ""
+    while not model:
+        model = prompts.ask("Model", default)
+    return model
+
+
+def default_model(spec: ProviderSpec, config: Config) -> str:
+    """The model to use without a name: the config's if it belongs to this provider, else the provider's default."""
+    match = config.match_provider()
+    if match and match.spec == spec and match.model != DEFAULT_MODEL:
+        return match.model
+    return spec.default_model or ""
+
+
+def local_server_address(spec: ProviderSpec, config: Config) -> str | None:
+    """The address of a local server from the environment, if it differs from the default."""
+    addresses = {server.provider: server.api_base for server in default_servers(os.environ)}
+    return _base_url_to_store(spec, config, addresses[spec.name]) if spec.name in addresses else None
+
+
+def first_offered_model(spec: ProviderSpec, base: str | None) -> str:
+    """The first model that a server lists; empty if it lists none."""
+    base_url = base or spec.default_api_base
+    offered = asyncio.run(list_models(base_url, timeout_s=LIST_MODELS_TIMEOUT_S)) if base_url else ()
+    return offered[0] if offered else ""
+
+
+def _mask(key: str) -> str:
+    return str(mask_value(("apiKey",), key))
+
+
+async def _local_servers(environ: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    servers = default_servers(environ)
+    answers = await asyncio.gather(*(list_models(server.api_base) for server in servers))
+    return {
+        server.provider: (server.api_base, models) for server, models in zip(servers, answers, strict=True) if models
+    }

@@ -1,0 +1,149 @@
+"""The backend of the `cron` tool: job operations with text results. Failures are NanobotErrors."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
+from nanobot.cron.misfire import job_zone
+from nanobot.cron.service import CronService
+from nanobot.cron.types import CronError, CronJob, Notify
+from nanobot.messages.types import least_trusted
+
+T = TypeVar("T")
+IsAllowed = Callable[[str, str, str], bool]
+"""Called with channel, sender id and chat id: whether the sender may talk to the bot there."""
+
+NEEDS_GATEWAY = (
+    "No gateway is running: jobs run once `nanobot gateway` is started. Jobs of the terminal also run while a chat is "
+    "open there."
+)
+
+
+class CronToolBackend:
+    """Job operations for the agent. Results include a note if no process runs the jobs."""
+
+    def __init__(self, service: CronService, may_speak: IsAllowed | None = None) -> None:
+        """The sender is stored with a job as `asked_by` only if `may_speak` allows them."""
+        self._service = service
+        self._may_speak = may_speak or (lambda channel, sender_id, chat_id: False)
+
+    async def add(
+        self,
+        *,
+        message: str,
+        name: str | None,
+        every_seconds: float | None,
+        cron_expr: str | None,
+        at: str | None,
+        tz: str | None,
+        deliver: bool,
+        channel: str | None,
+        to: str | None,
+        thread_id: str | None,
+        session_key: str | None,
+        notify: str | None,
+        provenance: str,
+        asked_by: str | None,
+    ) -> str:
+        """Add a job; return it with its next three runs."""
+
+        def make() -> str:
+            service = self._service
+            schedule = parse_schedule(
+                every_seconds=every_seconds, cron_expr=cron_expr, at=at, tz=tz, user_zone=service.timezone
+            )
+            is_known = asked_by and channel and self._may_speak(channel, asked_by, to or "")
+            job = service.add_job(
+                name or "",
+                schedule,
+                message,
+                deliver,
+                channel,
+                to,
+                delete_after_run=schedule.kind == "at",
+                session_key=session_key,
+                thread_id=thread_id,
+                notify=Notify(notify or Notify.ALWAYS),
+                provenance=least_trusted([provenance]),
+                asked_by=asked_by if is_known else None,
+            )
+            return self._format_job(job)
+
+        return await asyncio.to_thread(make)
+
+    async def count(self) -> int:
+        """The number of jobs, disabled ones included."""
+        return len(await asyncio.to_thread(self._service.list_jobs, True))
+
+    async def list(self, chat: str = "") -> str:
+        """A line per job: id, schedule, next and last run. With `chat`, only that chat's jobs."""
+
+        def render() -> str:
+            jobs = self._service.list_jobs(include_disabled=True)
+            if chat:
+                jobs = [job for job in jobs if _belongs_to(job, chat)]
+            if not jobs:
+                return "There are no jobs."
+            lines = [self._format_line(job) for job in jobs]
+            if chat:
+                return "\n".join([*lines, *self._notes()])
+            return "\n".join([*lines, *self._service.unreadable(), *self._notes()])
+
+        return await asyncio.to_thread(render)
+
+    async def remove(self, job_id: str, chat: str = "") -> str:
+        await self._check_own(job_id, chat)
+        removed = await asyncio.to_thread(self._service.remove_job, job_id)
+        if not removed:
+            raise await self._unknown_job_error(job_id)
+        return f"Job {job_id} is removed."
+
+    async def enable(self, job_id: str, enabled: bool, chat: str = "") -> str:
+        await self._check_own(job_id, chat)
+        job = await asyncio.to_thread(self._service.enable_job, job_id, enabled)
+        if job is None:
+            raise await self._unknown_job_error(job_id)
+        return await asyncio.to_thread(self._format_job, job) if enabled else f"Job {job_id} is disabled."
+
+    async def run(self, job_id: str, chat: str = "") -> str:
+        """Request a run within seconds; does not wait for it."""
+        await self._check_own(job_id, chat)
+        requested = await asyncio.to_thread(self._service.request_run, job_id)
+        if not requested:
+            raise await self._unknown_job_error(job_id)
+        return "\n".join([f"Job {job_id} will be run within seconds.", *self._notes()])
+
+    def _format_job(self, job: CronJob) -> str:
+        zone = job_zone(job, self._service.timezone)
+        return "\n".join([format_job(job, zone, self._service.next_instants(job)), *self._notes()])
+
+    def _format_line(self, job: CronJob) -> str:
+        zone = job_zone_or_host(job, self._service.timezone)
+        state = job.state
+        parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
+        parts.append(f"next {format_time(state.next_run_at_ms, zone)}" if job.enabled else "disabled")
+        if state.last_run_at_ms is not None:
+            error = f" ({state.last_error})" if state.last_error else ""
+            parts.append(f"last {state.last_status} {format_time(state.last_run_at_ms, zone)}{error}")
+        return "; ".join(parts)
+
+    def _notes(self) -> tuple[str, ...]:
+        return () if self._service.is_served() else (NEEDS_GATEWAY,)
+
+    async def _check_own(self, job_id: str, chat: str) -> None:
+        """Raise CronError unless the job belongs to the chat. No chat means all jobs."""
+        if chat:
+            jobs = await asyncio.to_thread(self._service.list_jobs, True)
+            if not any(job.id == job_id and _belongs_to(job, chat) for job in jobs):
+                raise await self._unknown_job_error(job_id, chat)
+
+    async def _unknown_job_error(self, job_id: str, chat: str = "") -> CronError:
+        jobs = await asyncio.to_thread(self._service.list_jobs, True)
+        jobs = [job for job in jobs if not chat or _belongs_to(job, chat)]
+        known = ", ".join(f'{job.id} "{job.name}"' for job in jobs[:20]) or "none"
+        return CronError(f"There is no job {job_id!r}. Jobs: {known}.")
+
+
+def _belongs_to(job: CronJob, chat: str) -> bool:
+    return f"{job.payload.channel}:{job.payload.to}" == chat

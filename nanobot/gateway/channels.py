@@ -1,0 +1,220 @@
+"""Creates the enabled channels from the config. One that cannot be created is logged and reported as failed."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanobot.bus.events import InboundMessage, MenuEntry
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.access import AccessControl, AccessPolicy
+from nanobot.channels.base import BaseChannel, ChannelServices
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.manager import ChannelManager, DeadLetter
+from nanobot.channels.media import MediaStore
+from nanobot.channels.registry import load_channel
+from nanobot.channels.status import ChannelStatus
+from nanobot.channels.supervisor import describe_error
+from nanobot.config.channels import ChannelsConfig
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.pairing.store import PairingStore
+from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:
+    from nanobot.providers.transcription import ChosenTranscriber
+
+log = logging.getLogger(__name__)
+
+TERMINAL = "cli"
+"""The channel of chats at the terminal."""
+
+
+def channel_section(channels: ChannelsConfig, name: str) -> Any:
+    """Return a channel's section: the schema's model, or for a plugin the dict in the file."""
+    if name in type(channels).model_fields:
+        return getattr(channels, name)
+    return (channels.model_extra or {}).get(name, {})
+
+
+def _defect(name: str, error: Exception) -> str:
+    return (
+        f"channels.{name} cannot be created: {describe_error(error)}. Its package has to fix that; until then set "
+        f"channels.{name}.enabled to false."
+    )
+
+
+def _is_plugin_error(cause: BaseException | None) -> bool:
+    """Whether a plugin's own code raised, so that its author needs the traceback."""
+    return cause is not None and not isinstance(cause, NanobotError | ImportError | SystemExit)
+
+
+class TranscriptionService:
+    """Transcribes recordings with the provider that the config names for a channel. Loaded at the first recording."""
+
+    def __init__(self, config: Config, channel: str) -> None:
+        self._config = config
+        self._channel = channel
+        self._chosen: ChosenTranscriber | None = None
+        self._former: list[ChosenTranscriber] = []
+
+    def renew(self) -> None:
+        """Choose a transcriber again for the next recording: keys may have changed."""
+        if self._chosen is not None:
+            self._former.append(self._chosen)
+            self._chosen = None
+
+    async def transcribe(self, path: Path) -> str:
+        """Return the text of a recording. Raises NanobotError, which names a missing setting."""
+        if self._chosen is None:
+            from nanobot.providers.transcription import choose_transcriber  # brings httpx's pools
+
+            own = self._config.channels.section(self._channel)
+            self._chosen = choose_transcriber(
+                self._config, os.environ, provider=own.transcription_provider, language=own.transcription_language
+            )
+        if self._chosen.transcriber is None:
+            raise NanobotError(self._chosen.reason)
+        return await self._chosen.transcriber.transcribe(path)
+
+    async def close(self) -> None:
+        self.renew()
+        former, self._former = self._former, []
+        for chosen in former:
+            if chosen.transcriber is not None:
+                await chosen.transcriber.close()
+
+
+@dataclass(slots=True)
+class GatewayChannels:
+    """The channels, their access control and transcription, and the errors of those that cannot start."""
+
+    config: Config
+    """Shared with the runtime."""
+    bus: MessageBus
+    places: DataPaths
+    clock: Clock
+    pairing: PairingStore
+    dead_letter: DeadLetter | None = None
+    commands: tuple[MenuEntry, ...] = ()
+    """The slash commands, for platforms with a command menu."""
+    bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
+    """Whether the agent handles a message at once, even while its session is busy."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Enabled channels that cannot be created, with what their owner has to do."""
+    manager: ChannelManager = field(init=False)
+    _retries: dict[str, int] = field(default_factory=dict)
+    _access: dict[str, AccessControl] = field(default_factory=dict)
+    _transcribers: dict[str, TranscriptionService] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.manager = ChannelManager([], self.bus, retries=self._retries, dead_letter=self.dead_letter)
+
+    def streams(self, name: str) -> bool:
+        """Whether the channel shows an answer while the model writes it."""
+        return self.manager.streams(name)
+
+    @property
+    def enabled(self) -> list[str]:
+        """The channels that the config enables."""
+        return self.config.channels.enabled
+
+    @property
+    def names(self) -> list[str]:
+        """The channels that were created, without the terminal."""
+        return [name for name in self.manager.names if name != TERMINAL]
+
+    def statuses(self) -> dict[str, ChannelStatus]:
+        """The status of each channel but the terminal, by name."""
+        return {name: status for name, status in self.manager.statuses().items() if name != TERMINAL}
+
+    async def open_terminal(self, channel: BaseChannel) -> None:
+        """Add the channel of terminal chats."""
+        await self.manager.change(TERMINAL, self._attach(channel, AccessPolicy(TERMINAL)))
+
+    async def open_all(self) -> None:
+        """Create every enabled channel."""
+        for name in self.enabled:
+            await self.open(name)
+
+    async def open(self, name: str) -> bool:
+        """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
+        await self._forget(name)
+        try:
+            loading = asyncio.to_thread(load_channel, name, self.config.plugins.disabled)
+            channel = self._create(name, await loading)  # an SDK takes up to half a second to import
+        except Exception as error:  # a plugin's constructor may raise anything
+            ours = isinstance(error, NanobotError)
+            self.broken[name] = str(error) if ours and str(error) else _defect(name, error)
+            log.error("%s: %s", name, self.broken[name], exc_info=not ours or _is_plugin_error(error.__cause__))  # noqa: TRY400 ours says it in a line
+            return False
+        await self.manager.change(name, channel)
+        return True
+
+    async def close(self, name: str) -> None:
+        """Stop and remove a channel."""
+        await self._forget(name)
+        await self.manager.change(name, None)
+
+    async def close_transcription(self) -> None:
+        """Close the connections of all transcribers."""
+        for transcriber in self._transcribers.values():
+            await transcriber.close()
+
+    def renew_transcription(self) -> None:
+        """Apply changed transcription settings."""
+        for transcriber in self._transcribers.values():
+            transcriber.renew()
+
+    def renew_access(self, name: str) -> None:
+        """Apply changed access settings. Raises ConfigError if they are invalid; the old ones stay then."""
+        if name in self._access:
+            self._access[name].policy = AccessPolicy.of(name, channel_section(self.config.channels, name))
+
+    def renew_retries(self) -> None:
+        """Apply changed retry settings."""
+        for name in self.manager.names:
+            self._retries[name] = self._max_retries(name)
+
+    def _create(self, name: str, channel_class: type[BaseChannel]) -> BaseChannel:
+        section = channel_section(self.config.channels, name)
+        if channel_class.name != name:
+            raise ChannelSetupError(
+                f"channels.{name}: its class {channel_class.__name__} is named {channel_class.name!r}. Its package "
+                f"has to name it {name!r}; until then set channels.{name}.enabled to false."
+            )
+        channel = self._attach(channel_class(section, self.bus), AccessPolicy.of(name, section))
+        self._retries[name] = self._max_retries(name)
+        return channel
+
+    def _max_retries(self, name: str) -> int:
+        own = self.config.channels.section(name).send_max_retries
+        return self.config.channels.send_max_retries if own is None else own
+
+    def _attach(self, channel: BaseChannel, policy: AccessPolicy) -> BaseChannel:
+        name = channel.name
+        self._access[name] = AccessControl(policy, self.pairing, self.clock)
+        self._transcribers[name] = TranscriptionService(self.config, name)
+        channel.attach(
+            ChannelServices(
+                self._access[name],
+                MediaStore(self.places.media / name, clock=self.clock),
+                self.clock,
+                self._transcribers[name],
+                self.places.state / "channels" / name,
+                self.config.agents.defaults.unified_session,
+                self.commands,
+                self.bypasses_lane,
+            )
+        )
+        return channel
+
+    async def _forget(self, name: str) -> None:
+        self.broken.pop(name, None)
+        self._access.pop(name, None)
+        if (transcriber := self._transcribers.pop(name, None)) is not None:
+            await transcriber.close()

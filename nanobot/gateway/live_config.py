@@ -1,0 +1,208 @@
+"""Applies config changes while the gateway runs; the log names settings that need a restart.
+
+Channels, models, provider keys, tools, limits, MCP servers and the heartbeat change without a restart. A running turn
+keeps its models and tools; limits apply from the next model call on. An invalid file is reported once and changes
+nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nanobot.config.keys import shapes
+from nanobot.config.loader import load_config
+from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
+from nanobot.gateway.channels import GatewayChannels, channel_section
+from nanobot.security import redaction as vault
+from nanobot.security.secrets import named_secrets
+
+log = logging.getLogger(__name__)
+
+POLL_S = 2.0
+_ACCESS_KEYS = frozenset({"allowFrom", "groupPolicy", "groupAllowFrom", "allowChannels", "dm"})
+"""Access keys of a channel; they apply from the next message on."""
+_READ_EACH_TIME = frozenset({"sendProgress", "sendToolHints", "showReasoning", "transcriptionProvider"})
+_READ_EACH_TIME |= {"transcriptionLanguage", "sendMaxRetries"}
+"""Keys of a channel, and of `channels` itself, that are read at each use."""
+_DEFAULTS = frozenset(
+    {
+        "model",
+        "provider",
+        "modelPreset",
+        "fallbackModels",
+        "backgroundModel",
+        "maxTokens",
+        "contextWindowTokens",
+        "temperature",
+        "reasoningEffort",
+        "providerRetryMode",
+        "maxToolIterations",
+        "maxToolResultChars",
+    }
+)
+"""Keys of `agents.defaults` that apply without a restart."""
+_SECTIONS = ("modelPresets", "providers", "tools", "limits")
+_HEARTBEAT = ("gateway", "heartbeat")
+_MAILBOX = ("channels", "email")
+"""Decides whether the mailbox tool exists."""
+_Path = tuple[str, ...]
+
+
+class LiveConfig:
+    """Watches the config file and applies changes."""
+
+    def __init__(
+        self,
+        file: Path,
+        config: Config,
+        channels: GatewayChannels,
+        *,
+        renew: Callable[[], Awaitable[None]],
+        renew_heartbeat: Callable[[], Awaitable[bool]],
+        poll_s: float = POLL_S,
+    ) -> None:
+        """`config` is shared by the whole gateway and updated in place.
+
+        `renew` rebuilds models and tools from it. `renew_heartbeat` rebuilds the heartbeat; it returns False while the
+        heartbeat is working.
+        """
+        self._file = file
+        self._config = config
+        self._channels = channels
+        self._renew = renew
+        self._renew_heartbeat = renew_heartbeat
+        self._heartbeat_pending = False
+        self._poll_s = poll_s
+        self._seen = _stamp(file)
+        self._tree = _tree(config)
+        self.problem: str | None = None
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            if self._heartbeat_pending:
+                self._heartbeat_pending = not await self._renew_heartbeat()
+            stamp = _stamp(self._file)
+            if stamp != self._seen:
+                self._seen = stamp
+                await self.look()
+
+    async def look(self) -> None:
+        """Read the file and apply its changes."""
+        try:
+            if _stamp(self._file) is None:  # deleting the file must not switch off every channel
+                raise ConfigError(f"{self._file} is gone. Put it back.")
+            new = await asyncio.to_thread(load_config, self._file)
+        except ConfigError as error:
+            self.problem = f"the config was changed and is invalid; the previous settings stay in use: {error}"
+            log.error("%s", self.problem)  # noqa: TRY400 the owner needs no traceback
+            return
+        self.problem = None
+        vault.learn_secrets(named_secrets(new.model_dump(), {}))
+        after = _tree(new)
+        changed = [*_changes(self._tree, after)]
+        self._tree = after
+        if changed:
+            await self._apply(new, changed)
+
+    async def _apply(self, new: Config, changed: list[_Path]) -> None:
+        was_on = self._config.channels.enabled
+        self._config.channels = new.channels
+        channel_paths = [path for path in changed if path[0] == "channels"]
+        by_channel: dict[str, set[str]] = {}
+        for path in channel_paths:
+            if len(path) > 2 or not _is_common(path):
+                by_channel.setdefault(path[1], set()).add(path[2] if len(path) > 2 else "")
+        for name, keys in by_channel.items():
+            await self._change(name, keys, was_on=name in was_on)
+        self._channels.renew_retries()
+        common = [_dotted(path) for path in channel_paths if _is_common(path)]
+        if common:
+            log.info("the config was changed: %s", ", ".join(common))
+        live = [path for path in changed if _is_live(path)]
+        if live or any(path[:2] == _MAILBOX for path in changed):
+            await self._apply_live(new, live)
+        rest = sorted({_dotted(path) for path in changed if path[0] != "channels" and not _is_live(path)})
+        if rest:
+            log.warning("the config was changed; for %s restart with `nanobot gateway restart`", ", ".join(rest))
+
+    async def _apply_live(self, new: Config, live: list[_Path]) -> None:
+        config = self._config
+        config.model_presets, config.providers = new.model_presets, new.providers
+        config.tools, config.limits = new.tools, new.limits
+        config.gateway.heartbeat = new.gateway.heartbeat
+        for name, shape in shapes(type(config.agents.defaults)).items():
+            if name in _DEFAULTS:
+                setattr(config.agents.defaults, shape.name, getattr(new.agents.defaults, shape.name))
+        await self._renew()
+        self._channels.renew_transcription()
+        self._heartbeat_pending |= any(path[:2] == _HEARTBEAT for path in live)
+        if live:
+            log.info("the config was changed: %s", ", ".join(sorted(map(_dotted, live))))
+
+    async def _change(self, name: str, keys: set[str], *, was_on: bool) -> None:
+        is_on = name in self._channels.enabled
+        if not is_on:
+            if was_on:
+                await self._channels.close(name)
+                log.info("%s: switched off", name)
+        elif was_on and keys <= _ACCESS_KEYS | _READ_EACH_TIME and name not in self._channels.broken:
+            self._hand_over_section(name)
+            if keys & _ACCESS_KEYS:
+                self._renew_access(name)
+            log.info("%s: changed: %s", name, ", ".join(sorted(keys)))
+        elif await self._channels.open(name):
+            log.info("%s: %s", name, "restarted with its new settings" if was_on else "switched on")
+
+    def _hand_over_section(self, name: str) -> None:
+        channel = self._channels.manager.get(name)
+        if channel is not None:
+            channel.config = channel_section(self._config.channels, name)
+
+    def _renew_access(self, name: str) -> None:
+        try:
+            self._channels.renew_access(name)
+        except ConfigError as error:
+            log.error("%s; the previous access settings stay in use", error)  # noqa: TRY400 the owner needs no traceback
+
+
+def _is_common(path: _Path) -> bool:
+    return len(path) == 2 and path[1] in _READ_EACH_TIME
+
+
+def _is_live(path: _Path) -> bool:
+    """Whether this key applies without a restart."""
+    if path[:2] == ("agents", "defaults"):
+        return len(path) > 2 and path[2] in _DEFAULTS
+    return path[0] in _SECTIONS or path[:2] == _HEARTBEAT
+
+
+def _tree(config: Config) -> dict[str, Any]:
+    tree = config.model_dump(mode="json", by_alias=True)
+    if "enabled" not in config.gateway.heartbeat.model_fields_set:  # a default is not an explicit false
+        tree["gateway"]["heartbeat"]["enabled"] = None
+    return tree
+
+
+def _changes(before: object, after: object, path: _Path = ()) -> Iterator[_Path]:
+    """Yield the paths of the values that differ. Lists and texts are compared as a whole."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in {**before, **after}:
+            yield from _changes(before.get(key), after.get(key), (*path, str(key)))
+    elif before != after:
+        yield path
+
+
+def _dotted(path: _Path) -> str:
+    return ".".join(path)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

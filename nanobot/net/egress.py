@@ -1,0 +1,144 @@
+"""The egress policy: resolves the URL of each request to the addresses it may connect to.
+
+The name is resolved once, every address is checked, and the connection goes to one of exactly these addresses. So a DNS
+answer that changes afterwards has no effect. Every request asks here, redirects included.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_address
+
+from nanobot.errors import NanobotError
+from nanobot.net.addresses import Address, Network, blocked_reason, is_own_network, is_within, parse_networks
+from nanobot.net.dns import local_address_for, resolve_host
+from nanobot.net.http import is_loopback
+from nanobot.net.urls import UrlError, WebUrl, parse_url
+
+LOOKUP_TIMEOUT_S = 10.0
+_LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home", ".corp", ".home.arpa")
+
+Resolve = Callable[[str, int, float], Awaitable[list[str]]]
+"""Resolve a host for a port within a number of seconds. Raises OSError, TimeoutError."""
+
+
+class NetworkDeniedError(NanobotError):
+    """A request would leave the public internet. The text is for the model: what was denied, and who may allow it."""
+
+
+class NoSuchHostError(NanobotError):
+    """The name does not resolve."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """What is allowed besides the public internet. `whitelist`: networks from `tools.ssrfWhitelist`.
+
+    `owned`: URLs that the owner put into the config for this purpose; matched by scheme, host and port. `proxy`:
+    connects on our behalf; the environment is not consulted.
+    """
+
+    whitelist: tuple[str, ...] = ()
+    owned: tuple[str, ...] = ()
+    proxy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to connect: to the first of these addresses that responds, or through the proxy if there are none."""
+
+    url: WebUrl
+    addresses: tuple[str, ...] = ()
+
+
+class EgressGate:
+    """Finds the route of a request, or denies it."""
+
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        *,
+        resolve: Resolve = resolve_host,
+        local_address_for: Callable[[str], str | None] = local_address_for,
+    ) -> None:
+        self.policy = policy
+        self._lookup = resolve
+        self._local_address_for = local_address_for
+
+    async def route(self, text: str) -> Route:
+        """The route to the host of this URL. Raises UrlError, NetworkDeniedError, NoSuchHostError."""
+        url = parse_url(text)
+        if url.origin in self._owned:
+            uses_proxy = self.policy.proxy is not None and not self._bypasses_proxy(url)
+            return Route(url) if uses_proxy else Route(url, await self._resolve(url))
+        if url.address is not None:
+            self._check(url, url.address)
+        if self.policy.proxy is not None and not self._bypasses_proxy(url):
+            return Route(url)
+        addresses = await self._resolve(url)
+        for address in addresses:
+            self._check(url, ip_address(address))
+        return Route(url, addresses)
+
+    async def _resolve(self, url: WebUrl) -> tuple[str, ...]:
+        if url.address is not None:
+            return (str(url.address),)
+        try:
+            addresses = await self._lookup(url.host, url.port, LOOKUP_TIMEOUT_S)
+        except TimeoutError:
+            raise NoSuchHostError(
+                f"The lookup of {url.host} took longer than {LOOKUP_TIMEOUT_S:g} s. Try again later."
+            ) from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NoSuchHostError(
+                f"{url.host} does not resolve ({reason}). Check the spelling, and the network."
+            ) from None
+        if not addresses:
+            raise NoSuchHostError(f"{url.host} does not resolve. Check the spelling.")
+        return tuple(addresses)
+
+    def _check(self, url: WebUrl, address: Address) -> None:
+        if self._is_open(address):
+            return
+        if (reason := blocked_reason(address)) is None:
+            local_address = self._local_address_for(str(address))
+            reason = (
+                "is in this machine's own network" if local_address and is_own_network(address, local_address) else None
+            )
+        if reason is not None:
+            raise NetworkDeniedError(_denied_text(url.host, reason, str(address)))
+
+    def _is_open(self, address: Address | None) -> bool:
+        return address is not None and is_within(address, self._whitelist)
+
+    @staticmethod
+    def _bypasses_proxy(url: WebUrl) -> bool:
+        """Whether the proxy does not apply, by spelling: this machine, a private address, a name like `nas`."""
+        if url.address is not None:
+            return blocked_reason(url.address) is not None
+        return "." not in url.host or is_loopback(url.host) or url.host.endswith(_LOCAL_ENDINGS)
+
+    @cached_property
+    def _whitelist(self) -> tuple[Network, ...]:
+        return parse_networks(self.policy.whitelist)
+
+    @cached_property
+    def _owned(self) -> frozenset[str]:
+        return frozenset(_origins(self.policy.owned))
+
+
+def _origins(urls: Iterable[str]) -> Iterator[str]:
+    for url in urls:
+        with suppress(UrlError):  # an invalid URL is never requested and allows nothing
+            yield parse_url(url).origin
+
+
+def _denied_text(host: str, reason: str, address: str = "") -> str:
+    subject = f"{host} resolves to {address}, which" if address and address != host else host
+    entry = f"{address}/{128 if ':' in address else 32}" if address else "its network"
+    return (
+        f"Denied: {subject} {reason}. Requests of the agent go to the public internet only. To allow this one, the "
+        f"owner adds {entry} to tools.ssrfWhitelist in the config."
+    )

@@ -1,0 +1,171 @@
+"""One web request and its response, with limits on addresses, redirects, size and time.
+
+Endless redirects, endless bodies, compression bombs and trickling servers all end with a partial response or an error.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nanobot.errors import NanobotError
+from nanobot.net.clients import connection_error_reason, load_httpx
+from nanobot.net.decompress import ACCEPT_ENCODING, DecodeError, Decoder
+from nanobot.net.egress import EgressGate
+from nanobot.net.urls import WebUrl, join_url, parse_url
+
+if TYPE_CHECKING:
+    import httpx
+
+    from nanobot.net.transport import MakeTransport
+
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_USER_AGENT = "Mozilla/5.0 (compatible; nanobot)"
+
+FindSecret = Callable[[str], str | None]
+"""Return the name of one of our secrets contained in this text, in any encoding; None if there is none."""
+
+
+class FetchError(NanobotError):
+    """No response. The text is for the model: why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Limits of a request."""
+
+    bytes: int = 5 * 1024 * 1024
+    """Of the body, compressed or decompressed, whichever is larger."""
+    total_s: float = 30.0
+    connect_s: float = 8.0
+    """Per address."""
+    redirects: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A request. `headers` and `body` are sent to this origin only, not to redirect targets elsewhere."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    """With a body it is a POST, which follows no redirects."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """The response. `cut`: the body was truncated."""
+
+    url: WebUrl
+    """After all redirects."""
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    cut: bool = False
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case, without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class Fetcher:
+    """Fetches web pages for the agent. Keeps no cookies and no connections between requests."""
+
+    def __init__(
+        self,
+        gate: EgressGate,
+        *,
+        limits: FetchLimits | None = None,
+        find_secret: FindSecret = lambda text: None,
+        make_transport: "MakeTransport | None" = None,
+    ) -> None:
+        """`find_secret` checks everything to be sent, except for the headers that the caller passes."""
+        self.limits = limits or FetchLimits()
+        self._gate = gate
+        self._find_secret = find_secret
+        self._make_transport = make_transport
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        """The response, whatever its status. Raises FetchError, and what the gate raises. Cancelling is safe."""
+        load_httpx()
+        import httpx
+
+        from nanobot.net.transport import CheckedTransport
+
+        url = parse_url(request.url)
+        try:
+            async with (
+                asyncio.timeout(self.limits.total_s),
+                CheckedTransport(self._gate, self._make_transport) as transport,  # no client: it would follow redirects
+            ):
+                return await self._follow_redirects(transport, url, request)
+        except TimeoutError:
+            raise FetchError(
+                f"{url.host} did not finish within {self.limits.total_s:g} s. Try again later, or try another page."
+            ) from None
+        except DecodeError as error:
+            raise FetchError(f"{url.host} cannot be read: {error}.") from None
+        except (httpx.ConnectTimeout, httpx.PoolTimeout):
+            raise FetchError(f"{url.host} does not respond. Check the address, or try again later.") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            raise FetchError(f"The request to {url.host} failed: {connection_error_reason(error)}.") from None
+
+    async def _follow_redirects(
+        self, transport: "httpx.AsyncBaseTransport", url: WebUrl, request: FetchRequest
+    ) -> FetchResult:
+        first = url.origin
+        for _ in range(self.limits.redirects + 1):
+            same_origin = url.origin == first
+            result = await self._send(transport, url, request if same_origin else FetchRequest(str(url)))
+            location = result.headers.get("location")
+            if result.status not in _REDIRECT_STATUSES or not location:
+                return result
+            if request.body is not None:
+                raise FetchError(f"{url.host} redirects a POST to {location[:200]}, which is not followed.")
+            url = join_url(url, location)
+        raise FetchError(f"{request.url[:200]} redirects more than {self.limits.redirects} times. Fetch another page.")
+
+    async def _send(self, transport: "httpx.AsyncBaseTransport", url: WebUrl, request: FetchRequest) -> FetchResult:
+        self._check_secrets(url, request.body)
+        import httpx
+
+        http_request = httpx.Request(
+            "GET" if request.body is None else "POST",
+            str(url),
+            headers={
+                "Host": url.authority,  # otherwise httpx decodes the name, and rejects names that DNS accepts
+                "User-Agent": _USER_AGENT,
+                "Accept": "*/*",
+                "Accept-Encoding": ACCEPT_ENCODING,
+                **request.headers,
+            },
+            content=request.body,
+            extensions={"timeout": {"connect": self.limits.connect_s}},
+        )
+        response = await transport.handle_async_request(http_request)
+        try:
+            if response.status_code in _REDIRECT_STATUSES and "location" in response.headers:
+                return FetchResult(url, response.status_code, dict(response.headers), b"")
+            body, cut = await self._read_body(response)
+            return FetchResult(url, response.status_code, dict(response.headers), body, cut)
+        finally:
+            await response.aclose()
+
+    async def _read_body(self, response: "httpx.Response") -> tuple[bytes, bool]:
+        """The body, and whether it was truncated."""
+        decoder, body, received = Decoder(response.headers.get("content-encoding", "")), bytearray(), 0
+        async for data in response.aiter_raw():
+            received += len(data)
+            for chunk in decoder.chunks(data):
+                body += chunk
+                if len(body) > self.limits.bytes:
+                    return bytes(body[: self.limits.bytes]), True
+            if received > self.limits.bytes:
+                return bytes(body), True
+        return bytes(body), False
+
+    def _check_secrets(self, url: WebUrl, body: bytes | None) -> None:
+        name = self._find_secret(str(url)) or (body and self._find_secret(body.decode("utf-8", "replace")))
+        if name:
+            raise FetchError(f"This request contains the secret {name}. Secrets are sent to their own host only.")

@@ -1,0 +1,209 @@
+"""A ChatGPT account: login in a browser, and renewal of its token.
+
+Sources: the published source of OpenAI's own client (github.com/openai/codex, codex-rs/login: server.rs for the
+addresses, the client id, the scopes, the two registered redirect ports and the extra request parameters; token_data.rs
+for the claims), RFC 6749 (4.1 and 6), RFC 7636 and RFC 8252. The client id is the public one of that client: OpenAI
+registers no others for these accounts.
+"""
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from nanobot.net.http import HttpPools
+from nanobot.providers.accounts.callback import ExpectedCallback, UnexpectedCallbackError, callback_server
+from nanobot.providers.accounts.errors import AuthorityAnswerError, LoginFailedError
+from nanobot.providers.accounts.login_screen import LoginScreen, first_result
+from nanobot.providers.accounts.oauth_server import OAuthHttpClient, OAuthResponse
+from nanobot.providers.accounts.store import Account
+
+PROVIDER = "openai_codex"
+ISSUER = "https://auth.openai.com"
+CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
+_AUTH_CLAIMS = "https://api.openai.com/auth"
+_PROFILE_CLAIMS = "https://api.openai.com/profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Pkce:
+    """A local secret and its hash, which is sent with the authorization request (RFC 7636, method S256)."""
+
+    verifier: str = field(repr=False)
+    challenge: str
+
+    @classmethod
+    def new(cls) -> "Pkce":
+        """86 random characters; the RFC requires 43 to 128."""
+        verifier = secrets.token_urlsafe(64)
+        digest = hashlib.sha256(verifier.encode("ascii")).digest()
+        return cls(verifier, base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIAuthority:
+    """The OAuth server of ChatGPT accounts, and our client registration there."""
+
+    issuer: str = ISSUER
+    client_id: str = CLIENT_ID
+    scope: str = "openid profile email offline_access"
+    ports: tuple[int, ...] = (1455, 1457)
+    """Registered redirect ports. Other servers accept any port (RFC 8252, 7.3)."""
+    redirect_path: str = "/auth/callback"
+    timeout_s: float = 600.0
+    """How long the user has to log in."""
+
+    @classmethod
+    def at(cls, issuer: str) -> "OpenAIAuthority":
+        """The server at this address; OpenAI's own if it is empty."""
+        issuer = issuer.rstrip("/")
+        return cls() if not issuer or issuer == ISSUER else cls(issuer, ports=(1455, 1457, 0))
+
+    @property
+    def token_url(self) -> str:
+        return f"{self.issuer}/oauth/token"
+
+    def authorization_url(self, redirect_uri: str, pkce: Pkce, state: str) -> str:
+        """The URL that the user opens to log in."""
+        params = {
+            "response_type": "code",
+            "client_id": self.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": self.scope,
+            "code_challenge": pkce.challenge,
+            "code_challenge_method": "S256",
+            "state": state,
+            "id_token_add_organizations": "true",  # so that the token names the account
+            "codex_cli_simplified_flow": "true",
+            "originator": "nanobot",
+        }
+        return f"{self.issuer}/oauth/authorize?{urlencode(params, quote_via=quote)}"
+
+
+async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: LoginScreen) -> Account:
+    """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError."""
+    pkce, state = Pkce.new(), secrets.token_urlsafe(32)
+    expected = ExpectedCallback(authority.redirect_path, state)
+    async with callback_server(expected, authority.ports) as callback:
+        port = callback.port if callback is not None else authority.ports[0]
+        redirect_uri = f"http://localhost:{port}{authority.redirect_path}"
+        url = authority.authorization_url(redirect_uri, pkce, state)
+        screen.show(
+            "Log in with your ChatGPT account at this address:",
+            url,
+            "If the browser shows no nanobot page at the end, paste its last address here and press Enter.",
+        )
+        screen.open(url)
+        sources: list[Callable[[], Awaitable[str]]] = [lambda: _read_pasted(expected, screen)]
+        if callback is not None:
+            sources.insert(0, callback.code)
+        code = await first_result(sources, authority.timeout_s)
+    return await exchange_code(authority, pools, code, pkce, redirect_uri)
+
+
+async def _read_pasted(expected: ExpectedCallback, screen: LoginScreen) -> str:
+    while True:
+        text = await screen.read_line()
+        try:
+            if text and (code := expected.parse_input(text)):
+                return code
+        except UnexpectedCallbackError as error:
+            screen.say(f"That address does not belong to this login. {error} Paste the whole address.")
+
+
+async def exchange_code(
+    authority: OpenAIAuthority, pools: HttpPools, code: str, pkce: Pkce, redirect_uri: str
+) -> Account:
+    """Exchange the code for an account. Raises LoginFailedError, or a ModelCallError if the server does not respond."""
+    form = {
+        "grant_type": "authorization_code",
+        "client_id": authority.client_id,
+        "code": code,
+        "code_verifier": pkce.verifier,
+        "redirect_uri": redirect_uri,
+    }
+    client = OAuthHttpClient(pools, PROVIDER, authority.issuer)
+    to_redact = [code, pkce.verifier]
+    response = await client.post(authority.token_url, form, to_redact)
+    if response.status in (400, 401, 403):
+        error = client.error_for(response, to_redact)
+        raise LoginFailedError(f"The login was not completed: {error.detail or 'refused'}. Start it again.")
+    if response.status != 200:
+        raise client.error_for(response, to_redact)
+    account = _parse_account(response, Account(PROVIDER, authority.issuer, grant=""))
+    if not account.grant or not account.access_token:
+        raise client.error(AuthorityAnswerError, "the server returned no tokens")
+    if not account.account_id:
+        raise LoginFailedError(
+            "This login has no ChatGPT account that may use Codex. Log in with another one, or use an API key."
+        )
+    return account
+
+
+async def renew(account: Account, pools: HttpPools, client_id: str = CLIENT_ID) -> Account:
+    """The account with a new token, and with the new refresh token if the server sent one. Raises as `tokens.Renew`
+    requires.
+    """
+    form = {"grant_type": "refresh_token", "client_id": client_id, "refresh_token": account.grant}
+    client = OAuthHttpClient(pools, PROVIDER, account.authority)
+    authority = OpenAIAuthority(account.authority, client_id)
+    response = await client.post(authority.token_url, form, account.secrets)
+    if response.status == 200:
+        renewed = _parse_account(response, account)
+        if renewed.access_token == account.access_token:
+            raise client.error(AuthorityAnswerError, "the server returned no new token", account.secrets)
+        return renewed
+    if response.status in (400, 401) and not response.error:  # a proxy's error page, not the server's
+        raise client.error(AuthorityAnswerError, response.reason, account.secrets)
+    raise client.error_for(response, account.secrets)
+
+
+def _parse_account(response: OAuthResponse, previous: Account) -> Account:
+    """The account with the fields of the response; missing fields keep their value."""
+    access_token = response.text("access_token") or previous.access_token
+    access, identity = _claims_of(access_token), _claims_of(response.text("id_token"))
+    auth = _claim_group(identity, _AUTH_CLAIMS) or _claim_group(access, _AUTH_CLAIMS)
+    profile = _claim_group(identity, _PROFILE_CLAIMS) or _claim_group(access, _PROFILE_CLAIMS)
+    lifetime_s, exp = response.number("expires_in"), access.get("exp")
+    expires_at = time.time() + lifetime_s if lifetime_s else float(exp) if isinstance(exp, int | float) else None
+    return replace(
+        previous,
+        grant=response.text("refresh_token") or previous.grant,
+        access_token=access_token,
+        expires_at=expires_at,
+        name=_claim_text(identity, "email") or _claim_text(profile, "email") or previous.name,
+        plan=_claim_text(auth, "chatgpt_plan_type") or previous.plan,
+        account_id=_claim_text(auth, "chatgpt_account_id") or previous.account_id,
+    )
+
+
+def _claims_of(token: str) -> dict[str, Any]:
+    """The claims of a JWT (RFC 7519); empty if it is not one. Never raises.
+
+    They are not verified: the token came from its issuer over TLS, which alone relies on it.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    payload = parts[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _claim_group(claims: dict[str, Any], name: str) -> dict[str, Any]:
+    group = claims.get(name)
+    return group if isinstance(group, dict) else {}
+
+
+def _claim_text(claims: dict[str, Any], name: str) -> str:
+    """A string claim; empty if missing."""
+    value = claims.get(name)
+    return value if isinstance(value, str) else ""

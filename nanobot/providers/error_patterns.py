@@ -1,0 +1,286 @@
+"""What an error response means: from status and body to a typed error, or to a change that makes the request
+acceptable.
+
+Vendors use the same status for different things; the meaning is in a code or in the wording. The tables hold what
+OpenAI, ChatGPT, Azure, Anthropic, Google, DeepSeek, Moonshot, Mistral, Groq, OpenRouter, vLLM, llama.cpp, LM Studio and
+Ollama are known to send.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from nanobot.providers.errors import (
+    AuthenticationError,
+    CallTarget,
+    ContentFilteredError,
+    ContextOverflowError,
+    MalformedResponseError,
+    ModelCallError,
+    ModelNotFoundError,
+    ModelOverloadedError,
+    QuotaExceededError,
+    RateLimitedError,
+    kind_of_status,
+)
+from nanobot.security.secrets import redact
+
+_CODES: dict[str, type[ModelCallError]] = {
+    "insufficient_quota": QuotaExceededError,
+    "billing_hard_limit_reached": QuotaExceededError,
+    "billing_not_active": QuotaExceededError,
+    "insufficient_balance": QuotaExceededError,
+    "exceeded_current_quota_error": QuotaExceededError,
+    "usage_limit_reached": QuotaExceededError,
+    "usage_not_included": QuotaExceededError,
+    "context_length_exceeded": ContextOverflowError,
+    "exceed_context_size_error": ContextOverflowError,
+    "model_max_prompt_tokens_exceeded": ContextOverflowError,
+    "string_above_max_length": ContextOverflowError,
+    "request_too_large": ContextOverflowError,
+    "content_filter": ContentFilteredError,
+    "content_policy_violation": ContentFilteredError,
+    "responsibleaipolicyviolation": ContentFilteredError,
+    "cyber_policy": ContentFilteredError,
+    "model_not_found": ModelNotFoundError,
+    "model_not_exist": ModelNotFoundError,
+    "deploymentnotfound": ModelNotFoundError,
+    "invalid_api_key": AuthenticationError,
+    "authentication_error": AuthenticationError,
+    "permission_error": AuthenticationError,
+    "rate_limit_exceeded": RateLimitedError,
+    "rate_limit_error": RateLimitedError,
+    "overloaded_error": ModelOverloadedError,
+    "engine_overloaded_error": ModelOverloadedError,
+    "server_is_overloaded": ModelOverloadedError,
+    "server_error": ModelOverloadedError,
+    "api_error": ModelOverloadedError,
+}
+
+_MESSAGE_PATTERNS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        (
+            ContextOverflowError,
+            r"maximum (?:context|prompt|model) length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
+            r"exceed\w*[^.]{0,60}context (?:length|window|size|limit)|(?:prompt|input) is too long|too long to fit|"
+            r"too many (?:input )?tokens|"
+            r"(?:input|prompt) token count[^.]*exceed|reduce the length of|exceed\w* (?:the )?model token limit|"
+            r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|prompt exceeds max length|"
+            r"request too large for|(?:larger|longer|greater) than the (?:model's )?context|context length of only|"
+            r"`?inputs`? tokens \+ `?max_new_tokens|range of input length|less than max_seq_len|"
+            r"max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
+        ),
+        (
+            QuotaExceededError,
+            r"insufficient (?:balance|quota|credits?|funds)|exceeded your current quota|credit balance is too low|"
+            r"requires more credits|out of credits|billing (?:hard )?limit|payment required",
+        ),
+        (
+            ContentFilteredError,
+            r"content (?:management )?(?:policy|filter)|flagged|safety (?:system|filter)|content exists risk",
+        ),
+        (
+            ModelNotFoundError,
+            r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|isn't available)|"
+            r"model[^.]{0,80}not supported (?:by|when)|"
+            r"(?:unknown|no such|invalid|not a valid) model|not a valid model|no endpoints found|try pulling it",
+        ),
+        (AuthenticationError, r"(?:incorrect|invalid|missing|wrong|no) api[ _-]?key|api key not valid|unauthori[sz]ed"),
+        (RateLimitedError, r"rate limit|too many requests"),
+        (ModelOverloadedError, r"overloaded|temporarily unavailable|try again later|currently loading"),
+    )
+]
+
+_TOO_LARGE_AT_ONCE = re.compile(r"request too large for", re.IGNORECASE)
+"""A single request exceeds the per-minute token limit: waiting does not help, only a smaller request does."""
+_UNAMBIGUOUS = (401, 402, 408, 409, 429)
+"""Statuses that are unambiguous, except that 429 may also mean an empty account."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """An HTTP error of a model server, parsed."""
+
+    status: int
+    message: str
+    codes: tuple[str, ...] = ()
+    param: str = ""
+    retry_after_s: float | None = None
+
+
+def parse_error_response(status: int, body: bytes | str, headers: Mapping[str, str] | None = None) -> ErrorResponse:
+    """Parse an error body of any shape. Never raises."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    retry_after = retry_after_s(headers or {})
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return ErrorResponse(status, _excerpt(text), retry_after_s=retry_after)
+    return error_response_of(data, status, retry_after)
+
+
+def error_response_of(data: Any, status: int = 0, retry_after: float | None = None) -> ErrorResponse:
+    """The same for an error that is parsed already, such as one in the middle of a stream."""
+    if isinstance(data, list) and data:  # Google wraps it so
+        data = data[0]
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or error.get("msg") or error.get("error") or ""
+        inner = error.get("metadata")  # OpenRouter puts the true reason here
+        if isinstance(inner, dict) and inner.get("raw"):
+            message = f"{message}: {inner['raw']}"
+        values = [error.get("code"), error.get("type"), error.get("status")]
+        innererror = error.get("innererror")
+        values += [innererror.get("code")] if isinstance(innererror, dict) else []
+        codes = tuple(str(value).lower() for value in values if value not in (None, ""))
+        message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        for code in codes:
+            if not status and code.isdigit():
+                status = int(code)
+        resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
+        if retry_after is None and isinstance(resets, int | float):
+            retry_after = max(0.0, float(resets))
+        param = error.get("param")
+        return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
+    return ErrorResponse(
+        status, error if isinstance(error, str) else _excerpt(json.dumps(data)), retry_after_s=retry_after
+    )
+
+
+def error_of(response: ErrorResponse, target: CallTarget, secrets: Iterable[str] = ()) -> ModelCallError:
+    """The typed error of a response. Secrets are redacted, even where the server echoed one."""
+    kind = _kind(response)
+    status = response.status or None
+    detail = redact(response.message, secrets)
+    return kind(detail, target=target, status=status, retry_after_s=response.retry_after_s)
+
+
+def _kind(response: ErrorResponse) -> type[ModelCallError]:
+    status = response.status
+    if 300 <= status < 400:
+        return MalformedResponseError
+    by_code = next((_CODES[code] for code in response.codes if code in _CODES), None)
+    if status in (413, 429) and _TOO_LARGE_AT_ONCE.search(response.message):
+        return ContextOverflowError
+    if status == 429:
+        if re.search(r"retry (?:in|after)", response.message, re.IGNORECASE):  # Google writes "quota" for both
+            return RateLimitedError
+        return (
+            by_code
+            if by_code is QuotaExceededError
+            else _kind_by_message(response, QuotaExceededError) or RateLimitedError
+        )
+    if status in _UNAMBIGUOUS:
+        return kind_of_status(status)
+    if by_code is not None and not (status >= 500 and by_code is not ContextOverflowError):
+        return by_code
+    if status == 413:
+        return ContextOverflowError
+    if status >= 500:
+        return _kind_by_message(response, ContextOverflowError) or ModelOverloadedError  # llama.cpp sends it with a 500
+    if status == 403:
+        return (
+            _kind_by_message(response, QuotaExceededError, ContentFilteredError, ModelNotFoundError)
+            or AuthenticationError
+        )
+    if status == 404:
+        return ModelNotFoundError
+    kind = _kind_by_message(response)
+    if kind is not None:
+        return kind
+    return kind_of_status(status) if status else ModelOverloadedError
+
+
+def _kind_by_message(response: ErrorResponse, *kinds: type[ModelCallError]) -> type[ModelCallError] | None:
+    for kind, pattern in _MESSAGE_PATTERNS:
+        if (not kinds or kind in kinds) and pattern.search(response.message):
+            return kind
+    return None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds that a server asks us to wait: from `Retry-After-Ms`, or `Retry-After` in seconds or as a date."""
+    by_name = {name.lower(): value for name, value in headers.items()}
+    try:
+        if "retry-after-ms" in by_name:
+            return max(0.0, float(by_name["retry-after-ms"]) / 1000)
+    except ValueError:
+        pass
+    value = by_name.get("retry-after")
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+        return seconds if 0 <= seconds < 1e9 else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _excerpt(text: str) -> str:
+    """The text of a body that is not JSON, without HTML tags."""
+    if "<" in text:
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        text = title.group(1) if title else re.sub(r"<[^>]*>", " ", text)
+    return " ".join(text.split())[:300]
+
+
+# What a 400 says about the request, so that it can be corrected once.
+
+_UNKNOWN = re.compile(
+    r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
+    r"unexpected|extra (?:inputs|fields)|additional properties|not implemented|invalid (?:field|parameter|argument)|"
+    r"deprecated|no such|cannot be used|not available|only the default",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(
+    r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back", re.IGNORECASE
+)
+_REPLY_TOO_LONG = re.compile(
+    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFixup:
+    """One change that may make the server accept the request."""
+
+    drop: str | None = None
+    rename: tuple[str, str] | None = None
+    need: str = ""
+
+
+def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> RequestFixup | None:
+    """The change that a 400 or 422 asks for, if any. `sent` names the fields that may be dropped."""
+    if response.status not in (400, 422) or _kind(response) is ContextOverflowError:
+        return None  # its wording may mention max_tokens and images, which are not at fault
+    text = f"{response.param} {response.message} {' '.join(response.codes)}"
+    fields = list(sent)
+    if _REPLY_TOO_LONG.search(text) and {"max_tokens", "max_completion_tokens"} & set(fields):
+        return RequestFixup(drop="max_tokens")
+    if "max_completion_tokens" in text and "max_tokens" in fields:
+        return RequestFixup(rename=("max_tokens", "max_completion_tokens"))
+    if "reasoning_content" in text:
+        if _MISSING.search(text) and not _UNKNOWN.search(text):
+            return RequestFixup(need="reasoning_content")
+        if "reasoning_content" in fields:
+            return RequestFixup(drop="reasoning_content")
+    if re.search(r"\balternat\w+|consecutive (?:user|messages)", text, re.IGNORECASE):
+        return RequestFixup(need="merged_users")
+    if "images" in fields and re.search(r"image|vision|multimodal|mmproj", text, re.IGNORECASE):
+        return RequestFixup(drop="images")
+    if not _UNKNOWN.search(text):
+        return None
+    named = [name for name in fields if re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text)]
+    if response.param.split(".")[0] in fields:
+        named.insert(0, response.param.split(".")[0])
+    return RequestFixup(drop=named[0]) if named else None

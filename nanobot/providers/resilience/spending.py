@@ -1,0 +1,67 @@
+"""The cost control of one bot: its ledger, prices and limits, and the meters around its providers."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nanobot.config.paths import DataPaths
+from nanobot.providers.base import LLMProvider
+from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
+from nanobot.usage.budget import Budget, SpendingLimits
+from nanobot.usage.ledger import Ledger
+from nanobot.usage.prices import PriceTable, price_per_million
+from nanobot.usage.sums import UsageSummary, sum_up
+from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
+
+
+class Spending:
+    """Wraps providers in meters with one ledger and shared limits, and reports usage."""
+
+    def __init__(self, config: "Config", places: DataPaths, clock: Clock) -> None:
+        self._sections = config.providers.by_name()
+        self._clock = clock
+        self._ledger = Ledger(places.usage)
+        self._budget = Budget(_limits(config), self._ledger, clock)
+        self._prices = PriceTable(places.prices)
+
+    def metered(self, provider: LLMProvider, name: str) -> LLMProvider:
+        """The provider with a meter, under this name in the ledger."""
+        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices_of(name), self._clock)
+
+    def missing_price(self, name: str, model: str) -> str:
+        """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
+        return self._prices_of(name).missing(model) if self._budget.limits.in_dollars else ""
+
+    def _prices_of(self, name: str) -> ProviderPrices:
+        section = self._sections.get(name)
+        overrides = section.prices if section is not None else {}
+        prices = {
+            model: price_per_million(price.input, price.output, price.cached) for model, price in overrides.items()
+        }
+        return ProviderPrices(name, self._prices, prices)
+
+    def renew(self, config: "Config") -> None:
+        """Apply the config's limits and prices from the next model call on."""
+        self._budget.limits = _limits(config)
+        self._sections = config.providers.by_name()
+
+    async def limits_now(self) -> SpendingLimits:
+        """The limits, including what was added for today or this month."""
+        return await self._budget.limits_now()
+
+    async def raise_limits(self, usd: float | None) -> list[str]:
+        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises OSError."""
+        return await self._budget.raise_by(usd)
+
+    async def summary(self, session_key: str = "") -> UsageSummary:
+        """Usage of today, this month and this session. Raises OSError if the ledger cannot be read."""
+        return await asyncio.to_thread(sum_up, self._ledger, self._clock.now(), days=1, session=session_key)
+
+
+def _limits(config: "Config") -> SpendingLimits:
+    limits = config.limits
+    return SpendingLimits(
+        limits.daily_usd, limits.monthly_usd, limits.turn_tokens, unknown_price=limits.unknown_price == "allow"
+    )

@@ -1,0 +1,151 @@
+"""Who may write, who is an owner, and who else reads a chat: from pairing, sessions and platforms together."""
+
+from collections.abc import Sequence
+
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.bus.events import Address, InboundMessage
+from nanobot.config.schema import Config
+from nanobot.errors import StorageError
+from nanobot.messages.types import ChatMessage, Origin, Provenance
+from nanobot.pairing.senders import Sender
+from nanobot.pairing.state import Role
+from nanobot.pairing.store import PairingStore
+from nanobot.session.manager import SessionManager
+from nanobot.session.types import Audience
+
+
+def is_allowed(config: Config, pairing: PairingStore, channel: str, sender_id: str, chat_id: str) -> bool:
+    """Whether this sender is allowed on that channel. Raises ConfigError, StorageError if that cannot be decided."""
+    from nanobot.channels.access import AccessPolicy, is_still_allowed  # not imported at a terminal's start
+
+    if channel not in config.channels.enabled_by_name():  # the terminal, which belongs to the owner
+        return True
+    policy = AccessPolicy.of(channel, config.channels.section(channel))
+    if is_still_allowed(policy, pairing.people(channel), sender_id, chat_id):
+        return True
+    if pairing.problem:
+        raise StorageError(pairing.problem)
+    return False
+
+
+def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -> bool:
+    """Whether only owners read this chat: the terminal, and chats where nobody else has written."""
+    from nanobot.channels.registry import find  # imported on first use
+
+    if chat.channel == "cli":
+        return True
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and spec.is_group(chat.chat_id):
+        return False
+    if people.role_of(Sender.of(chat.chat_id)) is Role.OWNER:
+        return True
+    audiences = _audiences(sessions, chat)
+    if any(audience.in_group for audience in audiences):
+        return False
+    return people.is_same_person(sender for audience in audiences for sender in audience.senders)
+
+
+def is_owners_own(config: Config, pairing: PairingStore, sessions: SessionManager, chat: Address) -> bool:
+    """Like `is_private`, and it is known whose chat it is: an owner is paired, or only one person is allowed."""
+    if not pairing.people(chat.channel).owners and has_other_writers(config, pairing, f"{chat.channel}:{chat.chat_id}"):
+        return False
+    return is_private(sessions, pairing, chat)
+
+
+def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
+    """Return whose memory the turn of a message may read: the owner's if nobody else reads the answer, else that of the
+    chat it goes to. In doubt, the chat's.
+    """
+    chat = message.address
+    if message.scope and message.origin in (
+        Origin.SUBAGENT,
+        Origin.GOAL,
+    ):  # the readers of that time may no longer be known
+        return Scope(message.scope)
+    if chat.channel not in config.channels.enabled_by_name():  # the terminal or a program of the owner
+        return OWNERS
+    chat_scope = Scope(f"{chat.channel}:{chat.chat_id}")
+    if message.in_group or is_group(chat) or (message.origin is not Origin.USER and _was_group(sessions, chat)):
+        return chat_scope
+    if not has_other_writers(config, pairing, chat_scope.chat):
+        return OWNERS
+    by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
+    return OWNERS if by_owner or is_owners_own(config, pairing, sessions, chat) else chat_scope
+
+
+def _was_group(sessions: SessionManager, chat: Address) -> bool:
+    """Whether people wrote there as in a group. A job's message does not carry that."""
+    return any(audience.in_group for audience in _audiences(sessions, chat))
+
+
+def _audiences(sessions: SessionManager, chat: Address) -> list[Audience]:
+    chat_key = f"{chat.channel}:{chat.chat_id}"
+    keys = [chat_key, f"{chat_key}:{chat.thread_id}"] if chat.thread_id else [chat_key]
+    return [sessions.audience(key) for key in keys]
+
+
+def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:
+    """Return the scope of the memory a stored message belongs to: that of its turn. Old rows have none; then the
+    chat's, unless it was certainly the owner's alone.
+    """
+    if "scope" in row:
+        return Scope(row["scope"])
+    channel, _, chat_id = session_key.partition(":")
+    if channel not in config.channels.enabled_by_name():
+        return OWNERS
+    chat_scope = Scope(session_key)
+    if row.get("in_group") or is_group(Address(channel, chat_id)):
+        return chat_scope
+    by_owner = row.get("provenance") == Provenance.OWNER
+    if by_owner or pairing.people(channel).role_of(Sender.of(chat_id)) is Role.OWNER:
+        return OWNERS
+    return chat_scope if has_other_writers(config, pairing, session_key) else OWNERS
+
+
+def has_other_writers(config: Config, pairing: PairingStore, session_key: str) -> bool:
+    """Whether a message of somebody not known as owner may come from somebody other than the owner: if an owner is
+    known, or more than one person is allowed. A single allowed person is the owner.
+    """
+    from nanobot.channels.access import AccessPolicy  # not imported at a terminal's start
+    from nanobot.channels.registry import find
+
+    switched_on, channel = config.channels.enabled_by_name(), session_key.partition(":")[0]
+    for name in switched_on if channel == "unified" else {channel}:
+        spec, people = find(name), pairing.people(name)
+        if people.owners:
+            return True
+        if name not in switched_on:
+            continue
+        allow_list = AccessPolicy.of(name, config.channels.section(name)).allow_from
+        if allow_list.everybody or len({*allow_list.entries, *people.approved}) > 1:
+            return True
+        if spec is not None and any(map(spec.is_group, allow_list.entries)):
+            return True
+    return False
+
+
+def is_group(chat: Address) -> bool:
+    """Whether the chat id belongs to a group."""
+    from nanobot.channels.registry import find  # imported on first use
+
+    spec = find(chat.channel)
+    return spec is not None and spec.is_group(chat.chat_id)
+
+
+def has_no_owner(pairing: PairingStore, chat: Address, senders: Sequence[str], *, in_group: bool) -> str | None:
+    """Return why no owner can answer a question in this chat with these senders; None if one can."""
+    from nanobot.channels.registry import find  # imported on first use
+
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and not spec.owners_are_known:
+        return f"{spec.title} does not verify senders, so nobody can approve there; use the terminal or a chat."
+    if not people.owners:
+        return (
+            f"{chat.channel} has no owner yet. To become the owner, write /pairing here and run the command of the "
+            "reply in the terminal."
+        )
+    if any(people.role_of(Sender.of(sender)) is Role.OWNER for sender in senders):
+        return None
+    if in_group or (spec is not None and spec.is_group(chat.chat_id)):
+        return None
+    return "No owner is in this chat: an owner has to ask for it in their own chat, or in the terminal."

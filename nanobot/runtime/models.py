@@ -1,0 +1,77 @@
+"""The models of a bot."""
+
+from collections.abc import Callable
+
+from nanobot.agent.engine.spec import Model, RunLimits
+from nanobot.config.provider_table import context_window
+from nanobot.config.schema import Config
+from nanobot.providers.base import LLMProvider
+from nanobot.providers.resilience.chain import ProviderChains, with_preset
+
+
+class ConfiguredModels:
+    """Models from the config, the environment and local servers, created on first use."""
+
+    def __init__(
+        self,
+        config: Config,
+        chains: ProviderChains,
+        model: str | None,
+        provider: LLMProvider | None,
+        metered: Callable[[LLMProvider, str], LLMProvider],
+    ) -> None:
+        """`metered` wraps a provider of that name with the usage meter, also one passed in."""
+        self._config = config
+        self._chains = chains
+        self._model = model
+        self._provider_name = type(provider).__name__
+        self._provider = metered(provider, self._provider_name) if provider is not None else None
+        self._models: dict[str | None, Model] = {}
+        self._former_models: list[Model] = []
+        """Of settings that have changed since: turns that run may still ask them."""
+
+    async def get(self, name: str | None) -> Model:
+        """Return the model of that name or preset, the configured one for None."""
+        name = name or self._model
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = await self._create(name)
+        return model
+
+    def names(self) -> list[str]:
+        """Return the presets and `default`, the configured model."""
+        return [*self._config.model_presets, "default"]
+
+    def renew(self) -> None:
+        """Create each model anew on its next use, after a change of the config."""
+        self._former_models += self._models.values()
+        self._models.clear()
+
+    async def close(self) -> None:
+        """Close the connections of all providers."""
+        models = [*self._former_models, *self._models.values()]
+        for provider in {id(model.provider): model.provider for model in models}.values():
+            await provider.close()
+
+    async def _create(self, name: str | None) -> Model:
+        config, model_name = self._config, name
+        if name in config.model_presets:
+            config, model_name = with_preset(config, name), None
+        if self._provider is not None:
+            provider = self._provider
+            active = config.active_preset().model if config is not self._config else None
+            model_name = model_name or active or provider.get_default_model()
+            return Model(provider, self._provider_name, model_name, "passed in", _limits(config, model_name))
+        chosen = await self._chains.choose(config, model_name)
+        return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
+
+
+def _limits(config: Config, model: str) -> RunLimits:
+    defaults, active, usual = config.agents.defaults, config.active_preset(), RunLimits()
+    return RunLimits(
+        max_steps=defaults.max_tool_iterations,
+        max_tokens=active.max_tokens or usual.max_tokens,
+        temperature=usual.temperature if active.temperature is None else active.temperature,
+        window_tokens=active.context_window_tokens or context_window(model),
+        max_result_chars=defaults.max_tool_result_chars,
+    )

@@ -1,0 +1,160 @@
+"""Search over conversations and memory, limited to what the asking scope may see."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.scope import Scope
+from nanobot.agent.tools.session_search import format_result
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.messages.types import OWNER_CHANNELS, Provenance
+from nanobot.pairing.senders import Sender
+from nanobot.pairing.state import Role
+from nanobot.pairing.store import PairingStore
+from nanobot.runtime.audience import has_other_writers
+from nanobot.session.folder import SessionFolder
+
+if TYPE_CHECKING:
+    from nanobot.session.search.recall import Recall, RecallResult
+    from nanobot.session.search.sources import IndexedFile
+
+_CRON, _SUBAGENT = "cron", "subagent"
+"""Prefixes of session keys whose work others may have requested."""
+_MAX_HITS = 10
+_FIRST_UPDATE_S, _UPDATE_INTERVAL_S, _RETRY_S = 60.0, 1800.0, 5.0
+"""Delay before the first background update of the index, between updates, and after an incomplete one."""
+
+log = logging.getLogger(__name__)
+
+
+class ScopedArchive:
+    """The archive of conversations as seen from a scope. Nothing is loaded before the first search."""
+
+    def __init__(
+        self,
+        config: Config,
+        pairing: PairingStore,
+        places: DataPaths,
+        workspace: Path,
+        *,
+        opener: Callable[[str, int], int],
+        words_of: Callable[[Path], Provenance | None],
+    ) -> None:
+        """`opener` opens memory files; `words_of` returns their provenance."""
+        self._config = config
+        self._pairing = pairing
+        self._places = places
+        self._workspace = workspace
+        self._opener = opener
+        self._words_of = words_of
+
+    def search(
+        self, scope: Scope, text: str, *, limit: int = _MAX_HITS, since: float = 0.0, leave_out_turn: str = ""
+    ) -> "RecallResult":
+        """Return matching messages that this scope may see. Tool results are searched for the owner only."""
+        may_read = partial(self._may_read, scope)
+        return self._recall.search(
+            text, may_read, limit=limit, since=since, results=scope.is_owners, leave_out_turn=leave_out_turn
+        )
+
+    def around(self, scope: Scope, number: int) -> "RecallResult":
+        """Return the messages before and after a search hit."""
+        return self._recall.around(number, partial(self._may_read, scope), results=scope.is_owners)
+
+    async def keep_up(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+        """Update the index periodically, so that searches need not wait. Cancelling is safe."""
+        delay = _FIRST_UPDATE_S
+        while True:
+            await sleep(delay)
+            try:
+                is_whole = await asyncio.to_thread(self._recall.refresh)
+            except NanobotError as error:  # searches report it too
+                log.warning("The search index cannot be updated: %s", error)
+                return
+            delay = _UPDATE_INTERVAL_S if is_whole else _RETRY_S
+
+    def close(self) -> None:
+        """Stop running searches soon."""
+        if "_recall" in self.__dict__:
+            self._recall.stop()
+
+    @cached_property
+    def _recall(self) -> "Recall":
+        from nanobot.session.search.index import SearchIndex  # SQLite: imported on first use
+        from nanobot.session.search.recall import Recall, sources_of
+
+        sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
+        sources = partial(sources_of, sessions, self._workspace / "memory")
+        return Recall(SearchIndex(self._places.search, sources, self._opener), words_of_file=self._words_of)
+
+    def _may_read(self, scope: Scope, file: "IndexedFile") -> bool:
+        return may_reveal(self._config, self._pairing, scope, file)
+
+
+def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "IndexedFile") -> bool:
+    """Whether this scope may see the content of a file.
+
+    A chat sees itself and what worked for it. The owner sees everything except private conversations of other people
+    and the work they requested.
+    """
+    if file.source.kind == "memory":
+        owner, name = file.source.folder, file.source.path.name
+        return owner == scope.folder or (not owner and name == "SHARED.md")
+    channel, _, chat = file.key.partition(":")
+    if channel == _SUBAGENT and file.scopes != {""}:
+        [worked_for] = file.scopes if len(file.scopes) == 1 else [""]
+        is_known = not file.outside or _is_group(*_split_chat(worked_for))
+        return bool(worked_for) and (is_known if scope.is_owners else scope.chat == worked_for)
+    if not scope.is_owners:
+        return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
+    if channel == _CRON:
+        return not file.outside
+    if channel in OWNER_CHANNELS or channel == _SUBAGENT:
+        return True
+    people = pairing.people(channel)
+    if (
+        len({Sender.of(sender).key for sender in file.senders}) > 1
+        or _is_group(channel, chat)
+        or people.role_of(Sender.of(chat)) is Role.OWNER
+    ):
+        return True
+    if channel in config.channels.enabled_by_name() and not has_other_writers(config, pairing, file.key):
+        return True
+    return bool(people.owners) and people.is_same_person(file.senders)
+
+
+def search_command(archive: ScopedArchive) -> CommandEntry:
+    """`/search TEXT`."""
+
+    async def answer(call: CommandCall) -> str:
+        if not call.argument:
+            return "Nothing to search for. For example: /search dentist"
+        result = await asyncio.to_thread(archive.search, call.scope, call.argument)
+        return _format_search_result(result, call.argument)
+
+    return CommandEntry(answer, "search all conversations and memory", "TEXT")
+
+
+def _format_search_result(result: "RecallResult", text: str) -> str:
+    lines: Sequence[str] = format_result(result.hits)
+    head: Iterable[str] = ["No message has all of these words; these have some:"] if result.is_loose else ()
+    tail = () if result.is_whole else ("The index is still being built; try again in a minute.",)
+    return "\n\n".join([*head, *lines, *tail]) or f"No match for {text[:200]!r}."
+
+
+def _split_chat(chat: str) -> tuple[str, str]:
+    channel, _, name = chat.partition(":")
+    return channel, name
+
+
+def _is_group(channel: str, chat: str) -> bool:
+    from nanobot.channels.registry import find  # imported on first use
+
+    spec = find(channel)
+    return spec is not None and spec.is_group(chat)

@@ -1,0 +1,163 @@
+"""The tools of a bot that need none of its other parts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanobot.agent.pipeline.interrupted import is_accepted
+from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
+from nanobot.agent.tools.cron import CronTool, JobBackend
+from nanobot.agent.tools.goal import GoalTool
+from nanobot.agent.tools.message import MessageTool
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.session_search import SessionSearchTool
+from nanobot.agent.tools.shell import ExecTool
+from nanobot.agent.tools.spawn import SpawnTool
+from nanobot.config.paths import DataPaths
+from nanobot.config.schema import Config
+from nanobot.net.egress import NetworkPolicy
+from nanobot.runtime import audience
+from nanobot.runtime.policies import network_policy, tool_policies
+from nanobot.runtime.services import Services
+from nanobot.runtime.tool_sources import client_of, mcp_servers, own_tools, server_settings
+from nanobot.security.files.paths import PathPolicy
+from nanobot.session.manager import SessionManager
+from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.own.source import OwnTools
+    from nanobot.agent.tools.write_verifier import StoredJob, WriteVerifier
+    from nanobot.cron.service import CronService
+
+
+SERVICE_TOOLS: tuple[type[Tool], ...] = (CronTool, GoalTool, MessageTool, SessionSearchTool, SpawnTool)
+"""Tools of every bot that are registered where their service is created."""
+
+
+@dataclass(slots=True)
+class Toolbox:
+    """The tools of a bot with their policies and sources."""
+
+    services: Services
+    tools: ToolRegistry
+    policies: ToolPolicies
+    cron: Callable[[], "CronService"]
+    may_speak: Callable[[str, str, str], bool]
+    servers: "McpServers | None"
+    own: "OwnTools | None"
+    network: NetworkPolicy
+    builtin: list[Tool]
+
+    async def renew(self) -> None:
+        """Replace the tools after a change of the config. Running turns keep their tools."""
+        former, self.policies = self.policies, _policies(self.services)
+        self._renew_builtin()
+        self._renew_own(former)
+        await self._renew_servers()
+
+    def _renew_builtin(self) -> None:
+        former = {tool.name: tool for tool in self.builtin}
+        self.builtin = register_builtin(self.policies, self.tools)
+        for tool in self.builtin:
+            before = former.pop(tool.name, None)
+            if isinstance(tool, ExecTool) and isinstance(before, ExecTool):
+                tool.background = before.background
+        for name in former:
+            self.tools.unregister(name)
+
+    def _renew_own(self, former: ToolPolicies) -> None:
+        is_enabled = self.services.config.tools.custom_tools
+        if self.own is not None and not (is_enabled and former.paths.allowed == self.policies.paths.allowed):
+            self.own.withdraw(self.tools)
+            self.tools.remove_source(self.own)
+            self.own = None
+        if is_enabled and self.own is None:
+            self.own = own_tools(self.services.config, self.services.workspace)
+            self.tools.add_source(self.own)
+
+    async def _renew_servers(self) -> None:
+        services = self.services
+        if self.servers is not None:
+            former, self.network = self.network, network_policy(services.config)
+            client, same_client = client_of(services.config), former == self.network
+            await self.servers.change(server_settings(services.config), client, same_client=same_client)
+        elif (
+            servers := mcp_servers(services.config, services.data_dir, services.workspace, services.clock)
+        ) is not None:
+            self.servers = servers
+            self.tools.add_source(servers)
+
+
+def create_toolbox(services: Services) -> Toolbox:
+    """Create the built-in tools, the cron service, custom tools and MCP servers. Nothing is started."""
+    config = services.config
+    policies = _policies(services)
+    tools = ToolRegistry()
+    builtin = register_builtin(policies, tools)
+
+    @cache
+    def cron() -> "CronService":
+        return cron_service(config, services.workspace, services.places, services.clock, services.sessions)
+
+    may_speak = partial(audience.is_allowed, config, services.pairing)
+    tools.register(CronTool(lambda: cron_tool_backend(cron(), may_speak)))
+    own = own_tools(config, services.workspace) if config.tools.custom_tools else None
+    servers = mcp_servers(config, services.data_dir, services.workspace, services.clock)
+    for source in (own, servers):
+        if source is not None:
+            tools.add_source(source)
+    return Toolbox(services, tools, policies, cron, may_speak, servers, own, network_policy(config), builtin)
+
+
+def _policies(services: Services) -> ToolPolicies:
+    config, files = services.config, services.file_provenance
+    is_private = partial(audience.is_owners_own, config, services.pairing, services.sessions)
+    policies = tool_policies(
+        config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
+    )
+    policies = replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
+    return replace(policies, wrapper=write_verifier(config, services.workspace, policies.paths))
+
+
+def cron_service(
+    config: Config, workspace: Path, places: DataPaths, clock: Clock, sessions: SessionManager
+) -> "CronService":
+    """Create the cron service of the workspace and adopt jobs of earlier releases. No job runs before it is started."""
+    from nanobot.cron.edits import KnownChannels
+    from nanobot.cron.service import CronService  # imported on first use: 40 ms
+
+    service = CronService(
+        workspace / "cron" / "jobs.json",
+        clock=clock,
+        timezone=config.agents.defaults.timezone,
+        targets=KnownChannels(config.channels.enabled_by_name()),
+        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.run_id),
+    )
+    service.adopt(places.legacy_jobs)
+    return service
+
+
+def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str], bool]) -> JobBackend:
+    """Return the jobs as the `cron` tool uses them."""
+    from nanobot.cron.tool_backend import CronToolBackend
+
+    return CronToolBackend(service, may_speak)
+
+
+def write_verifier(config: Config, workspace: Path, paths: PathPolicy) -> "WriteVerifier | None":
+    """Return the verifier of written files and jobs; None if `review` is off."""
+    if not config.agents.defaults.review:
+        return None
+    from nanobot.agent.tools.write_verifier import StoredJob, WriteVerifier  # imported only if used
+
+    def stored_jobs() -> "Mapping[str, StoredJob]":
+        from nanobot.cron.store import CronStore  # reads the file, not the service's memory
+
+        jobs = CronStore(workspace / "cron" / "jobs.json").load().jobs
+        return {job.id: StoredJob(job.payload.message, job.enabled, job.state.next_run_at_ms) for job in jobs}
+
+    return WriteVerifier(paths, stored_jobs)

@@ -1,0 +1,314 @@
+"""Open the files that tools touch: resolve the path, check it by the policy, open exactly what was checked.
+
+A folder may be replaced by a link between check and open. So the resolved path is opened without following links
+(`utils/open_no_follow`); if a link appeared meanwhile, the path is checked again. Files are read and replaced through
+the descriptor of their folder, so both happen in the same place. On Windows, which has no such call, the path is
+checked again after opening.
+
+Devices, pipes and sockets are refused before they can block, and so are hard links to secret files.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.utils.files import (
+    O_BINARY,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    remove_old_files,
+    replace_in,
+    sync_data,
+    write_atomic,
+    write_whole,
+)
+from nanobot.utils.open_no_follow import make_folder, open_folder, open_no_follow
+
+_MAX_CHECKS = 200
+"""Checks of a path that keeps changing. One change is an accident, this many are an attack."""
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+_T = TypeVar("_T")
+
+
+Stamp = tuple[int, int, int]
+"""Inode, mtime and size: changes when the file does."""
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a folder. A link is neither folder nor file; `link_target` is its target."""
+
+    name: str
+    is_dir: bool
+    is_file: bool
+    size: int | None = None
+    link_target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens files for one tool call, within the policy and the call's grants. Methods block.
+
+    Raises PathDeniedError for a path that may not be touched, OSError for failures of the file system.
+    """
+
+    policy: PathPolicy
+    granted: Collection[str] = frozenset()
+
+    def read(self, path: str | Path) -> BinaryIO:
+        """Open a plain file for reading bytes."""
+        return self.open(path)[1]
+
+    def open(self, path: str | Path) -> tuple[Path, BinaryIO]:
+        """Open a plain file for reading bytes; return its real path too."""
+        return self._with_checked(path, self.policy.resolve_readable, lambda real: self._open(path, real))
+
+    def descriptor(self, path: str, flags: int = 0) -> int:
+        """Open a file as an `opener` of Python's `open`: PathDeniedError becomes PermissionError."""
+        del flags
+        try:
+            with self.read(path) as file:
+                return os.dup(file.fileno())
+        except PathDeniedError as error:
+            raise PermissionError(errno.EACCES, str(error), path) from error
+
+    def resolve_sendable(self, path: str | Path) -> Path:
+        """Return the real path of a plain file that may be sent to a chat."""
+        real, file = self._with_checked(
+            path, lambda path, _: self.policy.resolve_sendable(path), lambda at: self._open(path, at)
+        )
+        file.close()
+        return real
+
+    def _open(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
+        _check_kind(path, real.lstat(), str(real))
+        return real, self._check_descriptor(path, real, open_no_follow(real, _READ))
+
+    def folder(self, path: str | Path) -> "AbstractContextManager[OpenFolder]":
+        """Hold a folder open for listing, within a `with` block."""
+        return _closing(lambda: self._with_checked(path, self.policy.resolve_listable, self._open_folder))
+
+    def place(self, path: str | Path, *, make: bool = False) -> "AbstractContextManager[FileLocation]":
+        """Hold the location of a file, existing or new, open for reading and replacing. `make` missing folders."""
+        return self._locate(path, self.policy.resolve_writable, make=make)
+
+    def own_location(self, path: str | Path) -> "AbstractContextManager[FileLocation]":
+        """The location of a workspace file that nanobot itself writes; missing folders are made private."""
+        return self._locate(path, lambda path, _: self.policy.kept(path), make=True, mode=PRIVATE_FOLDER)
+
+    def _locate(
+        self,
+        path: str | Path,
+        check: Callable[[str | Path, Collection[str]], Path],
+        *,
+        make: bool,
+        mode: int = 0o777,
+    ) -> "AbstractContextManager[FileLocation]":
+        def locate(real: Path) -> FileLocation:
+            if os.name == "nt":
+                if make:
+                    real.parent.mkdir(mode, parents=True, exist_ok=True)
+                return FileLocation(self, path, real, None)
+            return FileLocation(self, path, real, make_folder(real.parent, mode) if make else open_folder(real.parent))
+
+        return _closing(lambda: self._with_checked(path, check, locate))
+
+    def _open_folder(self, real: Path) -> "OpenFolder":
+        return OpenFolder(self, real, None if os.name == "nt" else open_folder(real))
+
+    def _with_checked(
+        self, path: str | Path, check: Callable[[str | Path, Collection[str]], Path], use: Callable[[Path], _T]
+    ) -> _T:
+        """Apply `use` to the checked path; check again if the path changed in between."""
+        for attempt in range(_MAX_CHECKS):
+            real = check(path, self.granted)
+            try:
+                return use(real)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                    raise
+                if _is_link_loop(real) or (error.errno == errno.ENOTDIR and not _has_link(real)):
+                    raise  # nothing has changed: the path was like this when it was checked
+            if attempt > 10:
+                time.sleep(0.001)
+        raise PathDeniedError(
+            f"{path} keeps changing while it is opened. Nothing was read or written. Try again later."
+        )
+
+    def _check_descriptor(self, path: str | Path, real: Path, descriptor: int) -> BinaryIO:
+        """Return the open file if it is a plain file and no hard link to a secret one."""
+        try:
+            status = os.fstat(descriptor)
+            _check_kind(path, status, str(real))
+            if (name := self.policy.other_name_of(status)) is not None and not self._is_granted(name):
+                raise PathDeniedError(f"{path} is a hard link to a file that holds secrets; tools may not read it.")
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _is_granted(self, name: str) -> bool:
+        return self.policy.admits(Path(name), self.granted)
+
+
+class FileLocation:
+    """The location of a file: an open descriptor of its folder, and its name."""
+
+    def __init__(self, opener: Opener, path: str | Path, real: Path, folder: int | None) -> None:
+        self.real = real
+        self._opener = opener
+        self._path = path
+        self._folder = folder
+
+    def read(self) -> BinaryIO:
+        """Open the file for reading bytes. Raises FileNotFoundError if it does not exist yet."""
+        _check_kind(self._path, self._stat(), str(self.real))
+        flags = _READ | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | O_BINARY
+        descriptor = os.open(self._name, flags, dir_fd=self._folder)
+        return self._opener._check_descriptor(self._path, self.real, descriptor)  # noqa: SLF001 - one file, two classes
+
+    def check_permission(self) -> None:
+        """Raise PermissionError for a read-only file, since replacing it would ignore its mode."""
+        try:
+            _check_kind(self._path, self._stat(), str(self.real))
+        except FileNotFoundError:
+            return
+        if not os.access(self._name, os.W_OK, dir_fd=self._folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
+
+    def replace(self, data: bytes, new_mode: int) -> "Stamp | None":
+        """Write the file atomically and durably; an existing one keeps its mode.
+
+        Return its stamp, or None if it is gone again already.
+        """
+        try:
+            status = self._stat()
+            _check_kind(self._path, status, str(self.real))
+            mode = stat.S_IMODE(status.st_mode)
+        except FileNotFoundError:
+            mode = new_mode
+        if self._folder is None:
+            write_atomic(self.real, data, mode=mode)
+        else:
+            replace_in(self._folder, self._name, data, mode=mode)
+        with suppress(OSError):
+            return stamp_of(self._stat())
+        return None
+
+    def append(self, data: bytes) -> None:
+        """Append durably; the file is made if it is missing."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        descriptor = os.open(self._name, flags | O_BINARY, PRIVATE_FILE, dir_fd=self._folder)
+        try:
+            _check_kind(self._path, os.fstat(descriptor), str(self.real))
+            write_whole(descriptor, data)
+            sync_data(descriptor)
+        finally:
+            os.close(descriptor)
+        if self._folder is not None:
+            os.fsync(self._folder)
+
+    def remove_old_neighbours(self, older_than_s: float) -> None:
+        """Delete files of the same folder that were not modified for this long."""
+        remove_old_files(self.real.parent if self._folder is None else self._folder, older_than_s=older_than_s)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+
+    def _stat(self) -> os.stat_result:
+        return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+
+    @property
+    def _name(self) -> str:
+        return self.real.name if self._folder is not None else str(self.real)
+
+
+class OpenFolder:
+    """A folder held open, for listing it and the folders below it."""
+
+    def __init__(self, opener: Opener, real: Path, folder: int | None) -> None:
+        self.real = real
+        self._opener = opener
+        self._folder = folder
+
+    def entries(self, relative: str = "", *, in_full: bool = False) -> list[Entry]:
+        """List the folder, or one below it, in no order; `in_full` with sizes and link targets.
+
+        Links on the way are not followed. Raises PathDeniedError for what may not be read, else OSError.
+        """
+        below = self.real / relative
+        if relative and not self._opener.policy.admits(below, self._opener.granted):
+            raise PathDeniedError(f"{below} may not be listed.")
+        if self._folder is None:
+            with os.scandir(below) as scan:
+                return [_entry(entry, str(below), None, in_full=in_full) for entry in scan]
+        descriptor = open_folder(relative or ".", beneath=self._folder)
+        try:
+            with os.scandir(descriptor) as scan:
+                return [_entry(entry, "", descriptor, in_full=in_full) for entry in scan]
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+
+
+_Closable = TypeVar("_Closable", "FileLocation", "OpenFolder")
+
+
+@contextmanager
+def _closing(open_: "Callable[[], _Closable]") -> "Iterator[_Closable]":
+    resource = open_()
+    try:
+        yield resource
+    finally:
+        resource.close()
+
+
+def _check_kind(path: str | Path, status: os.stat_result, real: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), real)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), real)
+    if not stat.S_ISREG(status.st_mode):
+        raise PathDeniedError(f"{path} is a device, pipe or socket, not a file. It cannot be read or edited.")
+
+
+def _is_link_loop(real: Path) -> bool:
+    try:
+        real.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _has_link(real: Path) -> bool:
+    return any(map(os.path.islink, (real, *real.parents)))
+
+
+def _entry(entry: os.DirEntry[str], folder: str, descriptor: int | None, *, in_full: bool) -> Entry:
+    """Describe an entry; one that vanished or cannot be read has a name only."""
+    try:
+        is_dir, is_file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
+        if not in_full or is_dir:
+            return Entry(entry.name, is_dir, is_file)
+        if entry.is_symlink():
+            leads_to = os.readlink(os.path.join(folder, entry.name), dir_fd=descriptor)  # noqa: PTH118
+            return Entry(entry.name, is_dir=False, is_file=False, link_target=leads_to)
+        return Entry(entry.name, is_dir, is_file, entry.stat(follow_symlinks=False).st_size if is_file else None)
+    except OSError:
+        return Entry(entry.name, is_dir=False, is_file=True)

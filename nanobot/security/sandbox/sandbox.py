@@ -1,0 +1,274 @@
+"""The sandbox as its users see it: what this machine supports, how to start a command in it, and a report on it."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from nanobot.errors import NanobotError
+from nanobot.security.files.paths import PathPolicy
+from nanobot.security.sandbox.landlock import LandlockRules, can_scope, harden_thread
+from nanobot.security.sandbox.limits import CommandLimits
+from nanobot.security.sandbox.links import ProtectedLinks
+from nanobot.security.sandbox.probe import SandboxSupport, probe_sandbox
+from nanobot.security.sandbox.sockets import listening_sockets
+from nanobot.security.sandbox.view import View, ViewGrants, view_of
+from nanobot.utils.files import make_private_folder
+from nanobot.utils.processes import Argv
+
+logger = logging.getLogger(__name__)
+
+SandboxMode = Literal["auto", "bwrap", "none"]
+_TMP_KEPT_DAYS = 7
+_OWN_TMP = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
+"""Caches go to /tmp, which belongs to the command, since it cannot write the home folder."""
+_LANDLOCK_HOLDS = (
+    "Commands write only in the workspace and tools.allowedPaths.",
+    "The content of config, state and well-known places of keys cannot be read.",
+    "Processes outside cannot be ended, and their memory and environment cannot be read.",
+    "Services of this machine that listen on a socket file cannot be called.",
+)
+_LANDLOCK_LACKS = (
+    "Permissions and times of your files outside the workspace can be changed (chmod, touch).",
+    "Sessions, jobs and history inside the workspace are protected by the command guard only, not by the sandbox.",
+    "Other processes and the names of hidden files can be seen.",
+    "Programs that talk to each other through socket files (tmux) do not work.",
+)
+_LOOPBACK = "Services on loopback can be reached: tools.exec.network is on."
+
+
+class SandboxUnavailableError(NanobotError):
+    """Commands must run in a sandbox, and none works here. The text says what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the sandbox of this machine does and does not protect, in sentences for the owner."""
+
+    is_available: bool
+    summary: str
+    holds: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    is_partial: bool = False
+    """Whether only Landlock protects: commands can still do some harm outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxedCommand:
+    """How to start a command, as arguments of `child_process`, and additions to its environment."""
+
+    argv: Argv
+    confine: Callable[[], None] | None = None
+    limit: Callable[[int], None] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+    """Call it once the command has ended."""
+
+
+def run_unsandboxed(command: Sequence[str] | str) -> SandboxedCommand:
+    """A command without a sandbox, still with resource limits where the host supports them."""
+    return SandboxedCommand(command if isinstance(command, str) else CommandLimits().with_limits(command))
+
+
+class Sandbox:
+    """The sandbox of one bot. Methods block and are thread-safe; support is probed once.
+
+    `cache` is the file for the probe's result, `tmp` the folder that commands see as /tmp (None: one in memory for each
+    command).
+    """
+
+    def __init__(
+        self,
+        paths: PathPolicy,
+        wish: SandboxMode = "auto",
+        *,
+        network: bool = True,
+        cache: Path | None = None,
+        tmp: Path | None = None,
+    ) -> None:
+        self._paths = paths
+        self._wish = wish
+        self._network = network
+        self._cache = cache
+        self._tmp = tmp
+        self._found: SandboxSupport | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether commands run in a sandbox here."""
+        return self.wanted and (self.found.bwrap is not None or self.fenced)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether only Landlock protects."""
+        return self._is_landlock_only(self.found)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the owner wants a sandbox."""
+        return self._wish != "none"
+
+    @property
+    def required(self) -> bool:
+        """Whether no command may run without a sandbox."""
+        return self._wish == "bwrap"
+
+    @property
+    def found(self) -> SandboxSupport:
+        """What the probe found."""
+        with self._lock:
+            if self._found is None:
+                self._found = probe_sandbox(self.view, self._cache)
+                if self._found.bwrap is None and self.wanted:
+                    logger.warning("%s", self._found.problem)
+            return self._found
+
+    def forget(self) -> None:
+        """Drop the probe's result after a failure: probe again before the next command."""
+        with self._lock:
+            self._found = None
+            if self._cache is not None:
+                self._cache.unlink(missing_ok=True)
+
+    @property
+    def tmp(self) -> Path | None:
+        """The folder that commands see as /tmp, if it outlives them."""
+        return self._tmp
+
+    def view(
+        self,
+        folder: Path | None = None,
+        grants: ViewGrants | None = None,
+        paths: PathPolicy | None = None,
+        *,
+        make: bool = True,
+    ) -> View:
+        """What a command that starts in this folder may see and write now. `paths` replaces the usual policy; `make` as
+        in `view_of`.
+        """
+        tmp = _prepare_tmp(self._tmp) if make and self._tmp is not None else None
+        sockets = listening_sockets()
+        return view_of(
+            paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
+        )
+
+    def wrap(
+        self, command: Sequence[str], folder: Path, grants: ViewGrants | None = None, paths: PathPolicy | None = None
+    ) -> SandboxedCommand:
+        """How to start this command in the sandbox. Raises SandboxUnavailableError."""
+        support = self.found
+        view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
+        links = ProtectedLinks(self._paths.workspace, self._paths.never_written)
+        if (bwrap := support.bwrap) is not None:
+            argv = partial(bwrap.argv, view, real, command)
+            return SandboxedCommand(
+                lambda info_fd, block_fd: argv("--info-fd", str(info_fd), "--block-fd", str(block_fd)),
+                harden_thread if support.hardened else None,
+                CommandLimits().bind,
+                _OWN_TMP,
+                links.restore,
+            )
+        if not self.is_available:
+            raise SandboxUnavailableError(self.advice)
+        rules = LandlockRules(view)
+        tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
+
+        def close() -> None:
+            rules.close()
+            links.restore()
+
+        return SandboxedCommand(CommandLimits().with_limits(command), rules.enter, env=tmp, close=close)
+
+    @property
+    def advice(self) -> str:
+        """What to do if there is no sandbox."""
+        others = ['"none" runs them with all the rights of nanobot itself']
+        if self.required:
+            others.insert(0, f'"auto" {"uses Landlock alone" if can_scope() else "asks the owner about each"}')
+        return (
+            f"Commands cannot be sandboxed on this machine: {self.found.problem} "
+            f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
+        )
+
+    @property
+    def workspace_problem(self) -> str:
+        """Why sandboxed commands cannot work in the workspace; empty if they can."""
+        owner = _foreign_owner(self._paths.workspace)
+        if owner is None:
+            return ""
+        return (
+            f"The workspace belongs to user {owner}, and commands do not run as root. "
+            f"Start nanobot as that user, or chown -R root {self._paths.workspace}"
+        )
+
+    def report(self) -> Report:
+        """What the sandbox protects, for `status` and `doctor`. Makes no file and no folder."""
+        if not self.wanted:
+            return Report(False, "off: tools.exec.sandbox is none, commands may do everything that nanobot may do")
+        support = self._found or probe_sandbox(partial(self.view, make=False), self._cache, keep=False)
+        bwrap = support.bwrap
+        if self._is_landlock_only(support):
+            loopback = (_LOOPBACK,) if self._network else ()
+            lacks = (*_LANDLOCK_LACKS, *loopback)
+            return Report(True, f"Landlock alone: {support.problem}", _LANDLOCK_HOLDS, lacks, is_partial=True)
+        if bwrap is None:
+            consequence = "commands do not run" if self.required else "the owner is asked about each command"
+            return Report(False, f"none: {support.problem} Until then {consequence}.")
+        holds = [
+            "Commands write only in the workspace, tools.allowedPaths and a /tmp of their own.",
+            "They read nothing else." if self._paths.restrict else "They read the rest of the disk, but no keys.",
+            "Config, state and well-known places of keys cannot be seen.",
+            "Processes outside cannot be touched.",
+        ]
+        if not self._network:
+            holds.append("There is no network, and no service of this machine.")
+        missing = []
+        if not bwrap.own_proc:
+            missing.append("The names of other processes can be seen: this container allows no /proc of its own.")
+        if not bwrap.no_more_userns:
+            missing.append("Commands may make user namespaces: this bwrap cannot forbid it.")
+        if not support.hardened:
+            missing.append("Keyrings can be used and setuid programs made: threads cannot give up rights here.")
+        if (owner := _foreign_owner(self._paths.workspace)) is not None:
+            missing.append(f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.")
+        if self._network and not (support.hardened and can_scope()):
+            missing.append(
+                "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it."
+            )
+        if self._network:
+            missing.append(_LOOPBACK)
+        return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(missing))
+
+    def _is_landlock_only(self, support: SandboxSupport) -> bool:
+        return self._wish == "auto" and support.bwrap is None and can_scope()
+
+
+def _foreign_owner(workspace: Path) -> int | None:
+    """The owner of the workspace, if we are root and it is another user's: a sandboxed root cannot write in it."""
+    try:
+        owner = workspace.stat().st_uid
+    except OSError:
+        return None
+    return owner if hasattr(os, "geteuid") and os.geteuid() == 0 and owner != 0 else None
+
+
+def _prepare_tmp(tmp: Path) -> Path | None:
+    """Make the folder and delete old files; None if it cannot be made."""
+    try:
+        make_private_folder(tmp)
+    except OSError:
+        return None
+    long_ago = time.time() - _TMP_KEPT_DAYS * 86_400
+    with suppress(OSError), os.scandir(tmp) as entries:
+        for entry in entries:
+            if entry.stat(follow_symlinks=False).st_mtime < long_ago and not entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108
+    return tmp

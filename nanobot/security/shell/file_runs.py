@@ -1,0 +1,284 @@
+"""Which commands run the content of files, named or by convention, and which only show, move or count it.
+
+Running a file with untrusted content makes the command untrusted. Reading such a file does not.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nanobot.security.shell.parse import ParsedCommand, read_line
+from nanobot.security.shell.rules import written_words
+from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
+
+_DATA_COMMANDS = frozenset({
+    "[", "[[", ":", "base64", "basename", "bat", "cat", "cd", "chgrp", "chmod", "chown", "cksum", "cmp", "column",
+    "comm", "convert", "cp", "csplit", "cut", "date", "dd", "df", "diff", "dir", "dirname", "du", "echo", "egrep",
+    "exa", "expand", "export", "eza", "false", "fgrep", "file", "fmt", "fold", "git", "grep", "gzip", "gunzip", "head",
+    "hexdump", "iconv", "identify", "install", "jq", "less", "link", "ln", "locale", "ls", "lsd", "lsof", "md5sum",
+    "mkdir", "mktemp", "more", "mv", "nl", "od", "pandoc", "paste", "pdfinfo", "pdfimages", "pdftoppm", "pdftotext",
+    "pgrep", "pr", "printf", "ps", "pwd", "readlink", "realpath", "rev", "rg", "rm", "rmdir", "sed", "seq", "sha1sum",
+    "sha256sum", "sha512sum", "shuf", "sleep", "sort", "split", "stat", "strings", "sum", "sync", "tac", "tail", "tar",
+    "tee", "test", "touch", "tr", "tree", "true", "truncate", "type", "unexpand", "uniq", "unlink", "unzip", "wait",
+    "wc", "which", "xxd", "xz", "yq", "zcat", "zip", "zipinfo", "zstd",
+    # what these run is checked separately
+    "command", "env", "find", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout", "xargs",
+})  # fmt: skip
+_AS_CODE = {
+    "sed": re.compile(
+        r"-\w*f|--file|(?!-)(?:(?:.*[\s;{}\d$/,!])?e(?:[\s;}].*)?$|.*\W[gpiImM\d]*e[gpiImM\d]*(?:[\s;}].*)?$)",
+        re.DOTALL,
+    ),
+    "jq": re.compile(r"-\w*f|--from-file|-L"),
+    "yq": re.compile(r"--from-file"),
+    "tar": re.compile(r"--to-command|--checkpoint-action|--use-compress|-I"),
+    "pandoc": re.compile(r"-F|--filter|-L|--lua-filter"),
+    "sort": re.compile(r"--compress-prog"),
+    "split": re.compile(r"--filter"),
+    "rg": re.compile(r"--pre"),
+    "zip": re.compile(r"-\w*T|--unzip-command"),
+}
+"""Options, and sed commands, with which some of these do run a file."""
+_SETS_A_PROGRAM = re.compile(
+    r"\b(?:BASH_ENV|ENV|PATH|PYTHON\w+|NODE_\w+|PERL5\w+|RUBY\w+|LD_\w+|GIT_\w+|\w*EDITOR|VISUAL|\w*PAGER|LESS\w+|PS\d"
+    r"|PROMPT_COMMAND)="
+)
+"""Variables that decide what is run."""
+_GIT_DATA_COMMANDS = frozenset({
+    "add", "blame", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "describe", "diff", "fetch",
+    "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
+    "shortlog", "show", "stash", "status", "switch", "tag",
+})  # fmt: skip
+
+_GIT_QUIET = frozenset({
+    "add", "am", "apply", "bundle", "checkout", "clean", "clone", "commit", "config", "fetch", "gc", "help", "init",
+    "ls-files", "ls-tree", "merge", "mv", "pull", "push", "rebase", "remote", "reset", "restore", "rev-parse", "rm",
+    "stash", "status", "submodule", "switch", "version", "worktree",
+})  # fmt: skip
+"""Git commands that show neither commits nor old file contents, except for the subject of a commit."""
+_GIT_OPTIONS = frozenset({"-c", "--work-tree", "--namespace", "--exec-path", "--config-env", "--super-prefix"})
+"""Global git options with a value."""
+_GIT_VIEWERS = frozenset({"tig", "gitk", "gitui", "lazygit"})
+
+_PYTHON = "*.py *.pth *.pyw pyproject.toml setup.cfg tox.ini pytest.ini"
+_NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
+_BY_CONVENTION = {
+    name: frozenset(patterns.split())
+    for names, patterns in {
+        "python pypy pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
+        "make gmake bmake": "Makefile makefile GNUmakefile *.mk",
+        "cmake ctest": "CMakeLists.txt *.cmake",
+        "ninja": "build.ninja",
+        "meson": "meson.build",
+        "npm npx yarn pnpm node nodejs bun deno tsc vite jest": _NODE,
+        "git": "*/.git/hooks/* */.git/config .gitattributes .gitmodules .pre-commit-config.yaml",
+        "pre-commit": ".pre-commit-config.yaml",
+        "docker docker-compose podman": "Dockerfile* *.Dockerfile compose.y*ml docker-compose*",
+        "cargo rustc": "Cargo.toml *.rs",
+        "go": "*.go go.mod",
+        "ruby rake bundle gem": "*.rb Rakefile Gemfile *.gemspec",
+        "perl prove": "*.pl *.pm *.t",
+        "php composer": "*.php composer.json",
+        "gradle gradlew": "*.gradle *.kts",
+        "mvn mvnw": "pom.xml",
+        "just": "justfile .justfile",
+        "task": "Taskfile*",
+        "direnv": ".envrc",
+        " ".join(sorted(SHELLS)) + " source .": "*.sh *.bash .bashrc .profile .bash_profile .env .envrc",
+    }.items()
+    for name in names.split()
+}
+"""Programs that run files by convention, and the names of these files."""
+
+
+def never_runs_files(text: str) -> bool:
+    """Whether no program of this line runs a file that it is given. False if the line cannot be parsed."""
+    line = read_line(text)
+    return line.whole and _SETS_A_PROGRAM.search(text) is None and all(map(_only_handles_data, expand_wrappers(line)))
+
+
+def files_run_by_convention(text: str, folder: Path) -> frozenset[str]:
+    """Patterns of the files that this line, run in this folder, runs by convention."""
+    return frozenset().union(*(_by_convention(command, folder) for command in expand_wrappers(read_line(text))))
+
+
+def _by_convention(command: ParsedCommand, folder: Path) -> frozenset[str]:
+    name = _plain_name(command)
+    modules = _imported(command, folder) if name in ("python", "pypy") else None
+    if modules is None:
+        return _BY_CONVENTION.get(name, frozenset())
+    return frozenset(pattern for module in modules for pattern in (f"{module}.py", f"*/{module}/*.py"))
+
+
+def _imported(command: ParsedCommand, folder: Path) -> frozenset[str] | None:
+    """The modules that a Python call imports, following those beside its script; None if unknown."""
+    words = iter(command.argv[1:])
+    first = next((word for word in words if word == "-" or not word.startswith("-") or _CODE.fullmatch(word)), None)
+    if first is None or first == "-" or (first.startswith("-") and first.endswith("m")):
+        return None
+    script = folder / first
+    texts = [next(words, "")] if _CODE.fullmatch(first) else [_text_of(script)]
+    base = folder if _CODE.fullmatch(first) else script.parent
+    modules: set[str] = {"sitecustomize", "usercustomize"}
+    while texts and len(modules) < _MAX_MODULES:
+        names = {name for line in _IMPORTS.findall(texts.pop()) for name in _NAME.findall(line)} - modules
+        modules |= names
+        texts += [_text_of(base / f"{name}.py") for name in names]
+    return frozenset(modules)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(_MAX_SCRIPT)
+    except (OSError, ValueError):
+        return ""
+
+
+_CODE = re.compile(r"-[a-zA-Z]*[cm]")
+_IMPORTS = re.compile(r"\b(?:import|from|__import__|import_module|run_path|run_module|exec|open)\b([^\n;]*)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_MAX_MODULES = 500
+_MAX_SCRIPT = 1_000_000
+
+
+def unquoted_words(text: str) -> Iterator[str]:
+    """Every unquoted word of a line that may name a file."""
+    for command in expand_wrappers(read_line(text)):
+        yield from command.argv
+        yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
+
+
+def shown_histories(text: str) -> Iterator[str]:
+    """The repositories, as named (`.` for the current folder), whose commits or old contents a line shows: content of
+    their authors that no file name points to.
+    """
+    for command in expand_wrappers(read_line(text)):
+        if command.name in _GIT_VIEWERS:
+            yield "."
+        elif command.name == "git":
+            words, repository = iter(command.argv[1:]), "."
+            for word in words:
+                name, _, value = word.partition("=")
+                if name in ("-C", "--git-dir"):
+                    repository = os.path.join(repository, value or next(words, ""))  # noqa: PTH118 part of a line
+                elif name in _GIT_OPTIONS and not value:
+                    next(words, "")
+                elif not word.startswith("-"):
+                    if word not in _GIT_QUIET:
+                        yield repository
+                    break
+
+
+def output_words(text: str) -> Iterator[str]:
+    """The words that name files which a line writes, as far as its words show."""
+    for command in expand_wrappers(read_line(text)):
+        yield from written_words(command)
+
+
+def readable_folders(text: str) -> Iterator[str]:
+    """Folders that a line may read completely: those it names, and the current one unless its programs are known to
+    read only what they name.
+    """
+    line = read_line(text)
+    if not line.whole:
+        yield "."
+    for command in expand_wrappers(line):
+        words = [word for word in command.argv[1:] if not word.startswith("-")]
+        yield from words
+        if not _reads_only_named(command):
+            yield "."
+
+
+def prints_no_content(text: str) -> bool:
+    """Whether a line prints no file content: names, sizes and counts at most."""
+    line = read_line(text)
+    return line.whole and not _STREAMS.search(text) and all(map(_prints_no_content, expand_wrappers(line)))
+
+
+def _prints_no_content(command: ParsedCommand) -> bool:
+    words = command.argv[1:]
+    if command.name == "xargs":  # an error, or the echo that it runs by default, would repeat its input
+        return bool(command.fed_by) and command.fed_by[-1].name in ("find", "ls") and not _COUNTS.isdisjoint(words)
+    if command.name != "git":
+        return command.name in _COUNTS and not any(map(_READS_NAMES.match, words))
+    if words[:1] and words[0] in _GIT_COUNTS:
+        return _VERBOSE.isdisjoint(words)
+    sums = words[:1] in (("diff",), ("show",), ("log",)) and not _SUMS.isdisjoint(words)
+    return sums and _VERBOSE.isdisjoint(words)
+
+
+_STREAMS = re.compile(r"/dev/|/proc/")
+_COUNTS = frozenset({
+    ":", "[", "cd", "chmod", "cksum", "cp", "df", "du", "find", "ls", "md5sum", "mkdir", "mv", "pwd", "rm", "rmdir",
+    "sha1sum", "sha256sum", "sha512sum", "stat", "test", "touch", "true", "wc",
+})  # fmt: skip
+_READS_NAMES = re.compile(r"-\w*c\w*$|--check|--files0-from")
+"""Options that read names from a file; names of missing files are repeated in errors."""
+_GIT_COUNTS = frozenset({"add", "commit", "init", "mv", "push", "rm", "rev-parse", "status"})
+_SUMS = frozenset({"--stat", "--shortstat", "--name-only", "--name-status", "--numstat"})
+_VERBOSE = frozenset({"-v", "-vv", "--verbose", "-p", "-u", "--patch", "-L", "-c", "--cc", "--patch-with-stat"})
+
+
+def names_its_sources(text: str) -> bool:
+    """Whether each printed line of an unnamed file follows the name of that file: a search through folders, cut by
+    other programs at most.
+    """
+    line = read_line(text)
+    first, *others = line.commands or (ParsedCommand(()),)
+    is_one_pipe = line.whole and not line.sets and len(list(expand_wrappers(line))) == 1 + len(others)
+    return is_one_pipe and _searches(first) and all(map(_shows_a_part, others))
+
+
+def _searches(command: ParsedCommand) -> bool:
+    words = command.argv[1:]
+    recursive = command.name == "rg" or (command.name == "grep" and any(map(_RECURSIVE.match, words)))
+    return recursive and not command.fed_by and not any(map(_WITHOUT_NAMES.match, words)) and _is_quiet(command)
+
+
+def _shows_a_part(command: ParsedCommand) -> bool:
+    words = [word for word in command.argv[1:] if not re.fullmatch(r"-[a-z]?\d*|\d+", word)]
+    return command.name in ("head", "tail", "sort", "uniq", "wc") and bool(command.fed_by) and not words
+
+
+def _is_quiet(command: ParsedCommand) -> bool:
+    """Whether it prints without writing files."""
+    return all(redirect.target in ("/dev/null", "1", "2") for redirect in command.redirects)
+
+
+_WITHOUT_NAMES = re.compile(
+    r"-[a-zA-Z]*[hIfz]|--(?:no-filename|file|pre|null|format|replace|no-heading|path-sep|label)"
+)
+
+
+def _reads_only_named(command: ParsedCommand) -> bool:
+    name = command.name
+    if name in ("grep", "egrep", "fgrep"):
+        return not any(_RECURSIVE.match(word) for word in command.argv[1:])
+    if name == "git":
+        return command.argv[1:2] == () or command.argv[1] in _GIT_LOOKS
+    return name not in _LOOKS_AROUND and _only_handles_data(command) and "$(" not in "".join(command.argv)
+
+
+_RECURSIVE = re.compile(r"-[a-zA-Z]*[rR]|--(?:dereference-)?recursive|--directories")
+_LOOKS_AROUND = frozenset({"find", "xargs", "rg", "tree"})
+_GIT_LOOKS = frozenset({"branch", "init", "ls-files", "remote", "rev-parse", "status", "tag"})
+"""Git commands that show no content of files."""
+
+
+def _only_handles_data(command: ParsedCommand) -> bool:
+    name = command.name
+    if name in SHELLS:
+        return "-c" in command.argv  # expand_wrappers yields what that runs
+    if name and name not in _DATA_COMMANDS:
+        return False
+    if name == "git":
+        return command.argv[1:2] == () or command.argv[1] in _GIT_DATA_COMMANDS
+    runs = _AS_CODE.get(name)
+    return runs is None or not any(map(runs.match, command.argv[1:]))
+
+
+def _plain_name(command: ParsedCommand) -> str:
+    """`python` for `python3.11`."""
+    return command.name.removesuffix(".exe").rstrip("0123456789.") or command.name

@@ -1,0 +1,801 @@
+"""The conformance checks of channels, run against a fake of the platform:
+
+@pytest.mark.parametrize("check", channel_checks(PostcardPlatform), ids=str)
+def test_the_channel(check, tmp_path):
+    check(tmp_path)
+
+A check is skipped only if the platform does not support the feature; docs/guides/channels.md has the results of the
+built-in channels.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.journal import open_journal
+from nanobot.channels.status import ChannelState
+from nanobot.testing.checks import Check, captured_logs
+from nanobot.testing.live_channel import LiveChannel, delta, live, turn_of, until
+from nanobot.testing.platform import Platform
+
+Row = Callable[[Platform, Path], Awaitable[None]]
+F = TypeVar("F", bound=Row)
+
+WITHOUT = {
+    "acknowledges": "messages are not acknowledged",
+    "buttons": "there are no buttons",
+    "connects": "there is no connection",
+    "edits": "messages cannot be edited",
+    "files": "files are not sent",
+    "group": "there are no groups",
+    "queues_messages": "the platform does not queue messages",
+    "has_token": "there is no token",
+    "limit": "messages have no length limit",
+    "loses_answers": "there are no confirmations",
+    "rate_limits": "there is no retry-after",
+    "quotes": "messages cannot quote",
+    "reacts": "there are no reactions",
+    "refuses": "sends are never refused",
+    "shows_progress": "only replies and notices are sent",
+    "threads": "there are no threads",
+    "types": "there is no typing indicator",
+}
+"""Optional features (class attributes of `Platform`), and the note in the matrix if one is missing."""
+
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c6360f8cf000002"
+    "030101dce0b0df0000000049454e44ae426082"
+)
+
+
+def needs(*abilities: str) -> Callable[[F], F]:
+    """Skip a check on platforms without these features."""
+
+    def mark(row: F) -> F:
+        row.needs = abilities  # type: ignore[attr-defined]
+        return row
+
+    assert set(abilities) <= set(WITHOUT)
+    return mark
+
+
+def lacking(platform: type[Platform], row: Row) -> str:
+    """Return why a check is skipped on a platform, or an empty string."""
+    return next((WITHOUT[name] for name in getattr(row, "needs", ()) if not getattr(platform, name)), "")
+
+
+def channel_rows() -> dict[str, Row]:
+    """All checks by their name, with blanks."""
+    rows = {name: row for name, row in globals().items() if name.startswith("test_")}
+    return {name.removeprefix("test_").replace("_", " "): row for name, row in rows.items()}
+
+
+def channel_checks(platform: type[Platform]) -> list[Check]:
+    """The checks for a channel on this platform."""
+    return [
+        Check(name.replace(" ", "_"), partial(_hold, platform, row), lacking(platform, row))
+        for name, row in channel_rows().items()
+    ]
+
+
+async def _hold(platform: type[Platform], row: Row, folder: Path) -> None:
+    (own := folder / "platform").mkdir()
+    async with platform(own).open() as opened:
+        await row(opened, folder)
+
+
+def words(number: int) -> list[str]:
+    """Return distinct words."""
+    return [f"w{index}" for index in range(number)]
+
+
+def heard(life: LiveChannel) -> str:
+    """The first lines of the messages that reached the agent; some platforms add text below."""
+    return " ".join(message.content.strip().splitlines()[0] for message in life.heard)
+
+
+# receiving
+
+
+async def test_a_message_is_answered(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        message_id, message, _ = await life.asked("hello")
+        await until(lambda: life.channel.status.sent == 1)
+        await until(lambda: platform.acknowledged(message_id) or not platform.acknowledges)
+
+        assert message.message_id
+        assert (message.channel, message.sender_id, message.chat_id) == (
+            platform.name,
+            platform.person,
+            platform.private,
+        )
+        assert len(platform.shown()) == 1
+
+
+@needs("acknowledges")
+async def test_a_message_that_could_not_be_journaled_is_not_acknowledged_and_is_delivered_again(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        life.bus.full = True
+        message_id = await platform.says("hello")
+        await until(lambda: life.bus.refused)
+        told = platform.acknowledged(message_id)
+        life.bus.full = False
+        await platform.repeat_last()
+        await life.shows("You said: hello")
+        await until(lambda: platform.acknowledged(message_id))
+
+    assert not told
+    assert len(life.heard) == 1
+
+
+async def test_a_duplicate_message_is_processed_once(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.asked("one")
+        await platform.repeat_last()
+        await life.asked("two")
+
+    assert heard(life) == "one two"
+
+
+async def test_a_duplicate_message_after_a_restart_is_not_processed_again(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.asked("one")
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        await platform.repeat_last()
+        await life.asked("two")
+
+    assert heard(life) == "two"
+
+
+async def test_messages_of_a_chat_keep_their_order(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        for word in words(6):
+            await platform.says(word)
+        await life.shows("You said: w5")
+
+    assert heard(life) == " ".join(words(6))
+    assert all(word in one.text for word, one in zip(words(6), platform.shown(), strict=True))
+
+
+async def test_two_chats_are_two_sessions_and_never_mix(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, allow_from=["*"]) as life:
+        await platform.says("mine")
+        await platform.says("yours", sender=platform.stranger, chat=platform.stranger_chat)
+        await life.shows("You said: mine")
+        await life.shows("You said: yours", platform.stranger_chat)
+
+    assert len({one.session_key for one in life.heard}) == 2
+    assert ["mine" in one.text for one in platform.shown()] == [True]
+    assert ["yours" in one.text for one in platform.shown(platform.stranger_chat)] == [True]
+
+
+@needs("files")
+async def test_an_incoming_file_is_stored_and_its_path_given_to_the_model(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PICTURE)
+    async with live(platform, tmp_path) as life:
+        await platform.says("look", file=tmp_path / "picture.png")
+        message = await life.hears("look")
+
+    (kept,) = message.media
+    assert Path(kept).read_bytes() == PICTURE
+    assert Path(kept).is_relative_to(life.media)
+    assert f"[image: {kept}]" in message.content
+
+
+@needs("threads")
+async def test_a_thread_has_its_own_session_and_is_answered_in_the_thread(platform: Platform, tmp_path: Path) -> None:
+    chat = platform.group or platform.private
+    async with live(platform, tmp_path) as life:
+        _, outside, _ = await life.asked("outside", chat=chat, mention=True)
+        _, inside, answer = await life.asked("inside", chat=chat, thread=platform.thread, mention=True)
+
+    assert inside.session_key != outside.session_key
+    assert answer.thread_id == platform.thread
+
+
+# who is heard
+
+
+@needs("group")
+async def test_group_messages_that_do_not_address_the_bot_are_ignored_and_cost_nothing(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        with captured_logs(logging.INFO) as records:
+            for word in words(5):
+                await platform.says(word, chat=platform.group)
+            await platform.says("psst", sender=platform.stranger, chat=platform.group)
+            await life.asked("after")
+        written = (await life.counts()).received
+        lines = [one.getMessage() for one in records]
+
+    assert heard(life) == "after"
+    assert platform.shown(platform.group) == []
+    assert written == 1
+    assert lines == []
+
+
+@needs("group")
+async def test_a_mention_in_a_group_is_answered_in_the_group(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        _, message, _ = await life.asked("hello all", chat=platform.group, mention=True)
+
+    assert heard(life) == "hello all"  # the mention itself is no word for the model
+    assert message.chat_id != platform.private
+    assert platform.shown() == []
+
+
+@needs("group")
+async def test_the_agent_knows_whether_a_chat_is_a_group_and_whether_it_was_mentioned(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, group_policy="open") as life:
+        _, alone, _ = await life.asked("alone")
+        _, among, _ = await life.asked("among others", chat=platform.group)
+        _, called, _ = await life.asked("called", chat=platform.group, mention=True)
+
+    assert [one.in_group for one in (alone, among, called)] == [False, True, True]
+    assert [one.is_mentioned for one in (among, called)] == [False, True]
+
+
+async def test_an_unknown_sender_gets_a_pairing_code_once_and_nothing_else(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await platform.says("let me in", sender=platform.stranger, chat=platform.stranger_chat)
+        await until(lambda: platform.shown(platform.stranger_chat))
+        await platform.says("please", sender=platform.stranger, chat=platform.stranger_chat)
+        await life.asked("after")
+
+    (told,) = platform.shown(platform.stranger_chat)
+    (waiting,) = life.people.pending(platform.name)
+    assert waiting.code in told.text
+    assert heard(life) == "after"
+
+
+async def test_a_sender_whose_code_was_approved_is_answered(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await platform.says("let me in", sender=platform.stranger, chat=platform.stranger_chat)
+        await until(lambda: platform.shown(platform.stranger_chat))
+        life.people.approve(life.people.pending(platform.name)[0].code)
+        await life.asked("thanks", sender=platform.stranger, chat=platform.stranger_chat)
+
+    assert len(life.heard) == 1
+
+
+@needs("group")
+async def test_an_unknown_sender_in_a_group_is_ignored(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await platform.says("hello", sender=platform.stranger, chat=platform.group, mention=True)
+        await life.asked("after")
+
+    assert heard(life) == "after"
+    assert platform.shown(platform.group) == []
+    assert life.people.pending(platform.name) == []
+
+
+async def test_an_empty_allow_from_allows_nobody(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, allow_from=[]) as life:
+        await platform.says("hello")
+        await until(lambda: life.people.pending(platform.name))
+        await until(platform.shown)
+
+    assert life.heard == []
+
+
+# sending
+
+
+@needs("limit")
+async def test_a_long_answer_is_split_with_all_its_words_in_order(platform: Platform, tmp_path: Path) -> None:
+    said = words(platform.limit // 2)
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        ids = await life.posted(await life.hears("hello"), " ".join(said), **turn_of(life.heard[0]))
+
+    pieces = platform.shown()
+    assert " ".join(one.text for one in pieces).split() == said
+    assert all(0 < len(one.text) <= platform.limit for one in pieces)
+    assert len(ids) == len(pieces) > 1
+
+
+@needs("limit")
+async def test_code_that_fits_into_one_message_is_not_split(platform: Platform, tmp_path: Path) -> None:
+    lines = [f"line{one}" for one in range(platform.limit // 20)]
+    text = f"{' '.join(words(platform.limit // 6))}\n\n```\n" + "\n".join(lines) + "\n```\nand done"
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), text)
+
+    holds = [one.text for one in platform.shown() if "line" in one.text]
+    assert len(platform.shown()) > 1
+    assert len(holds) == 1
+    assert all(line in holds[0] for line in lines)
+
+
+@needs("quotes")
+async def test_an_answer_quotes_what_it_answers(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        message_id = await platform.says("hello")
+        message = await life.hears("hello")
+        await life.posted(message, "to you", reply_to=message.message_id)
+
+    assert [one.reply_to for one in platform.shown()] == [message_id]
+
+
+@needs("files")
+async def test_a_file_is_sent_with_its_text(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PICTURE)
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), "here it is", media=[str(tmp_path / "picture.png")])
+
+    assert [name for one in platform.shown() for name in one.files] == ["picture.png"]
+    assert "here it is" in " ".join(one.text for one in platform.shown())
+
+
+async def test_a_missing_file_is_reported_in_the_answer(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), "here it is", media=[str(tmp_path / "none.png")])
+
+    told = " ".join(one.text for one in platform.shown())
+    assert "here it is" in told
+    assert "none.png" in told
+    assert "cannot be read" in told
+    assert all(one.files == [] for one in platform.shown())
+
+
+@needs("buttons")
+async def test_buttons_are_shown_and_pressing_one_sends_its_value(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        (shown_id,) = await life.posted(message, "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
+        offered = [one.buttons for one in platform.shown()]
+        await platform.press_button(shown_id, "Yes")
+        pressed = await life.hears("do it")
+
+    assert offered == [["Yes", "No"]]  # one that was pressed may be taken away
+    assert heard(life) == "hello do it"
+    assert pressed.session_key == message.session_key
+
+
+@needs("types")
+async def test_the_person_sees_a_typing_indicator_while_the_bot_works(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        life.bus.begin(await life.hears("hello"), "turn")
+
+        assert await until(platform.typed)
+
+
+@needs("reacts")
+async def test_a_message_that_has_to_wait_gets_a_reaction_or_notice(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        message_id = await platform.says("hello")
+        message = await life.hears("hello")
+        life.post(message, "Noted.", kind=OutboundKind.RECEIPT, reply_to=message.message_id)
+        await until(lambda: platform.reactions_on(message_id))
+
+    assert platform.shown() == []
+
+
+@needs("shows_progress")
+async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        await life.is_up()
+        life.post(message, "reading", kind=OutboundKind.PROGRESS, **turn_of(message))
+        life.post(message, "notes.md", kind=OutboundKind.TOOL_HINT, **turn_of(message))
+        life.answers(message, "done")
+        await life.shows("done")
+
+    told = [one.text for one in platform.shown()]
+    assert len(told) == 3
+    assert all(word in text for word, text in zip(("reading", "notes.md", "done"), told, strict=True))
+
+
+async def test_an_outbound_message_that_is_published_twice_is_sent_once(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        life.post(message, "good morning", kind=OutboundKind.NOTICE, answers=message.journal_key, by_tool=True)
+        life.answers(message, "good morning")
+        life.post(message, "that was it")
+        await life.shows("that was it")
+
+    assert len(platform.shown()) == 2
+
+
+# growing answers
+
+
+@needs("edits")
+async def test_a_streamed_answer_is_one_message_and_ends_as_the_reply(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        delta(life, message, "one ")
+        first = (await life.shows("one")).text
+        delta(life, message, "two ")
+        await life.shows("two")
+        life.post(message, "one two three", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one two three")
+        await life.shows("one two three")
+        await life.posted(message, "next")
+
+    told = platform.shown()
+    assert "two" not in first
+    assert [one.text for one in told] == ["one two three", "next"]
+    assert told[0].edits >= 2
+
+
+@needs("edits", "limit")
+async def test_a_streamed_answer_past_the_length_limit_continues_in_the_next_message(
+    platform: Platform, tmp_path: Path
+) -> None:
+    said = words(platform.limit // 2)
+    parts = [said[start : start + len(said) // 8 + 1] for start in range(0, len(said), len(said) // 8 + 1)]
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        for part in parts:
+            delta(life, message, " ".join(part) + " ")
+            await life.shows(part[-1])
+        life.post(message, " ".join(said), kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, " ".join(said))
+        await life.posted(message, "next")
+
+    *pieces, _ = platform.shown()
+    assert " ".join(one.text for one in pieces).split() == said
+    assert all(len(one.text) <= platform.limit for one in pieces)
+
+
+@needs("edits")
+async def test_a_streamed_answer_continues_in_its_messages_after_a_crash(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        for word in ("one", "two"):  # the second is an edit, so the first is written down by then
+            delta(life, message, f"{word} ")
+            await life.shows(word)
+    async with live(platform, tmp_path, silent=True) as life:
+        message = await life.hears("hello")
+        await life.is_up()
+        delta(life, message, "three ")
+        life.answers(message, "one two three")
+        await life.posted(message, "next")
+
+    assert [one.text for one in platform.shown()] == ["one two three", "next"]
+
+
+@needs("edits", "refuses")
+async def test_a_failed_edit_leaves_exactly_one_message_with_the_reply(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        delta(life, message, "one ")
+        await life.shows("one")
+        platform.refuse(2)  # the end of the growing part, and the first try of the reply
+        life.post(message, "one two three", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one two three")
+        await life.shows("one two three")
+        await life.posted(message, "next")
+
+    assert [one.text for one in platform.shown()] == ["one two three", "next"]
+
+
+@needs("edits")
+async def test_streaming_can_be_disabled(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, streaming=False) as life:
+        _, _, answer = await life.asked("hello")
+
+        assert not life.manager.streams(platform.name)
+    assert answer.edits == 0
+
+
+# when the platform refuses
+
+
+@needs("refuses", "rate_limits")
+async def test_a_rate_limit_is_respected(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.refuse(1, status=429, retry_after_s=0.2)
+        began = asyncio.get_running_loop().time()
+        await life.posted(message, "patience")
+        took = asyncio.get_running_loop().time() - began
+
+    assert [one.text for one in platform.shown()] == ["patience"]
+    assert took >= 0.2
+
+
+@needs("refuses")
+async def test_a_failed_send_is_retried(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.refuse(2, status=500)
+        await life.posted(message, "at last")
+
+    assert ["at last" in one.text for one in platform.shown()] == [True]
+    assert life.dead == []
+
+
+@needs("refuses")
+async def test_an_undeliverable_message_is_reported_to_the_owner_and_the_next_one_is_sent(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.refuse(1, status=403)
+        lost = life.post(message, "lost")
+        try:
+            await asyncio.wait_for(lost.wait(), 10)
+        except DeliveryFailedError:
+            pass
+        else:
+            raise AssertionError("what was refused for good counts as delivered")
+        await life.posted(message, "next")
+        counts = await life.counts()
+
+    assert len(life.dead) == 1
+    assert ["next" in one.text for one in platform.shown()] == [True]
+    assert (life.channel.status.failed, counts.failed_out) == (1, 1)
+
+
+# when the line breaks
+
+
+@needs("loses_answers")
+async def test_a_message_without_a_confirmation_is_sent_four_times_at_most_and_says_so(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.lose_answers(20)
+        receipt = life.post(message, "news")
+        await until(lambda: receipt.settled)
+        platform.lose_answers(0)
+        await life.posted(message, "next")
+
+    first, *again, last = [one.text for one in platform.shown()]
+    assert (first, last) == ("news", "next")
+    assert len(again) == (0 if platform.dedupes else 3)
+    assert all("received it before" in text for text in again)
+    assert not any("interrupted" in text for text in again)
+    assert len(life.dead) == (0 if platform.dedupes else 1)
+
+
+@needs("connects")
+async def test_after_a_dropped_connection_it_receives_and_answers_again(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.asked("before")
+        await platform.drop()
+        await life.asked("after")
+
+    assert heard(life) == "before after"
+
+
+@needs("connects")
+async def test_a_network_outage_loses_no_message(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        _, message, _ = await life.asked("before")
+        await platform.gone(gone=True)
+        if platform.queues_messages:
+            await platform.says("meanwhile")
+        receipt = life.post(message, "news")
+        await until(lambda: not life.bus.outbound_size)  # its channel has it by now, and nobody is there
+        waited = not receipt.settled
+        await platform.gone(gone=False)
+        await asyncio.wait_for(receipt.wait(), 10)
+        if platform.queues_messages:
+            await life.shows("You said: meanwhile")
+        await life.asked("after")
+
+    assert waited
+    assert len([one for one in platform.shown() if one.text.startswith("news")]) == 1
+    assert len(life.heard) == 2 + platform.queues_messages
+
+
+@needs("connects")
+async def test_a_half_open_connection_is_replaced(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        life.adjust(stall_s=platform.stall_s)
+        await life.asked("before")
+        await platform.half_open()
+        await life.asked("after")
+
+    assert heard(life) == "before after"
+
+
+@needs("queues_messages")
+async def test_messages_from_while_it_was_down_are_answered(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.asked("before")
+    await platform.says("meanwhile")
+    async with live(platform, tmp_path) as life:
+        await life.shows("You said: meanwhile")
+
+    assert heard(life) == "meanwhile"
+
+
+@needs("connects")
+async def test_a_reply_that_was_unsent_at_a_stop_is_sent_once_after_the_start(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        message = await life.hears("hello")
+        await platform.gone(gone=True)
+        life.answers(message, "the reply")
+    await platform.gone(gone=False)
+    async with live(platform, tmp_path, silent=True) as life:
+        await life.shows("the reply")
+        await life.posted(message, "next")
+        counts = await life.counts()
+
+    assert len([one for one in platform.shown() if "the reply" in one.text]) == 1
+    assert (counts.received, counts.answered, counts.waiting_out) == (1, 1, 0)
+
+
+async def test_a_reply_that_may_have_been_sent_before_a_crash_is_marked(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        _, message, _ = await life.asked("hello")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        out = OutboundMessage(platform.name, message.chat_id, "the reply", thread_id=message.thread_id)
+        await journal.hold([out])
+        assert out.journal_id is not None
+        await journal.sending(out.journal_id, ())
+    async with live(platform, tmp_path) as life:
+        shown = await life.shows("the reply")
+
+    assert ("received this before" in shown.text) is not platform.dedupes
+
+
+async def test_a_reply_that_was_sent_just_before_a_crash_arrives_once_or_is_marked(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        life.bus.dies = "sent"
+        life.answers(await life.hears("hello"), "the reply")
+        await asyncio.wait_for(life.bus.died.wait(), 10)
+    async with live(platform, tmp_path, silent=True) as life:
+        await until(lambda: life.channel.status.sent)
+
+    first, *again = platform.shown()
+    assert "received this before" not in first.text
+    assert all("received this before" in one.text for one in again)
+    assert len(again) < 2 - platform.dedupes
+
+
+@needs("limit")
+async def test_after_a_crash_between_two_parts_of_an_answer_only_the_missing_part_is_sent(
+    platform: Platform, tmp_path: Path
+) -> None:
+    said = words(platform.limit // 2)
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        life.bus.dies = "behind"
+        life.answers(await life.hears("hello"), " ".join(said))
+        await asyncio.wait_for(life.bus.died.wait(), 10)
+        (first,) = platform.shown()
+    async with live(platform, tmp_path, silent=True) as life:
+        await life.shows(said[-1])
+        await until(lambda: life.channel.status.sent)
+
+    told = " ".join(one.text for one in platform.shown())
+    assert platform.shown()[0].id == first.id
+    assert told.split()[: len(said)] == said
+    assert ("received this before" in told) is not platform.dedupes
+
+
+@needs("limit")
+async def test_a_part_that_was_being_sent_at_a_crash_arrives_once_or_is_marked(
+    platform: Platform, tmp_path: Path
+) -> None:
+    said = words(platform.limit // 2)
+    async with live(platform, tmp_path, silent=True) as life:
+        await platform.says("hello")
+        life.bus.dies = "before"
+        life.answers(await life.hears("hello"), " ".join(said))
+        await asyncio.wait_for(life.bus.died.wait(), 10)
+    async with live(platform, tmp_path, silent=True) as life:
+        await life.shows(said[-1])
+        await until(lambda: life.channel.status.sent)
+
+    told = " ".join(one.text for one in platform.shown())
+    assert told.split().count("w0") == (1 if platform.dedupes else 2)
+    assert ("received this before" in told) is not platform.dedupes
+
+
+@needs("has_token")
+async def test_a_revoked_token_makes_it_fail_with_instructions(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        await platform.revoke()
+        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+
+        assert f"channels.{platform.name}" in life.channel.status.last_error
+        assert not life.channel.is_running
+
+
+# its life
+
+
+async def test_it_stops_without_leaving_tasks_or_connections(platform: Platform, tmp_path: Path) -> None:
+    before, sockets = asyncio.all_tasks(), open_sockets()
+    async with live(platform, tmp_path) as life:
+        await life.asked("hello")
+        life.silent = True
+        await platform.says("and now?")
+        await life.hears("and now?")
+
+    assert life.channel.status.state is ChannelState.OFF
+    await until(lambda: asyncio.all_tasks() <= before)
+    await until(lambda: open_sockets() <= sockets)
+
+
+async def test_its_status_counts_received_and_sent_messages(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.asked("one")
+        await life.asked("two")
+        status = life.channel.status
+        await until(lambda: status.sent == 2)
+        counts = await life.counts()
+
+        assert status.state is ChannelState.UP
+        assert (status.received, status.sent, status.failed) == (2, 2, 0)
+        assert status.last_received is not None
+        assert status.last_sent is not None
+    assert (counts.received, counts.answered, counts.refused, counts.queued) == (2, 2, 0, 0)
+
+
+async def test_it_can_send_the_first_message_in_a_chat(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.posted(Address(platform.name, platform.private), "good morning")
+
+    assert ["good morning" in one.text for one in platform.shown()] == [True]
+
+
+async def test_it_can_write_to_a_person_known_only_by_id(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        chat = await life.manager.chat_with(platform.name, platform.person)
+        assert chat is not None
+        await life.posted(Address(platform.name, chat), "good morning")
+
+    assert ["good morning" in one.text for one in platform.shown()] == [True]
+
+
+def open_sockets() -> int:
+    """How many this process holds, where the system tells."""
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        return 0
+    return sum(named(one).startswith("socket:") for one in folder.iterdir())
+
+
+def named(descriptor: Path) -> str:
+    """What an open file is; nothing where it was closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except OSError:  # closed meanwhile
+        return ""

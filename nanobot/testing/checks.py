@@ -1,0 +1,61 @@
+"""Conformance checks, which any test runner can run:
+
+@pytest.mark.parametrize("check", tool_checks(Postage, {"country": "italy"}), ids=str)
+def test_the_tool(check, tmp_path):
+    check(tmp_path)
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import SkipTest
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A conformance test. `skipped` says why it does not apply to this plugin; empty if it applies."""
+
+    name: str
+    test: Callable[[Path], Awaitable[None]]
+    """Called with an empty folder. Raises AssertionError."""
+    skipped: str = ""
+
+    def __call__(self, folder: Path) -> None:
+        """Run the check in a new event loop. Raises AssertionError, or unittest.SkipTest, which pytest supports."""
+        asyncio.run(self.run(folder))
+
+    async def run(self, folder: Path) -> None:
+        """Run the check in the current event loop."""
+        if self.skipped:
+            raise SkipTest(self.skipped)
+        await self.test(folder)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Recorder(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def captured_logs(level: int, logger: str = "nanobot") -> Iterator[list[logging.LogRecord]]:
+    """Collect the records of a logger and its children, at this level and above, until the block ends."""
+    handler = _Recorder(level)
+    log = logging.getLogger(logger)
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level)
+    try:
+        yield handler.records
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)

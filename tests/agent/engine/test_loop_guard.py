@@ -1,0 +1,302 @@
+"""The guard against loops: calls without progress get advice, then an end; honest work is never minded."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.agent.engine.loop_guard import ADVISED_FROM, ENDED_FROM, LoopGuard
+from nanobot.agent.tools.base import Effect, Tool
+from nanobot.agent.tools.schema import integer, string, takes
+from nanobot.providers.base import ToolCallRequest
+
+
+class Stub(Tool):
+    """A tool that is only declared."""
+
+    def __init__(self, name: str, effect: Effect = Effect.READ, *, polls: bool = False) -> None:
+        self.name = name
+        self.description = name
+        self.parameters = takes("what", what=string("It"), limit=integer("How many", default=5))
+        self.effect = effect  # type: ignore[misc]
+        self.polls = polls  # type: ignore[misc]
+
+    async def execute(self, what: str, limit: int = 5) -> str:
+        return what
+
+
+READ = Stub("read_file")
+EDIT = Stub("edit_file", Effect.ONCE)
+EXEC = Stub("exec", Effect.ONCE)
+POLL = Stub("job_status", polls=True)
+
+
+class Machine:
+    """A run in short: it makes calls past a guard, and remembers which were really run."""
+
+    def __init__(self) -> None:
+        self.guard = LoopGuard()
+        self.ran: list[str] = []
+        self.advice: list[str] = []
+
+    def call(self, tool: Tool | None, result: str = "same", *, ok: bool = True, **arguments: Any) -> str | None:
+        """Make one call; the advice, if it was not run."""
+        request = ToolCallRequest("1", tool.name if tool else "nothing", arguments or {"what": "a"})
+        advice = self.guard.before(request, tool)
+        if advice is None:
+            self.ran.append(request.name)
+            self.guard.after(request, tool, result, ok=ok)
+        else:
+            self.advice.append(advice)
+        return advice
+
+    def until_over(self, *round_: tuple[Tool | None, dict[str, Any]], most: int = 40) -> int:
+        """Go round until the guard ends it; how many rounds were begun."""
+        for number in range(1, most + 1):
+            for tool, arguments in round_:
+                self.call(tool, **arguments)
+                if self.guard.stop_message:
+                    return number
+        return most + 1
+
+
+def test_the_third_identical_call_is_answered_with_advice_and_the_fifth_ends_the_turn():
+    machine = Machine()
+
+    rounds = machine.until_over((READ, {}))
+
+    assert rounds == 5
+    assert machine.ran == ["read_file"] * 2
+    assert len(machine.advice) == 3
+    assert "same result" in machine.advice[0]
+    assert "ends the turn" in machine.advice[1]
+    assert (
+        machine.guard.stop_message
+        == "Stopped: read_file was called 5 times with the same arguments and the same result."
+    )
+
+
+def test_a_call_that_fails_in_the_same_way_counts_too():
+    machine = Machine()
+
+    rounds = machine.until_over((EXEC, {"what": "make", "result": "Exit code: 2", "ok": False}))
+
+    assert rounds == 5
+    assert "failed in the same way" in machine.advice[0]
+    assert "the same failure" in (machine.guard.stop_message or "")
+
+
+def test_a_tool_that_does_not_exist_is_not_asked_for_for_ever():
+    assert Machine().until_over((None, {"ok": False})) == 5
+
+
+@pytest.mark.parametrize("length", [2, 3, 7])
+def test_going_in_a_circle_is_advised_in_the_third_round_and_ended_in_the_fifth(length):
+    machine = Machine()
+    circle = [(READ, {"what": str(number)}) for number in range(length)]
+
+    rounds = machine.until_over(*circle)
+
+    assert rounds == 5
+    assert len(machine.ran) == 2 * length
+
+
+def test_a_circle_of_calls_that_change_something_is_seen_as_well():
+    machine = Machine()
+
+    rounds = machine.until_over((EDIT, {"what": "x to y"}), (EDIT, {"what": "y to x"}))
+
+    assert rounds == 5
+
+
+def test_a_tool_that_polls_may_ask_for_ever():
+    machine = Machine()
+
+    rounds = machine.until_over((POLL, {}))
+
+    assert rounds == 41
+    assert machine.advice == []
+
+
+def test_waiting_by_asking_a_command_again_is_told_to_wait_inside_it():
+    machine = Machine()
+    for _ in range(3):
+        machine.call(EXEC, "still building", what="cat status")
+
+    assert "`sleep`" in machine.advice[0]
+
+
+def test_edit_and_test_with_the_same_failing_output_is_honest_work():
+    machine = Machine()
+
+    for attempt in range(40):
+        machine.call(EDIT, "ok", what=f"attempt {attempt}")
+        machine.call(EXEC, "1 failed", ok=False, what="pytest")
+
+    assert machine.advice == []
+    assert machine.guard.stop_message is None
+
+
+def test_an_edit_that_fails_is_no_progress():
+    machine = Machine()
+
+    for attempt in range(6):
+        machine.call(EDIT, "not found", ok=False, what=f"attempt {attempt}")
+        machine.call(EXEC, "1 failed", ok=False, what="pytest")
+
+    assert machine.guard.stop_message is not None
+
+
+def test_reading_something_new_in_between_is_no_progress():
+    machine = Machine()
+
+    for number in range(5):
+        machine.call(READ, what="a")
+        machine.call(READ, what=f"other {number}")
+
+    assert "read_file was called 5 times" in (machine.guard.stop_message or "")
+
+
+def test_a_result_that_changes_is_progress_of_its_own():
+    machine = Machine()
+
+    for number in range(40):
+        machine.call(EXEC, f"{number} % done", what="cat status")
+
+    assert machine.advice == []
+
+
+def test_eight_different_calls_of_one_step_are_no_loop():
+    guard = LoopGuard()
+    batch = [ToolCallRequest(str(number), "read_file", {"what": str(number)}) for number in range(8)]
+
+    advice = [guard.before(call, READ) for call in batch]
+    for call in batch:
+        guard.after(call, READ, "same", ok=True)
+
+    assert advice == [None] * 8
+    assert guard.stop_message is None
+
+
+def test_identical_calls_side_by_side_count_as_one():
+    guard = LoopGuard()
+    call = ToolCallRequest("1", "read_file", {"what": "a"})
+    advised: list[list[bool]] = []
+
+    while guard.stop_message is None:
+        advised.append([guard.before(call, READ) is not None for _ in range(6)])
+        for _ in range(advised[-1].count(False)):
+            guard.after(call, READ, "same", ok=True)
+
+    assert advised[:2] == [[False] * 6] * 2
+    assert all(map(all, advised[2:]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"limit": 5, "what": "a"},  # the default, said
+        {"limit": "5", "what": "a"},
+        {"what": "a\n", "limit": None},
+        {"what": "a  "},
+    ],
+)
+def test_arguments_that_mean_the_same_are_the_same(other):
+    machine = Machine()
+    machine.call(READ, what="a")
+    machine.call(READ, **other)
+
+    assert machine.call(READ, what="a") is not None
+
+
+@pytest.mark.parametrize("other", [{"what": "b"}, {"what": " a"}, {"what": "a", "limit": 6}])
+def test_arguments_that_differ_are_not(other):
+    machine = Machine()
+    for _ in range(2):
+        machine.call(READ, what="a")
+
+    assert machine.call(READ, **other) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("1 failed in 0.52s", "1 failed in 0.49s", True),
+        ("real\t0m1.203s\nuser\t0m0.9s", "real\t0m1.313s\nuser\t0m0.8s", True),
+        ("<object at 0x7f3a5c00d2e0>", "<object at 0x7f11aa00b1f0>", True),
+        ("All is in /w/.nanobot/spill/ab-1.txt;", "All is in /w/.nanobot/spill/ab-2.txt;", True),
+        ("try again in 30 s", "try again in 20 s", False),
+        ("notes.txt 12:01", "notes.txt 12:02", False),
+        ("Exit code: 1", "Exit code: 2", False),
+    ],
+)
+def test_what_a_repeat_changes_by_itself_is_no_change(first, second, same):
+    machine = Machine()
+    machine.call(EXEC, first, what="x")
+    machine.call(EXEC, second, what="x")
+
+    assert (machine.call(EXEC, first, what="x") is not None) is same
+
+
+def test_when_the_person_has_spoken_all_counts_begin_anew():
+    machine = Machine()
+    for _ in range(4):
+        machine.call(READ)
+
+    machine.guard.reset()
+
+    assert machine.guard.stop_message is None
+    assert machine.call(READ) is None
+
+
+def test_arguments_beyond_reading_are_counted_by_their_text():
+    guard = LoopGuard()
+    broken = ToolCallRequest("1", "exec", {}, '["a"', problem="not an object")
+    other = ToolCallRequest("1", "exec", {}, '["b"', problem="not an object")
+
+    advice = []
+    for call in (broken, other, broken, other, broken):
+        advice.append(guard.before(call, EXEC))
+        guard.after(call, EXEC, "no JSON", ok=False)
+
+    assert [said is None for said in advice] == [True, True, True, True, False]
+
+
+TOOLS = [READ, EDIT, EXEC]
+
+
+@given(st.lists(st.tuples(st.sampled_from(TOOLS), st.integers(0, 3), st.booleans()), max_size=60))
+def test_no_sequence_of_calls_with_changing_results_is_minded(calls):
+    machine = Machine()
+
+    for number, (tool, what, ok) in enumerate(calls):
+        machine.call(tool, f"result {number}", ok=ok, what=str(what))
+
+    assert machine.advice == []
+    assert machine.guard.stop_message is None
+
+
+@given(st.lists(st.sampled_from(TOOLS), max_size=60))
+def test_no_sequence_of_new_calls_is_minded(tools):
+    machine = Machine()
+
+    for number, tool in enumerate(tools):
+        machine.call(tool, what=str(number))
+
+    assert machine.advice == []
+    assert machine.guard.stop_message is None
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=17, max_size=60))
+def test_whatever_the_order_reading_the_same_few_things_comes_to_an_end(order):
+    machine = Machine()
+
+    for what in order:
+        machine.call(READ, what=what)
+        if machine.guard.stop_message:
+            break
+
+    assert machine.guard.stop_message is not None
+    assert len(machine.ran) <= 4 * (ADVISED_FROM - 1)
+    assert len(machine.ran) + len(machine.advice) <= 4 * (ENDED_FROM - 1) + 1

@@ -1,0 +1,209 @@
+"""A token that is good now: renewed in time, once for all who ask, whoever they are."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+import pytest
+
+from nanobot.errors import StorageError
+from nanobot.net.http import HttpPools
+from nanobot.providers.accounts.errors import LoginNeededError
+from nanobot.providers.accounts.openai import renew
+from nanobot.providers.accounts.tokens import AccountTokens
+from nanobot.providers.errors import ModelOverloadedError
+from nanobot.utils.clock import FrozenClock
+from tests.fakes.oauth_server import FakeAuthority
+
+
+class Client:
+    """An account on disk, and tokens of it."""
+
+    def __init__(self, server: FakeAuthority, pools: HttpPools) -> None:
+        self.server = server
+        self.clock = FrozenClock(datetime.now().astimezone())
+        self.first = server.openai_account()
+        server.accounts.save(self.first)
+        self.tokens = AccountTokens("openai_codex", server.accounts, partial(renew, pools=pools), self.clock)
+
+    @property
+    def kept(self):
+        return self.server.accounts.load("openai_codex")
+
+
+@pytest.fixture
+async def client(server: FakeAuthority, pools: HttpPools) -> AsyncIterator[Client]:
+    client = Client(server, pools)
+    yield client
+    await client.tokens.close()
+
+
+async def test_a_token_that_holds_is_used_without_a_word(client, server):
+    account = await client.tokens.current()
+
+    assert account == client.first
+    assert server.requests == []
+
+
+async def test_a_token_is_renewed_before_it_ends_and_kept(client, server):
+    client.clock.advance(3600 - 60)
+
+    account = await client.tokens.current()
+
+    assert server.renewals == 1
+    assert client.kept == account != client.first
+
+
+async def test_refresh_tokens_that_are_good_once_are_rotated(client, server):
+    accounts = [client.first]
+    for _ in range(3):
+        accounts.append(await client.tokens.replace_token(accounts[-1]))
+
+    assert server.renewals == 3
+    assert len({account.grant for account in accounts}) == 4
+
+
+async def test_many_calls_at_once_share_one_renewal(client, server):
+    server.token_delay_s = 0.05
+    client.clock.advance(3600)
+
+    accounts = await asyncio.gather(*(client.tokens.current() for _ in range(20)))
+
+    assert len(server.asked("/oauth/token")) == 1
+    assert len({account.access_token for account in accounts}) == 1
+
+
+async def test_who_was_refused_with_an_old_token_gets_the_new_one_without_a_renewal(client, server):
+    await client.tokens.replace_token(client.first)
+
+    account = await client.tokens.replace_token(client.first)
+
+    assert account == client.kept
+    assert server.renewals == 1
+
+
+async def test_a_cancelled_call_takes_the_renewal_from_nobody(client, server):
+    server.token_delay_s = 0.1
+    client.clock.advance(3600)
+    hasty = asyncio.create_task(client.tokens.current())
+    patient = asyncio.create_task(client.tokens.current())
+    await asyncio.sleep(0.05)
+
+    hasty.cancel()
+
+    assert (await patient).access_token != client.first.access_token
+    assert server.renewals == 1
+
+
+async def test_a_renewal_nobody_waits_for_is_kept_all_the_same(client, server):
+    server.token_delay_s = 0.1
+    client.clock.advance(3600)
+    call = asyncio.create_task(client.tokens.current())
+    await asyncio.sleep(0.05)
+    call.cancel()
+
+    await client.tokens.close()
+
+    assert client.kept.grant != client.first.grant
+
+
+async def test_a_refused_login_says_what_to_run_and_is_not_asked_for_again(client, server):
+    server.revoke()
+    client.clock.advance(3600)
+
+    for _ in range(3):
+        with pytest.raises(LoginNeededError, match="Run `nanobot provider login openai-codex`"):
+            await client.tokens.current()
+
+    assert len(server.asked("/oauth/token")) == 1
+    assert client.kept.refused == "Your refresh token was revoked."
+
+
+async def test_a_new_login_is_noticed_at_the_next_call(client, server):
+    server.revoke()
+    client.clock.advance(3600)
+    with pytest.raises(LoginNeededError):
+        await client.tokens.current()
+
+    again = replace(server.openai_account(), expires_at=client.clock.now().timestamp() + 3600)
+    server.accounts.save(again)
+
+    assert await client.tokens.current() == again
+
+
+async def test_a_logout_elsewhere_is_noticed_at_the_next_call(client, server):
+    await client.tokens.current()
+
+    server.accounts.delete("openai_codex")
+
+    with pytest.raises(LoginNeededError, match="not logged in"):
+        await client.tokens.current()
+
+
+async def test_trouble_at_the_authority_is_no_refusal_and_the_next_call_tries_again(client, server):
+    client.clock.advance(3600)
+    server.token_answers.append((503, {"error": "temporarily_unavailable"}, {}))
+
+    with pytest.raises(ModelOverloadedError):
+        await client.tokens.current()
+
+    assert (await client.tokens.current()).access_token != client.first.access_token
+
+
+async def test_what_cannot_be_kept_is_used_by_this_process(client, server, monkeypatch):
+    def full(_account: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(server.accounts, "save", full)
+    client.clock.advance(3600)
+
+    account = await client.tokens.current()
+
+    assert account.access_token != client.first.access_token
+    assert await client.tokens.replace_token(client.first) == account
+
+
+async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
+    """The token that each of two processes has in the end; both ask so many times, from the same moment on."""
+    folder = str(server.accounts.path("openai_codex").parent)
+    words = [sys.executable, "-m", "tests.providers.accounts.renewing_child", folder, str(times)]
+    children = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ})
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    return [
+        out.strip()
+        for out, _ in await asyncio.gather(*(asyncio.to_thread(child.communicate, "\n", 30) for child in children))
+    ]
+
+
+async def test_two_processes_that_renew_at_once_ask_once(server):
+    server.accounts.save(replace(server.openai_account(), expires_at=time.time() - 1))
+    server.token_delay_s = 0.2
+
+    tokens = await in_two_processes(server, 1)
+
+    kept = server.accounts.load("openai_codex")
+    assert tokens == [kept.access_token, kept.access_token]
+    assert len(server.asked("/oauth/token")) == 1
+
+
+async def test_two_processes_that_renew_again_and_again_never_use_a_refresh_token_twice(server):
+    server.token_life_s = 60  # less than the margin: each call renews
+    server.accounts.save(server.openai_account())
+
+    tokens = await in_two_processes(server, 15)
+
+    asked = [request.body for request in server.asked("/oauth/token")]
+    assert all(tokens)
+    assert len(asked) == len(set(asked)) == server.renewals >= 15
+    assert not server.accounts.load("openai_codex").refused

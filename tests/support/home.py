@@ -1,0 +1,162 @@
+"""A home of its own for each test, and the commands as a person runs them there: real processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.testing.model_server import FakeModels
+from tests.support.forkserver import started
+
+NANOBOT = [sys.executable, "-m", "nanobot"]
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals, modes and shells are POSIX things here")
+_KEPT = ("PATH", "PYTHONPATH", "SYSTEMROOT", "COVERAGE_PROCESS_START")
+Environ = Mapping[str, str | None]
+_NOTHING: Environ = {}
+_NO_SUPERPOWERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    aside: str
+
+    @property
+    def complaint(self) -> str:
+        """What it said on stderr, which has to be two lines at most and no traceback."""
+        assert "Traceback" not in self.aside + self.out
+        assert "bug in nanobot" not in self.aside
+        assert len(self.aside.splitlines()) <= 2
+        return self.aside
+
+
+class Home:
+    """An empty home, or one whose model is a server of the test."""
+
+    def __init__(self, path: Path, server: FakeModels | None = None) -> None:
+        self.path = path
+        self.data = path / ".nanobot"
+        self.workspace = self.data / "workspace"
+        self.sessions = self.workspace / "sessions"
+        kept = {name: value for name, value in os.environ.items() if name in _KEPT}
+        self.environ = {**kept, "HOME": str(path), "USERPROFILE": str(path)}
+        if server is not None:
+            self.configure(server)
+
+    def configure(self, server: FakeModels) -> None:
+        """Make the server the model."""
+        self.data.mkdir(exist_ok=True)
+        config = {
+            "agents": {"defaults": {"model": "stand-in", "provider": "custom"}},
+            "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
+        }
+        (self.data / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    def start(
+        self, *words: str, before: Sequence[str] = (), stdin: int = subprocess.DEVNULL, environ: Environ = _NOTHING
+    ) -> "subprocess.Popen[bytes]":
+        """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
+        env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
+        command = [*before, *NANOBOT, *words]
+        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(
+        self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING
+    ) -> Ended:
+        """The command, to its end."""
+        given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+        return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
+
+    def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
+        """One message."""
+        return self.run("agent", "-m", text, *words, environ=environ)
+
+    def remember(self, text: str) -> None:
+        """Have an answered turn in the session of the terminal, without the price of one."""
+        (self.sessions / ".locks").mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-02T03:04:05", "metadata": {}},
+            {"role": "user", "content": text, "timestamp": "2026-01-02T03:04:05"},
+            {"role": "assistant", "content": "noted", "timestamp": "2026-01-02T03:04:06"},
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (self.sessions / "cli_direct.jsonl").write_text(text, encoding="utf-8")
+
+    def rows(self, stem: str = "cli_direct") -> list[dict[str, Any]]:
+        """The lines of a session's file that are no metadata. Raises where one is not whole."""
+        lines = (self.sessions / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
+        return [row for row in map(json.loads, lines) if row.get("_type") != "metadata"]
+
+    def said(self, stem: str = "cli_direct") -> list[tuple[str, str]]:
+        """Who said what in a session."""
+        return [(row["role"], row["content"]) for row in self.rows(stem)]
+
+
+def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, patience: float | None = 30) -> Ended:
+    """Wait for its end."""
+    out, aside = process.communicate(stdin, timeout=patience)
+    return Ended(process.returncode, out.decode(), aside.decode())
+
+
+def told(*words: str) -> str:
+    """What one of the programs of the tests says: `python -m` these words, to its end."""
+    env = {name: value for name, value in os.environ.items() if name in (*_KEPT, "HOME")}
+    child = started([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = ended(child, patience=None)  # pytest's own is enough
+    assert end.code == 0, end.aside[-2000:]
+    return end.out
+
+
+def in_shell(redirections: str, *, first: str = ":") -> list[str]:
+    """A program that starts another with its streams closed or elsewhere."""
+    return ["sh", "-c", f'{first}; exec "$@" {redirections}', "sh"]
+
+
+def bound_by_modes() -> list[str]:
+    """A program that starts another so that file modes bind it, also where root runs the tests; or skips."""
+    if os.name == "nt":
+        pytest.skip("file modes are a POSIX thing")
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None or subprocess.run([*_NO_SUPERPOWERS, "true"], capture_output=True).returncode:
+        pytest.skip("root reads everything, and there is no setpriv to make it like others")
+    return _NO_SUPERPOWERS
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of its own that is soon full. Skips where none may be mounted."""
+    place.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run([mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True).returncode
+    ):
+        pytest.skip("no right to mount a small disk here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room that is left, to the last byte of the last page; the file that holds it."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * 4096):
+                pass
+        except OSError:
+            pass
+    return filler

@@ -1,0 +1,129 @@
+"""A model that plays several parts: the agent has its lines, and each subagent has those of its task."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.journal import open_journal
+from nanobot.bus.queue import MessageBus
+from nanobot.config.schema import Config
+from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, text_of
+from nanobot.providers.base import Delta, LLMProvider
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.testing import Line, ScriptedProvider
+
+TASK = "Your task:\n"
+
+
+class Cast(LLMProvider):
+    """Who asks is told by the words of the task that a subagent was given."""
+
+    def __init__(self, *lines: Line, **children: Any) -> None:
+        super().__init__()
+        self.agent = ScriptedProvider(*lines)
+        self.children = {task: ScriptedProvider(*says) for task, says in children.items()}
+
+    def get_default_model(self) -> str:
+        return "cast"
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        async for delta in self._part(messages).chat_stream(messages, tools, model, max_tokens, temperature):
+            yield delta
+
+    def _part(self, messages: Sequence[ChatMessage]) -> ScriptedProvider:
+        for row in messages:
+            said = text_of(row["content"])
+            if row["role"] == "user" and said.startswith(TASK):
+                return next(part for task, part in self.children.items() if f"{TASK}{task}" in said)
+        return self.agent
+
+
+@dataclass
+class Stage:
+    """A bot whose loop serves the bus, and what it sends."""
+
+    runtime: Runtime
+    cast: Cast
+    sent: list[OutboundMessage] = field(default_factory=list)
+
+    def replies(self, chat_id: str = "direct") -> list[str]:
+        return [one.content for one in self.sent if one.kind is OutboundKind.REPLY and one.chat_id == chat_id]
+
+    def notices(self) -> list[str]:
+        return [one.content for one in self.sent if one.kind is OutboundKind.NOTICE]
+
+    async def hear(
+        self, text: str, *, chat: str = "direct", sender: str = "owner", channel: str = "cli", **more: Any
+    ) -> None:
+        """Somebody writes; who writes as the owner is one."""
+        whose = Provenance.OWNER if sender == "owner" else Provenance.PERSON
+        origin = Origin.CLI if channel == "cli" else Origin.USER
+        message = InboundMessage(channel, sender, chat, text, origin=origin, provenance=whose, **more)
+        await self.runtime.bus.publish_inbound(message)
+
+    def rows(self, session: str = "cli:direct") -> list[ChatMessage]:
+        return self.runtime.sessions.get_or_create(session).messages
+
+    def reports(self, session: str = "cli:direct") -> list[ChatMessage]:
+        return [row for row in self.rows(session) if row.get("origin") == Origin.SUBAGENT]
+
+    async def until(self, reached: Callable[[], object], seconds: float = 10.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not reached():
+                await asyncio.sleep(0.005)
+
+    async def quiet(self) -> None:
+        """Until nothing runs, nothing waits, and all of it was told."""
+        bus, subagents = self.runtime.bus, self.runtime.subagents
+        await self.until(
+            lambda: not (bus.inbound_size or bus.unsettled() or self.runtime.status.running or subagents.labels_of())
+        )
+        open_tasks = self.runtime.data_dir / "state" / "tasks"
+        await self.until(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
+
+
+@asynccontextmanager
+async def on_stage(
+    home: Path, cast: Cast, *, config: Config | Mapping[str, Any] | None = None, clock: Any = None
+) -> AsyncIterator[Stage]:
+    """The bot as a gateway has it, with a journal; what it sends arrives at once."""
+    config = config if isinstance(config, Config) else Config.model_validate(config or {})
+    async with (
+        open_journal(home / "state" / "journal.db") as journal,
+        MessageBus(journal).open() as bus,
+        build_runtime(
+            config, data_dir=home, workspace=home / "workspace", provider=cast, environ={}, bus=bus, clock=clock
+        ) as runtime,
+    ):
+        stage = Stage(runtime, cast)
+        living = [asyncio.create_task(runtime.loop.run()), asyncio.create_task(_deliver(stage))]
+        try:
+            yield stage
+        finally:
+            await runtime.loop.stop()
+            for task in living:
+                task.cancel()
+            await asyncio.wait(living)
+
+
+async def _deliver(stage: Stage) -> None:
+    bus = stage.runtime.bus
+    while (message := await bus.consume_outbound()) is not None:
+        stage.sent.append(message)
+        await bus.sent(message, ())
+
+
+def defaults(**settings: Any) -> dict[str, Any]:
+    """A config of the agent's."""
+    return {"agents": {"defaults": settings}}
