@@ -127,19 +127,20 @@ class ChannelManager:
     async def change(self, name: str, channel: BaseChannel | None) -> None:
         """Replace the channel of this name, also while it runs; None removes it.
 
-        Its queued messages go to the new channel. If cancelled, the old channel is gone and the new one not started.
+        Its queued messages go to the new channel. If cancelled, the old channel is stopped and the new one not started.
         """
-        self._channels.pop(name, None)
-        waiting: list[OutboundMessage] = []
-        for key, outbox in [*self._outboxes.items()]:
-            if key[0] == name and outbox.task is not None:
-                outbox.task.cancel()
-                await asyncio.wait([outbox.task])
-                waiting += [outbox.in_flight] if outbox.in_flight is not None else []
-                waiting += outbox.waiting
         if (supervisor := self._supervisors.pop(name, None)) is not None:
             supervisor.cancel()
             await asyncio.wait([supervisor])
+        waiting: list[OutboundMessage] = []
+        while (key := next((key for key in self._outboxes if key[0] == name), None)) is not None:
+            outbox = self._outboxes.pop(key)
+            if outbox.task is not None:
+                outbox.task.cancel()
+                await asyncio.wait([outbox.task])
+            waiting += [outbox.in_flight] if outbox.in_flight is not None else []
+            waiting += outbox.waiting
+        self._channels.pop(name, None)
         if channel is not None:
             self._channels[name] = channel
         if self._tasks is not None:
@@ -193,7 +194,8 @@ class ChannelManager:
                         await _pause(outbox, message, channel.delta_pause_s(message.chat_id))
                 outbox.in_flight = None
         finally:
-            del self._outboxes[key]
+            if self._outboxes.get(key) is outbox:
+                del self._outboxes[key]
 
     async def _show(self, channel: BaseChannel, message: OutboundMessage) -> None:
         """Try once to show a progress message, if the channel is connected."""
