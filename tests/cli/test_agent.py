@@ -72,6 +72,64 @@ def test_a_message_may_come_through_a_pipe(bot, server, words):
     assert asked(server).startswith("what is 漢字?\n\n")
 
 
+@pytest.mark.parametrize("words", [("why?",), ("-m", "why?"), ("-m", "why?", "-s", "cli:work")])
+def test_piped_text_beside_a_message_is_part_of_it(bot, server, words):
+    bot.run(*words, stdin=b"12:00 ERROR out of memory\n")
+
+    assert asked(server).startswith("why?\n\n12:00 ERROR out of memory\n\n")
+
+
+def test_an_open_pipe_without_text_is_given_up_and_said_so(bot, server):
+    server.script(Say("Fine."))
+    process = bot.start("how are you?", stdin=subprocess.PIPE)
+
+    out, aside = process.stdout.read(), process.stderr.read()
+    process.communicate()
+
+    assert (process.returncode, out) == (0, b"Fine.\n")
+    assert b"nothing was piped in within 10 s" in aside
+
+
+def test_messages_without_a_session_do_not_see_each_other_and_the_chat_is_not_continued(bot, server):
+    server.default = Say("Fine.")
+    bot.run("-s", "cli:direct", "-m", "of the chat")
+    bot.run("-m", "first")
+    bot.run("second")
+
+    roles = [[row["role"] for row in chat.json["messages"]] for chat in server.chats]
+    assert roles == [["system", "user"]] * 3
+    bot.run("--continue", "-m", "third")
+    assert "second" in str(server.chats[-1].json["messages"])
+
+
+def test_a_command_is_about_the_session_of_the_chat(bot, server):
+    server.default = Say("Fine.")
+    bot.run("-s", "cli:direct", "-m", "of the chat")
+
+    assert "you: of the chat" in bot.run("-m", "/history")[1]
+
+
+def test_a_model_on_the_command_line_wins_over_the_one_that_was_chosen_by_a_command(bot, server):
+    server.models[:] = ["stand-in", "big", "small"]
+    server.default = Say("Fine.")
+    bot.run("-s", "cli:work", "-m", "/model small")
+
+    bot.run("-s", "cli:work", "--model", "big", "-m", "hi")
+    bot.run("-s", "cli:work", "-m", "hi again")
+
+    assert [chat.json["model"] for chat in server.chats] == ["big", "small"]
+
+
+def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_changes_nothing(bot, server):
+    server.models[:] = ["stand-in", "talk-mini"]
+    server.default = Say("Fine.")
+
+    assert "\n  talk-mini" in bot.run("-m", "/model")[1]
+    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in bot.run("-m", "/model talk-mani")[1]
+    bot.run("-s", "cli:direct", "-m", "hi")
+    assert server.chats[-1].json["model"] == "stand-in"
+
+
 @pytest.mark.parametrize("words", [(), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",)])
 def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(bot, server, words):
     code, out, aside = bot.run(*words)
@@ -421,7 +479,7 @@ if sys.platform != "win32":
 
     def test_a_plain_chat_takes_up_what_was_cut_off(bot, server):
         server.script(Hang("Half of"), Say(" the answer."))
-        killed = bot.start("-m", "hi")
+        killed = bot.start("-s", "cli:direct", "-m", "hi")
         assert killed.stdout is not None
         os.read(killed.stdout.fileno(), 10)
         killed.kill()

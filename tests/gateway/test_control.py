@@ -145,7 +145,7 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
 
         assert str(note) in str(here.model.requests[0][-1]["content"])
         assert "/status" in help_text
-        assert (await bot.model(bot.session_key)).name == "scripted"
+        assert (await bot.session_info(bot.session_key)).model == "scripted"
         assert await bot.shell("!echo hi", bot.session_key) == (["hi", "", "Exit code: 0"], True)
         assert "new" in bot.commands()
 

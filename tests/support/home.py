@@ -79,8 +79,9 @@ class Home:
         return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
 
     def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
-        """One message."""
-        return self.run("agent", "-m", text, *words, environ=environ)
+        """One message of the chat's session, unless the words name another."""
+        here = () if {"-s", "--session", "--continue"} & {*words} else ("-s", "cli:direct")
+        return self.run("agent", "-m", text, *here, *words, environ=environ)
 
     def remember(self, text: str) -> None:
         """Have an answered turn in the session of the terminal, without the price of one."""
