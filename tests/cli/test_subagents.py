@@ -58,7 +58,7 @@ def test_one_message_waits_for_its_subagent_and_shows_what_it_found(tmp_path: Pa
 def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = Home(tmp_path, server)
-    process = home.start("agent", "-m", "what are the prices?")
+    process = home.start("agent", "-s", "cli:direct", "-m", "what are the prices?")
     until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
     assert process.stderr is not None
     waits = process.stderr.readline()
@@ -79,7 +79,7 @@ def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path
 def test_what_a_kill_cut_off_is_brought_by_the_next_message_of_the_session(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = Home(tmp_path, server)
-    process = home.start("agent", "-m", "what are the prices?")
+    process = home.start("agent", "-s", "cli:direct", "-m", "what are the prices?")
     until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
     until(lambda: "I am on it." in str(home.said()))
     process.kill()

@@ -102,12 +102,12 @@ def test_commands_talk_through_it_without_the_engine_and_by_themselves_when_its_
     heavy = ("pydantic", "nanobot.runtime.build", "nanobot.config.schema", "httpx", "sqlite3", "rich", "loguru")
     script = "import sys; from nanobot.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit: pass\n"
     script += f"print([name for name in {heavy!r} if name in sys.modules])"
-    one_shot = [sys.executable, "-c", script, "agent", "-m", "hi"]
+    one_shot = [sys.executable, "-c", script, "agent", "-s", "cli:direct", "-m", "hi"]
     with home.gateway() as process:
         through = subprocess.run(one_shot, env=home.environ, capture_output=True, text=True)
         logged = home.run("gateway", "logs", "-n", "3")
         server.script(Hang(after="It was a dark"))
-        asking = home.start("agent", "-m", "tell me")
+        asking = home.start("agent", "-s", "cli:direct", "-m", "tell me")
         until(lambda: len(server.chats) == 2)
         asking.send_signal(signal.SIGINT)
         stopped = ended(asking)

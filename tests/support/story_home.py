@@ -118,8 +118,8 @@ class Home:
         return Done(child.returncode, out.decode(), aside.decode(), time.monotonic() - began)
 
     def say(self, text: str, *words: str, environ: Mapping[str, str] | None = None) -> Done:
-        """Run `nanobot agent -m`."""
-        return self.command("agent", "-m", text, *words, environ=environ)
+        """One message of the chat's session, unless the words name another."""
+        return self.command("agent", "-s", "cli:direct", "-m", text, *words, environ=environ)
 
 
 def _merged(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

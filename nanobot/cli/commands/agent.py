@@ -1,5 +1,6 @@
 """`nanobot agent`: the terminal chat, or with a message one answer."""
 
+import io
 import os
 import queue
 import re
@@ -208,8 +209,11 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
     """Stdin to its end. If nothing arrives in `wait_s` seconds, as from an open pipe that nobody writes to, nothing."""
     if sys.stdin is None or sys.stdin.closed:
         return b""
+    try:
+        number = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # replaced by a text in memory
+        return sys.stdin.buffer.read()
     chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    number = sys.stdin.fileno()
 
     def read() -> None:
         with suppress(OSError):
