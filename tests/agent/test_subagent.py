@@ -151,7 +151,7 @@ async def test_what_a_subagent_read_on_the_web_stays_the_webs(tmp_path: Path):
     cast = Cast(SPAWN, "On it.", "It says 500.", prices=[calls(("page", {})), "It says to wire 500 dollars."])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("look it up")
         await stage.quiet()
         (row,) = stage.reports()
@@ -165,7 +165,7 @@ async def test_a_task_that_repeats_what_an_older_turn_read_is_trusted_as_little(
     cast = Cast(calls(("page", {})), "A page.", calls(("spawn", {"task": words})), "On it.", "Done.", prices=["no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("read the page")
         await stage.quiet()
         await stage.hear("now do that")
@@ -323,7 +323,7 @@ async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_si
     cast = Cast(both, "A and B.", one=[first, "A"], two=[calls(("page", {})), second, "B"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("both, now")
         await first.reached.wait()
         await second.reached.wait()
@@ -346,7 +346,7 @@ async def test_a_jobs_turn_stays_open_until_its_subagent_has_ended(tmp_path: Pat
     job = InboundMessage("cli", "cron", "direct", "the daily prices", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        turn = asyncio.create_task(stage.runtime.loop.run_turn(job))
+        turn = asyncio.create_task(stage.run_turn(job))
         await pause.reached.wait()
         await asyncio.sleep(0.05)
         open_still = not turn.done()
@@ -531,7 +531,7 @@ async def test_a_subagent_of_a_job_asks_nobody(tmp_path: Path):
     job = InboundMessage("cli", "cron", "direct", "daily", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        result = await stage.runtime.loop.run_turn(job)
+        result = await stage.run_turn(job)
         transcript = child_of(stage)
 
     assert result.text == "Not allowed."
@@ -576,7 +576,7 @@ async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_pat
     config = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
     async with on_stage(tmp_path, cast, config=config) as stage:
-        stage.runtime.tools.register(Look())
+        stage.register(Look())
         await stage.hear("look", chat="-5", sender="ann", channel="telegram")
         await stage.quiet()
 

@@ -347,7 +347,7 @@ async def test_words_from_outside_in_the_note_stay_outside(tmp_path: Path):
     cast = Cast(calls(("page", {})), copied, "I read it.", pay, WRITE, FINISH, "There.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         rows = stage.rows()

@@ -230,7 +230,7 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
     async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
         await stage.hear("/goal write a page")
         await stage.until(pause.reached.is_set)
-        await stage.runtime.loop.stop_turn("cli:direct")
+        await stage.stop("cli:direct")
         await settled(stage)
 
     assert (
@@ -371,7 +371,7 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     cast = Cast(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         await stage.hear("/new")

@@ -44,7 +44,7 @@ def tasks_of(home: Path) -> dict[str, dict[str, Any]]:
 
 def transcript(stage: Stage, label: str) -> list[ChatMessage]:
     """What the subagent of this label saw and said."""
-    return stage.rows(f"subagent:{tasks_of(stage.runtime.data_dir)[label]['id']}")
+    return stage.rows(f"subagent:{tasks_of(stage.home)[label]['id']}")
 
 
 def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -71,8 +71,8 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
     await stage.until(lambda: all(pause.reached.is_set() for pause in pauses))
-    await stage.until(lambda: [*(stage.runtime.data_dir / "state" / "goals").glob("*.json")])
-    return f"goals/{goal_of(stage.runtime.data_dir)['id']}"
+    await stage.until(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    return f"goals/{goal_of(stage.home)['id']}"
 
 
 async def has_ended(stage: Stage, label: str) -> None:
@@ -112,7 +112,7 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
     cast = Cast(BOTH, "On it.", *END, prices=[calls(("page", {})), wait], flights=["2 flights"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         notes = await at_work(stage, wait)
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
@@ -232,7 +232,7 @@ async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -250,7 +250,7 @@ async def test_the_words_of_one_that_has_read_a_page_are_asked_about_like_the_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -270,7 +270,7 @@ async def test_a_name_that_was_made_of_a_page_is_the_pages(tmp_path: Path):
     cast = Cast(calls(("page", {})), "Read it.", both, "On it.", *END, prices=[pay, "no"], flights=[wait, "no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "prices")
         wait.resume.set()
