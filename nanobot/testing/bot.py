@@ -16,7 +16,7 @@ from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema
+from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
@@ -204,6 +204,10 @@ class Bot:
         finally:
             await self.shut_down()
             await serving
+
+    def provenance_of(self, file: Path) -> Provenance | None:
+        """Where the content of a file came from; None if it is the owner's."""
+        return self.runtime.file_provenance.of(file)
 
     def consolidate_at_once(self) -> None:
         """Consolidate sessions as soon as they are due, without waiting for a pause in the conversation."""

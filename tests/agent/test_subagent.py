@@ -16,6 +16,7 @@ from nanobot.errors import BudgetExceededError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
@@ -43,7 +44,9 @@ def told(row: ChatMessage) -> str:
 
 def child_of(stage: Stage) -> list[ChatMessage]:
     """What the only subagent saw and said."""
-    (key,) = (str(one["key"]) for one in stage.runtime.sessions.list_sessions() if "subagent:" in str(one["key"]))
+    (key,) = (
+        str(one["key"]) for one in SessionManager(stage.workspace).list_sessions() if "subagent:" in str(one["key"])
+    )
     return stage.rows(key)
 
 
@@ -101,10 +104,9 @@ async def test_a_command_of_a_subagent_makes_no_job_either(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("make a job by a helper")
         await stage.quiet()
-        jobs = stage.runtime.cron().list_jobs()
         transcript = child_of(stage)
 
-    assert jobs == []
+    assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
     assert "Subagents cannot create jobs" in told(transcript[2])
 
 
@@ -449,10 +451,10 @@ async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: P
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
         await stage.until(stage.replies)
-        (task,) = await stage.runtime.subagents.manager.all_tasks()
+        (task,) = (tmp_path / "state" / "tasks").glob("*.json")
         await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
         await stage.until(lambda: stage.replies("9"))
-        await stage.hear(f"/tasks stop {task.id}", chat="9", sender="eve", channel="telegram")
+        await stage.hear(f"/tasks stop {task.stem}", chat="9", sender="eve", channel="telegram")
         await stage.until(lambda: len(stage.replies("9")) == 2)
         pause.resume.set()
         await stage.quiet()
@@ -548,7 +550,7 @@ async def test_what_a_subagent_asks_is_seen_and_answered_in_the_turn_that_waits_
         def sink(event: TurnEvent) -> None:
             bot.sink(event)
             if isinstance(event, ApprovalAsked):
-                asyncio.get_running_loop().call_soon(bot.runtime.questions.answer, event.question, Answer.ONCE)
+                asyncio.get_running_loop().call_soon(bot.answer, event.question, Answer.ONCE)
 
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
         result = await bot.run_turn(message, sink, attended=True)
@@ -664,8 +666,9 @@ async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path
     script = (SPAWN, "On it.", "found 3 euros", "3 euros.")
     async with open_bot(tmp_path, *script) as bot:
         first = await bot.say("look up the prices")
-        await bot.runtime.subagents.wait_reported("cli:direct")
-        message = await bot.runtime.bus.consume_outbound()
+        await bot.settled()
+        async with bot.serving() as bus:
+            message = await bus.consume_outbound()
 
     assert first == "On it."
     assert message is not None

@@ -65,8 +65,7 @@ async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: A
 
 async def settled(bot: Bot) -> None:
     async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()
+        await bot.settled()
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
@@ -278,7 +277,7 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.memory.consolidation.wait_until_idle()
+            await bot.settled()
         await bot.say("hello")
 
     assert "1 earlier conversation waiting for consolidation" in told
@@ -311,7 +310,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.memory.consolidation.wait_until_idle()
+                await bot.settled()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
@@ -407,10 +406,10 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
     minded, memory = Minded(saving("All.", "- Theirs.", handover="Theirs."), ours), MemoryStore(tmp_path / "workspace")
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 1)
-        async with bot.runtime.sessions.hold(KEY) as session:
+        async with (sessions := SessionManager(bot.workspace)).hold(KEY) as session:
             session.metadata["handover"] = "Before."
             words: ChatMessage = {"role": "tool", "name": "mcp_shop", "content": "Buy!", "provenance": Provenance.MCP}
-            await bot.runtime.sessions.append(session, *_with_call(words))
+            await sessions.append(session, *_with_call(words))
         before = memory.read_long_term()
         await talk(bot, 7, first=1)
         await settled(bot)

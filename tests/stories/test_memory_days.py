@@ -15,6 +15,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
 
@@ -210,7 +211,9 @@ async def test_words_of_a_guest_in_the_note_on_where_it_stands_do_not_become_the
         session.metadata["handover"] = note if chat == "-100" else summary_metadata(note, Provenance.PERSON)
         await say(bot, by_owner("go on", chat))
         results = [row for row in session.messages if row["role"] == "tool"]
-        [child] = [key for key in map(_key, bot.runtime.sessions.list_sessions()) if key.startswith("subagent:")]
+        [child] = [
+            key for key in map(_key, SessionManager(bot.workspace).list_sessions()) if key.startswith("subagent:")
+        ]
         [asked, *_] = bot.session(child).messages
 
     assert "what was said here earlier" in str(results[0]["content"])

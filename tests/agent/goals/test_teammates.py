@@ -117,7 +117,7 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
         await settled(stage)
-        words = stage.runtime.file_provenance.of(tmp_path / "workspace" / notes / "p.md")
+        words = stage.provenance_of(tmp_path / "workspace" / notes / "p.md")
 
     assert words == Provenance.WEB
 
