@@ -13,7 +13,7 @@ from nanobot.agent.hooks.api import Hook
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
@@ -153,6 +153,11 @@ class Bot:
     def workspace(self) -> Path:
         """The folder whose files the agent works on."""
         return self.runtime.workspace
+
+    @property
+    def menu(self) -> tuple[MenuEntry, ...]:
+        """The commands as platforms show them, for a channel's `commands`."""
+        return self.runtime.loop.commands.menu()
 
     def session(self, key: str = "cli:direct") -> Session:
         """The stored conversation of this key."""

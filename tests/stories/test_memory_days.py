@@ -193,9 +193,11 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
     async with bot_with(tmp_path, minded, window=20) as bot:
         await talk(bot, 10)
         await settled(bot)
-        for _ in range(7 * 24):
-            bot.runtime.memory.saved(bot.session("cli:direct"), Scope())
-            await settled(bot)
+    for _ in range(7):
+        async with bot_with(tmp_path, minded, window=20) as bot:
+            for command in ("/status", "/memory", "/history"):
+                await bot.say(command)
+                await settled(bot)
 
     assert len(minded.requests) == 1
 

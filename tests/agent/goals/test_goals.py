@@ -32,8 +32,6 @@ def asked(stage: Stage, number: int) -> str:
 
 async def settled(stage: Stage) -> None:
     """Until no goal is worked at, and all of it was told."""
-    runtime = stage.runtime
-    await stage.until(lambda: not (runtime.bus.inbound_size or runtime.bus.unsettled() or runtime.goals.titles()))
     await stage.quiet()
 
 
