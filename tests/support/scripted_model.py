@@ -53,6 +53,7 @@ class Stage(Bot):
 
     def __init__(self, runtime: Runtime, cast: Cast) -> None:
         super().__init__(runtime, cast.agent)
+        self.runtime = runtime
         self.cast = cast
         self.sent: list[OutboundMessage] = []
 
