@@ -211,9 +211,9 @@ class Bot:
         """Where the content of a file came from; None if it is the owner's."""
         return self._runtime.file_provenance.of(file)
 
-    def consolidate_at_once(self) -> None:
-        """Consolidate sessions as soon as they are due, without waiting for a pause in the conversation."""
-        self._runtime.memory.consolidation.pause_s = 0
+    def consolidate_after(self, pause_s: float) -> None:
+        """Consolidate a session that is due after so many seconds without a message, instead of one second."""
+        self._runtime.memory.consolidation.pause_s = pause_s
 
     async def settled(self) -> None:
         """Wait until nothing runs: no turn, goal, subagent or consolidation, and no message that is served waits."""
@@ -240,11 +240,12 @@ async def open_bot(
     own_hooks: Sequence[Hook] = (),
     clock: Clock | None = None,
     provider: ScriptedProvider | None = None,
+    bus: MessageBus | None = None,
 ) -> AsyncIterator[Bot]:
     """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
 
     Of the environment it sees nothing but what is handed in. `provider` is a scripted model of your own, whose script
-    is added to.
+    is added to; `bus` is one with a journal, to outlive a crash.
     """
     provider = provider or ScriptedProvider()
     provider.script(*script)
@@ -259,5 +260,6 @@ async def open_bot(
         hooks=hooks,
         own_hooks=own_hooks,
         clock=clock,
+        bus=bus,
     ) as runtime:
         yield Bot(runtime, provider)

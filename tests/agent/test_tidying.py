@@ -18,7 +18,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import Finished, LLMResponse
-from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
@@ -56,11 +55,9 @@ def config(window: int = 20, **defaults: Any) -> Config:
 
 @asynccontextmanager
 async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
-    async with build_runtime(
-        config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
-    ) as runtime:
-        runtime.memory.consolidation.pause_s = pause_s
-        yield Bot(runtime, minded)
+    async with open_bot(home, config=config(**defaults), provider=minded) as bot:
+        bot.consolidate_after(pause_s)
+        yield bot
 
 
 async def settled(bot: Bot) -> None:

@@ -14,7 +14,6 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
@@ -55,10 +54,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
     }
     people = {"ann": "1", "ben": "2", "cem": "3"}
     clerk = Clerk()
-    async with build_runtime(
-        Config.model_validate(config), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=clerk, environ={}
-    ) as runtime:
-        bot = Bot(runtime, clerk)
+    async with open_bot(tmp_path, config=Config.model_validate(config), provider=clerk) as bot:
         for number in range(rounds):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
