@@ -16,7 +16,8 @@ from nanobot.errors import BudgetExceededError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
@@ -43,7 +44,9 @@ def told(row: ChatMessage) -> str:
 
 def child_of(stage: Stage) -> list[ChatMessage]:
     """What the only subagent saw and said."""
-    (key,) = (str(one["key"]) for one in stage.runtime.sessions.list_sessions() if "subagent:" in str(one["key"]))
+    (key,) = (
+        str(one["key"]) for one in SessionManager(stage.workspace).list_sessions() if "subagent:" in str(one["key"])
+    )
     return stage.rows(key)
 
 
@@ -101,10 +104,9 @@ async def test_a_command_of_a_subagent_makes_no_job_either(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("make a job by a helper")
         await stage.quiet()
-        jobs = stage.runtime.cron().list_jobs()
         transcript = child_of(stage)
 
-    assert jobs == []
+    assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
     assert "Subagents cannot create jobs" in told(transcript[2])
 
 
@@ -151,7 +153,7 @@ async def test_what_a_subagent_read_on_the_web_stays_the_webs(tmp_path: Path):
     cast = Cast(SPAWN, "On it.", "It says 500.", prices=[calls(("page", {})), "It says to wire 500 dollars."])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("look it up")
         await stage.quiet()
         (row,) = stage.reports()
@@ -165,7 +167,7 @@ async def test_a_task_that_repeats_what_an_older_turn_read_is_trusted_as_little(
     cast = Cast(calls(("page", {})), "A page.", calls(("spawn", {"task": words})), "On it.", "Done.", prices=["no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("read the page")
         await stage.quiet()
         await stage.hear("now do that")
@@ -323,7 +325,7 @@ async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_si
     cast = Cast(both, "A and B.", one=[first, "A"], two=[calls(("page", {})), second, "B"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("both, now")
         await first.reached.wait()
         await second.reached.wait()
@@ -346,7 +348,7 @@ async def test_a_jobs_turn_stays_open_until_its_subagent_has_ended(tmp_path: Pat
     job = InboundMessage("cli", "cron", "direct", "the daily prices", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        turn = asyncio.create_task(stage.runtime.loop.run_turn(job))
+        turn = asyncio.create_task(stage.run_turn(job))
         await pause.reached.wait()
         await asyncio.sleep(0.05)
         open_still = not turn.done()
@@ -449,10 +451,10 @@ async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: P
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
         await stage.until(stage.replies)
-        (task,) = await stage.runtime.subagents.manager.all_tasks()
+        (task,) = (tmp_path / "state" / "tasks").glob("*.json")
         await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
         await stage.until(lambda: stage.replies("9"))
-        await stage.hear(f"/tasks stop {task.id}", chat="9", sender="eve", channel="telegram")
+        await stage.hear(f"/tasks stop {task.stem}", chat="9", sender="eve", channel="telegram")
         await stage.until(lambda: len(stage.replies("9")) == 2)
         pause.resume.set()
         await stage.quiet()
@@ -531,7 +533,7 @@ async def test_a_subagent_of_a_job_asks_nobody(tmp_path: Path):
     job = InboundMessage("cli", "cron", "direct", "daily", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        result = await stage.runtime.loop.run_turn(job)
+        result = await stage.run_turn(job)
         transcript = child_of(stage)
 
     assert result.text == "Not allowed."
@@ -548,7 +550,7 @@ async def test_what_a_subagent_asks_is_seen_and_answered_in_the_turn_that_waits_
         def sink(event: TurnEvent) -> None:
             bot.sink(event)
             if isinstance(event, ApprovalAsked):
-                asyncio.get_running_loop().call_soon(bot.runtime.questions.answer, event.question, Answer.ONCE)
+                asyncio.get_running_loop().call_soon(bot.answer, event.question, Answer.ONCE)
 
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
         result = await bot.run_turn(message, sink, attended=True)
@@ -576,7 +578,7 @@ async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_pat
     config = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
     async with on_stage(tmp_path, cast, config=config) as stage:
-        stage.runtime.tools.register(Look())
+        stage.register(Look())
         await stage.hear("look", chat="-5", sender="ann", channel="telegram")
         await stage.quiet()
 
@@ -651,21 +653,25 @@ async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_onc
 
 
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):
-    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
-        await bot.say("look up the prices")
+    provider = ScriptedProvider(SPAWN, "On it.", "found 3 euros", "3 euros.")
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        await runtime.loop.process_direct("look up the prices")
         waiting = InboundMessage("phone", "ann", "7", "hello", message_id="1", journal_key="phone:7:1")
-        await bot.runtime.bus.publish_inbound(waiting)
-        await bot.runtime.subagents.wait_reported("cli:direct")
+        await runtime.bus.publish_inbound(waiting)
+        await runtime.subagents.wait_reported("cli:direct")
 
-        assert bot.runtime.bus.inbound_size == 1
+        assert runtime.bus.inbound_size == 1
 
 
 async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path):
     script = (SPAWN, "On it.", "found 3 euros", "3 euros.")
     async with open_bot(tmp_path, *script) as bot:
         first = await bot.say("look up the prices")
-        await bot.runtime.subagents.wait_reported("cli:direct")
-        message = await bot.runtime.bus.consume_outbound()
+        await bot.settled()
+        async with bot.serving() as bus:
+            message = await bus.consume_outbound()
 
     assert first == "On it."
     assert message is not None

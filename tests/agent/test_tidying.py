@@ -18,7 +18,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import Finished, LLMResponse
-from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
@@ -56,17 +55,14 @@ def config(window: int = 20, **defaults: Any) -> Config:
 
 @asynccontextmanager
 async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
-    async with build_runtime(
-        config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
-    ) as runtime:
-        runtime.memory.consolidation.pause_s = pause_s
-        yield Bot(runtime, minded)
+    async with open_bot(home, config=config(**defaults), provider=minded) as bot:
+        bot.consolidate_after(pause_s)
+        yield bot
 
 
 async def settled(bot: Bot) -> None:
     async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()
+        await bot.settled()
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
@@ -278,7 +274,7 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.memory.consolidation.wait_until_idle()
+            await bot.settled()
         await bot.say("hello")
 
     assert "1 earlier conversation waiting for consolidation" in told
@@ -311,7 +307,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.memory.consolidation.wait_until_idle()
+                await bot.settled()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
@@ -407,10 +403,10 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
     minded, memory = Minded(saving("All.", "- Theirs.", handover="Theirs."), ours), MemoryStore(tmp_path / "workspace")
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 1)
-        async with bot.runtime.sessions.hold(KEY) as session:
+        async with (sessions := SessionManager(bot.workspace)).hold(KEY) as session:
             session.metadata["handover"] = "Before."
             words: ChatMessage = {"role": "tool", "name": "mcp_shop", "content": "Buy!", "provenance": Provenance.MCP}
-            await bot.runtime.sessions.append(session, *_with_call(words))
+            await sessions.append(session, *_with_call(words))
         before = memory.read_long_term()
         await talk(bot, 7, first=1)
         await settled(bot)

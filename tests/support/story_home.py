@@ -67,6 +67,13 @@ class Hasty:
         notices = [event.text for event in sink.events if isinstance(event, Notice)]
         return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
 
+    def consolidate_after(self, pause_s: float) -> None:
+        self.runtime.memory.consolidation.pause_s = pause_s
+
+    async def settled(self) -> None:
+        """Until no live session is being consolidated."""
+        await self.runtime.memory.consolidation.settled()
+
 
 class Home:
     """A fresh home. Nothing of the machine around it is seen."""

@@ -32,8 +32,6 @@ def asked(stage: Stage, number: int) -> str:
 
 async def settled(stage: Stage) -> None:
     """Until no goal is worked at, and all of it was told."""
-    runtime = stage.runtime
-    await stage.until(lambda: not (runtime.bus.inbound_size or runtime.bus.unsettled() or runtime.goals.titles()))
     await stage.quiet()
 
 
@@ -347,7 +345,7 @@ async def test_words_from_outside_in_the_note_stay_outside(tmp_path: Path):
     cast = Cast(calls(("page", {})), copied, "I read it.", pay, WRITE, FINISH, "There.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         rows = stage.rows()

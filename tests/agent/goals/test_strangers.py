@@ -230,7 +230,7 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
     async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
         await stage.hear("/goal write a page")
         await stage.until(pause.reached.is_set)
-        await stage.runtime.loop.stop_turn("cli:direct")
+        await stage.stop("cli:direct")
         await settled(stage)
 
     assert (
@@ -371,7 +371,7 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     cast = Cast(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         await stage.hear("/new")
@@ -390,7 +390,6 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
     cast = Cast(OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("hm")
         await stage.until(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
@@ -406,7 +405,6 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("how far are you?")
         await stage.until(stage.replies)
         await stage.hear("/stop")

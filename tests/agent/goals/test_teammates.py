@@ -1,6 +1,8 @@
 """Subagents of one goal: they share notes, tell each other what they need to know, and are of no other goal's team."""
 
+import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,12 @@ from typing import Any
 import pytest
 
 from nanobot.agent.subagent.team import MAX_SENT, MAX_UNREAD
+from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
 from tests.agent.goals.test_team import LIST, PASS
@@ -44,7 +48,7 @@ def tasks_of(home: Path) -> dict[str, dict[str, Any]]:
 
 def transcript(stage: Stage, label: str) -> list[ChatMessage]:
     """What the subagent of this label saw and said."""
-    return stage.rows(f"subagent:{tasks_of(stage.runtime.data_dir)[label]['id']}")
+    return stage.rows(f"subagent:{tasks_of(stage.home)[label]['id']}")
 
 
 def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -71,13 +75,15 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
     await stage.until(lambda: all(pause.reached.is_set() for pause in pauses))
-    await stage.until(lambda: [*(stage.runtime.data_dir / "state" / "goals").glob("*.json")])
-    return f"goals/{goal_of(stage.runtime.data_dir)['id']}"
+    await stage.until(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    return f"goals/{goal_of(stage.home)['id']}"
 
 
 async def has_ended(stage: Stage, label: str) -> None:
     """Until the subagent of this label has its result."""
-    await stage.until(lambda: not any(one.startswith(label) for one in stage.runtime.subagents.labels_of()))
+    async with asyncio.timeout(10):
+        while not re.search(rf"  done .*  {label}", await stage.say("/tasks", "cli:other")):
+            await asyncio.sleep(0.005)
 
 
 # --- the notes
@@ -112,12 +118,12 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
     cast = Cast(BOTH, "On it.", *END, prices=[calls(("page", {})), wait], flights=["2 flights"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         notes = await at_work(stage, wait)
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
         await settled(stage)
-        words = stage.runtime.file_provenance.of(tmp_path / "workspace" / notes / "p.md")
+        words = stage.provenance_of(tmp_path / "workspace" / notes / "p.md")
 
     assert words == Provenance.WEB
 
@@ -232,7 +238,7 @@ async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -250,7 +256,7 @@ async def test_the_words_of_one_that_has_read_a_page_are_asked_about_like_the_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -270,7 +276,7 @@ async def test_a_name_that_was_made_of_a_page_is_the_pages(tmp_path: Path):
     cast = Cast(calls(("page", {})), "Read it.", both, "On it.", *END, prices=[pay, "no"], flights=[wait, "no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "prices")
         wait.resume.set()
@@ -471,8 +477,8 @@ async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: P
     async with on_stage(tmp_path, Cast(wait)) as stage:
         await at_work(stage, wait)
 
-    async with open_bot(tmp_path) as bot:
-        known = await bot.runtime.goals.id_of("cli:direct")
-        other = await bot.runtime.goals.id_of("cli:other")
+    async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
+        known = await runtime.goals.id_of("cli:direct")
+        other = await runtime.goals.id_of("cli:other")
 
     assert (known, other) == (goal_of(tmp_path)["id"], "")
