@@ -27,7 +27,7 @@ from nanobot.channels.websocket.frames import opened
 from nanobot.config.channels import WebSocketConfig
 from nanobot.testing.live_channel import LiveChannel, live, until
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
-from tests.utils.test_connection import certificate
+from tests.support.certificates import certificate
 
 ANNA = Address("websocket", "anna")
 

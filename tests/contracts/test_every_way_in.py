@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Step
-from tests.agent.tools.mcp.conftest import CHILD
 from tests.support.home import NANOBOT
+from tests.support.mcp import MCP_SERVER
 from tests.support.toy_gateway import GatewayHome, until, written
 
 if sys.platform == "win32":
@@ -208,7 +208,7 @@ def make_home(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> M
 
     def make(name: str) -> GatewayHome:
         home = GatewayHome(tmp_path_factory.mktemp(name), server)
-        lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD], "enabledTools": ["echo"]}
+        lamp = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER], "enabledTools": ["echo"]}
         home.change(tools={"mcpServers": {"home": lamp}})
         if met:
             shutil.copytree(met[0].data / "state" / "mcp", home.data / "state" / "mcp")

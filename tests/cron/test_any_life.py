@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.cron.types import CronSchedule
-from tests.cron.conftest import Crew
+from tests.support.cron import Crew
 
 EVENTS = st.lists(
     st.one_of(

@@ -15,7 +15,7 @@ from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronError, CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
-from tests.cron.conftest import Crew
+from tests.support.cron import Crew
 
 Every = Callable[[float], CronSchedule]
 HOUR, DAY = 3600.0, 86400.0

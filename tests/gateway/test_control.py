@@ -21,8 +21,8 @@ from nanobot.gateway.control.client import GatewayError, connect
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.testing import Pause, RecordingSink, calls
-from tests.agent.tools.mcp.conftest import CHILD
-from tests.gateway.conftest import OpenGateway
+from tests.support.mcp import MCP_SERVER
+from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import soon, written
 
 
@@ -247,7 +247,7 @@ async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: 
 
 
 async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_beside_it(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
     async with running(tools={"mcpServers": {"lamp": server}}) as here:
         config = json.loads((here.home / "config.json").read_text(encoding="utf-8"))
         config["tools"]["mcpServers"]["late"] = server

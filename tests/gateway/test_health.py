@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from nanobot.providers.errors import AuthenticationError
-from tests.gateway.conftest import OpenGateway, Running
+from tests.support.running_gateway import OpenGateway, Running
 from tests.support.toy_gateway import soon
 
 

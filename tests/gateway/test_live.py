@@ -6,8 +6,8 @@ from typing import Any
 from nanobot.channels.status import ChannelState
 from nanobot.testing import Pause, calls
 from nanobot.testing.model_server import FakeModels, Say
-from tests.agent.tools.mcp.conftest import CHILD
-from tests.gateway.conftest import OpenGateway
+from tests.support.mcp import MCP_SERVER
+from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import soon
 
 
@@ -157,7 +157,7 @@ async def test_approval_changes_for_the_next_turn_and_a_turn_that_runs_keeps_its
 
 
 async def test_mcp_servers_come_and_go(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
 
     def has(names: set[str]) -> bool:
         return {one for one in ("lamp", "late") if here.gateway.runtime.tools.has(f"mcp_{one}_echo")} == names
@@ -181,7 +181,7 @@ async def test_mcp_servers_come_and_go(running: OpenGateway):
 
 
 async def test_the_first_mcp_server_needs_no_restart(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
     async with running("done") as here:
         here.change(lambda config: config.update(tools={"mcpServers": {"lamp": server}}))
         await soon(lambda: here.gateway.runtime.servers is not None)

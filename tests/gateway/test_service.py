@@ -17,7 +17,7 @@ from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime.build import Runtime
-from tests.gateway.conftest import OpenGateway, Running
+from tests.support.running_gateway import OpenGateway, Running
 from tests.support.toy_gateway import soon
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}

@@ -29,8 +29,8 @@ from nanobot.testing.live_channel import until
 from nanobot.utils.resources import skills_dir
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
 from tests.fakes.telegram import TOKEN
+from tests.support.certificates import certificate
 from tests.support.toy_gateway import free_port, written
-from tests.utils.test_connection import certificate
 
 Answer = tuple[str, bytes]
 UNASKED = Config.model_validate({"tools": {"approval": "off"}})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nanobot.agent.tools.filesystem import EditFileTool, ReadFileTool, WriteFileTool
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
-from tests.agent.tools.conftest import Call
+from tests.support.tools import Call
 
 GB = 1024**3
 reuse = settings(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.tools.mcp.conftest import CHILD, OpenBench, child
+from tests.support.mcp import MCP_SERVER, OpenBench, child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for survivors in /proc")
 
@@ -62,7 +62,7 @@ def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     environment = {**os.environ, "HOME": f"/nowhere/{mark}"}
     with subprocess.Popen(
-        [sys.executable, "-c", OURSELVES, str(tmp_path), CHILD, mark], stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", OURSELVES, str(tmp_path), MCP_SERVER, mark], stdout=subprocess.PIPE, env=environment
     ) as ours:
         assert ours.stdout is not None
         assert ours.stdout.readline() == b"up\n"
