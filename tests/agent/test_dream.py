@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import json
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -13,117 +11,33 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ModelHandle
-from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamPolicy, DreamRun
+from nanobot.agent.engine.spec import RunLimits
+from nanobot.agent.memory.dream import DreamOutcome
 from nanobot.agent.memory.dream_edits import AcceptedEdit, EditAction
 from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.errors import BudgetExceededError, NanobotError
 from nanobot.messages.types import Provenance
-from nanobot.providers.base import LLMResponse, call_context
+from nanobot.providers.base import LLMResponse
 from nanobot.security.provenance import IN_PART
-from nanobot.testing import Pause, ScriptedProvider, calls
-from nanobot.utils.clock import FrozenClock
+from nanobot.testing import Pause, calls
+from tests.support.memory import FACTS, MERGED, DreamHarness, replace_, tidying
 
 DONE, NOTHING, RESTING, FAILED = DreamOutcome.DONE, DreamOutcome.NOTHING, DreamOutcome.RESTING, DreamOutcome.FAILED
-FACTS = (
-    "# Memory\n\n## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n\n"
-    "## Plans\n- Flies to Oslo on 2026-01-05.\n"
-)
-
-
-def tidying(*edits: dict[str, Any], prompt: int = 900, completion: int = 60) -> LLMResponse:
-    response = calls(("tidy_memory", {"edits": list(edits)}))
-    return LLMResponse(
-        None, response.tool_calls, "tool_calls", {"prompt_tokens": prompt, "completion_tokens": completion}
-    )
-
-
-def replace_(ids: str, text: str) -> dict[str, Any]:
-    return {"action": "replace", "ids": ids.split(), "text": text}
-
-
-MERGED = replace_("f1 f2", "Lives in Berlin.")
-
-
-class Asked(ScriptedProvider):
-    """Notes what each call was for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.causes: list[str] = []
-
-    async def chat_stream(self, *args: Any, **kwargs: Any) -> Any:
-        self.causes.append(call_context().cause)
-        async for delta in super().chat_stream(*args, **kwargs):
-            yield delta
-
-
-@dataclass
-class Models:
-    """The one model, whatever is wanted."""
-
-    provider: ScriptedProvider
-    limits: RunLimits = field(default_factory=RunLimits)
-    wanted: list[str | None] = field(default_factory=list)
-
-    async def get(self, wanted: str | None) -> ModelHandle:
-        self.wanted.append(wanted)
-        return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
-
-
-class Home:
-    """A memory with some facts that a conversation brought, and who tidies it."""
-
-    def __init__(
-        self, folder: Path, *, scope: Scope | None = None, limits: RunLimits | None = None, **policy: Any
-    ) -> None:
-        self.folder = folder
-        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
-        self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
-        self.model = Asked()
-        self.models = Models(self.model, limits or RunLimits())
-        self.dream = Dream(self.memory, self.models, self.clock, DreamPolicy(**policy))
-
-    def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
-        """A consolidation brings this."""
-        stands = self.memory.read_for_update()
-        self.memory.apply_update(entry, update, instead_of=stands, source=ChangeSource("cli:direct", **source))
-
-    async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
-        self.model.script(*lines)
-        return await self.dream.run(by_hand=by_hand)
-
-    @property
-    def text(self) -> str:
-        return self.memory.memory_file.read_bytes().decode()
-
-    @property
-    def archive(self) -> str:
-        return self.memory.archive_file.read_text(encoding="utf-8") if self.memory.archive_file.exists() else ""
-
-    @property
-    def asked(self) -> str:
-        return str(self.model.requests[-1][1]["content"])
-
-    def passes(self) -> list[DreamPass]:
-        return self.dream.log.passes()
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    found = Home(tmp_path)
+def home(tmp_path: Path) -> DreamHarness:
+    found = DreamHarness(tmp_path)
     found.learns()
     return found
 
 
-async def test_near_duplicates_are_merged_what_is_over_is_archived_and_the_rest_keeps_its_bytes(home: Home):
+async def test_near_duplicates_are_merged_what_is_over_is_archived_and_the_rest_keeps_its_bytes(home: DreamHarness):
     over = {"action": "archive", "ids": ["f4"], "why": "the day has passed"}
 
     run = await home.run(tidying(MERGED, over))
@@ -136,7 +50,7 @@ async def test_near_duplicates_are_merged_what_is_over_is_archived_and_the_rest_
     assert home.model.causes == ["dream"]
 
 
-async def test_a_pass_leaves_a_line_of_what_it_cost_and_did(home: Home):
+async def test_a_pass_leaves_a_line_of_what_it_cost_and_did(home: DreamHarness):
     await home.run(tidying(MERGED))
 
     [one] = home.passes()
@@ -148,7 +62,7 @@ async def test_a_pass_leaves_a_line_of_what_it_cost_and_did(home: Home):
     ]
 
 
-async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(home: Home):
+async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(home: DreamHarness):
     home.learns(home.text, "[2026-02-26 14:00] The owner has moved to Hamburg.")
 
     await home.run(tidying(replace_("f1 f2 h2", "Lives in Hamburg.")))
@@ -161,7 +75,7 @@ async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(hom
 
 
 @pytest.mark.parametrize("answer", [tidying(), tidying(MERGED)])
-async def test_without_new_history_no_model_is_asked(home: Home, answer: LLMResponse):
+async def test_without_new_history_no_model_is_asked(home: DreamHarness, answer: LLMResponse):
     await home.run(answer)
 
     for _ in range(7 * 24):
@@ -172,16 +86,16 @@ async def test_without_new_history_no_model_is_asked(home: Home, answer: LLMResp
     assert (await home.run(by_hand=True)).outcome is NOTHING
 
 
-async def test_a_restart_and_an_edit_by_hand_are_no_news(home: Home):
+async def test_a_restart_and_an_edit_by_hand_are_no_news(home: DreamHarness):
     await home.run(tidying())
     home.memory.memory_file.write_text(home.text + "- By hand.\n", encoding="utf-8")
 
-    again = Home(home.folder)
+    again = DreamHarness(home.folder)
 
     assert (await again.run()).outcome is NOTHING
 
 
-async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: Home):
+async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: DreamHarness):
     await home.run(tidying())
     home.memory.memory_file.write_text(home.text + "- Plays chess.\n", encoding="utf-8")
     home.memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
@@ -193,7 +107,7 @@ async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: Home):
     assert (await home.run()).outcome is NOTHING
 
 
-async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(home: Home):
+async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(home: DreamHarness):
     home.learns()
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
     home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), ChangedBy.LESSON)
@@ -205,7 +119,7 @@ async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(home: Home):
 
 
 async def test_an_empty_memory_is_not_asked_about(tmp_path: Path):
-    home = Home(tmp_path)
+    home = DreamHarness(tmp_path)
     home.memory.append_history("Talked.")
 
     assert (await home.run()).outcome is NOTHING
@@ -228,7 +142,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_a_failure_changes_nothing_is_kept_and_rests(home: Home, what: str):
+async def test_a_failure_changes_nothing_is_kept_and_rests(home: DreamHarness, what: str):
     before = home.text
 
     run = await home.run(BAD[what])
@@ -244,7 +158,7 @@ async def test_a_failure_changes_nothing_is_kept_and_rests(home: Home, what: str
     assert home.dream.state().failures == 0
 
 
-async def test_what_fails_again_rests_longer_and_something_new_ends_the_rest(home: Home):
+async def test_what_fails_again_rests_longer_and_something_new_ends_the_rest(home: DreamHarness):
     rests: list[float] = []
     for _ in range(10):
         await home.run("no")
@@ -261,7 +175,7 @@ async def test_what_fails_again_rests_longer_and_something_new_ends_the_rest(hom
 
 
 async def test_a_model_that_never_answers_is_given_up(tmp_path: Path):
-    home = Home(tmp_path, limit_s=0.02)
+    home = DreamHarness(tmp_path, limit_s=0.02)
     home.learns()
 
     run = await home.run(Pause())
@@ -270,7 +184,9 @@ async def test_a_model_that_never_answers_is_given_up(tmp_path: Path):
     assert "no answer within" in run.reason
 
 
-async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(home: Home, monkeypatch: pytest.MonkeyPatch):
+async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(
+    home: DreamHarness, monkeypatch: pytest.MonkeyPatch
+):
     before = home.text
 
     def full(*_: Any, **__: Any) -> None:
@@ -294,7 +210,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
 ):
     from nanobot.security.files.open import FileLocation
 
-    home = Home(tmp_path)
+    home = DreamHarness(tmp_path)
     home.learns()
     before, writes = home.text, 0
 
@@ -315,7 +231,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         around("append")
         run = await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
-    again = Home(home.folder)
+    again = DreamHarness(home.folder)
     again.dream.changes.recover()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
@@ -326,14 +242,14 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         assert run.passes[0].outcome is PassOutcome.CHANGED
 
 
-async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Home):
+async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: DreamHarness):
     pause = Pause()
     home.model.script(
         pause, tidying(MERGED, replace_("f3", "Has a dog"), {"action": "drop", "ids": ["f4"], "why": "over"})
     )
     work = asyncio.create_task(home.dream.run())
     await pause.reached.wait()
-    apply_edits = "# Mine\n- New.\n" + home.text.replace("Home: Berlin.", "Home: Bonn.")
+    apply_edits = "# Mine\n- New.\n" + home.text.replace("Home: Berlin.", "DreamHarness: Bonn.")
     home.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     pause.resume.set()
@@ -343,7 +259,7 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     assert "changed in the meantime: Lives in Berlin." in run.passes[0].refused
 
 
-async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
+async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: DreamHarness):
     home.learns(home.text + "- Wife: Eva.\n", "The wife is named Eva.")
     pause = Pause()
     home.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
@@ -358,7 +274,7 @@ async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(h
     assert "Home: Berlin" not in home.text
 
 
-async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
+async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: DreamHarness):
     pause, before = Pause(), home.text
     home.model.script(pause)
     work = asyncio.create_task(home.dream.run())
@@ -373,13 +289,13 @@ async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
     assert (await home.run(tidying())).outcome is DONE
 
 
-async def test_two_at_once_are_one(home: Home):
+async def test_two_at_once_are_one(home: DreamHarness):
     pause = Pause()
     home.model.script(pause)
     work = asyncio.create_task(home.dream.run())
     await pause.reached.wait()
 
-    other = await Home(home.folder).run()
+    other = await DreamHarness(home.folder).run()
     same = await home.dream.run()
 
     assert (other.outcome, same.outcome) == (DreamOutcome.BUSY, DreamOutcome.BUSY)
@@ -388,7 +304,7 @@ async def test_two_at_once_are_one(home: Home):
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
-    home = Home(tmp_path, batch=2, max_calls=2)
+    home = DreamHarness(tmp_path, batch=2, max_calls=2)
     home.learns()
     await home.run(tidying())
     for number in range(5):
@@ -406,7 +322,7 @@ async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: P
 
 
 async def test_a_run_stays_within_its_tokens(tmp_path: Path):
-    home = Home(tmp_path, batch=1, max_calls=9, max_tokens=9_000)
+    home = DreamHarness(tmp_path, batch=1, max_calls=9, max_tokens=9_000)
     home.learns()
     await home.run(tidying())
     for number in range(3):
@@ -418,7 +334,7 @@ async def test_a_run_stays_within_its_tokens(tmp_path: Path):
 
 
 async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path):
-    home = Home(tmp_path, limits=RunLimits(window_tokens=2_000))
+    home = DreamHarness(tmp_path, limits=RunLimits(window_tokens=2_000))
     home.learns("\n".join(f"- Fact number {number} of many that stand here." for number in range(150)))
 
     run = await home.run()
@@ -428,7 +344,7 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
 
 
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
-    home = Home(tmp_path, batch=3)
+    home = DreamHarness(tmp_path, batch=3)
     home.learns()
     for number in range(10):
         home.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -441,7 +357,7 @@ async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path)
 
 
 async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_path: Path):
-    home = Home(tmp_path, batch=2)
+    home = DreamHarness(tmp_path, batch=2)
     home.learns()
     for number in range(5):
         home.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -457,7 +373,7 @@ async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_pat
 
 
 async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
-    home = Home(tmp_path, shows_ages=False)
+    home = DreamHarness(tmp_path, shows_ages=False)
     home.learns()
 
     await home.run(tidying())
@@ -465,7 +381,7 @@ async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
     assert "[f3] Has a dog.\n" in home.asked
 
 
-async def test_words_of_others_change_nothing_of_the_owners(home: Home):
+async def test_words_of_others_change_nothing_of_the_owners(home: DreamHarness):
     await home.run(tidying())
     home.memory.append_history(f"[2026-02-27 10:00] Eve says: the owner hates dogs.\n{IN_PART[Provenance.PERSON]}")
 
@@ -477,7 +393,7 @@ async def test_words_of_others_change_nothing_of_the_owners(home: Home):
 
 
 async def test_a_merged_fact_is_trusted_as_its_least_trusted_source(tmp_path: Path):
-    home = Home(tmp_path)
+    home = DreamHarness(tmp_path)
     home.learns("- Has a dog.\n", provenance=Provenance.OWNER)
     home.learns("- Has a dog.\n- The dog is named Rex.\n", provenance=Provenance.MCP)
 
@@ -487,7 +403,7 @@ async def test_a_merged_fact_is_trusted_as_its_least_trusted_source(tmp_path: Pa
     assert [one.told["provenance"] for one in origin.values() if one.told["text"] == "Has a dog named Rex."] == ["mcp"]
 
 
-async def test_what_was_forgotten_does_not_come_back(home: Home):
+async def test_what_was_forgotten_does_not_come_back(home: DreamHarness):
     home.learns(
         home.text + "- Wife is named Eva.\n- Married since 2019.\n", "[2026-02-26 15:00] The wife is named Eva."
     )
@@ -500,7 +416,7 @@ async def test_what_was_forgotten_does_not_come_back(home: Home):
     assert "Eva" not in home.text
 
 
-async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: Home):
+async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: DreamHarness):
     home.memory.memory_file.write_text(home.text + "- Never call before ten.\n", encoding="utf-8")
 
     run = await home.run(tidying(replace_("f5", "Never call."), {"action": "drop", "ids": ["f5"], "why": "x"}, MERGED))
@@ -512,7 +428,7 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: Home):
     ] * 2
 
 
-async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: Home):
+async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: DreamHarness):
     MemoryEditor(home.memory, home.clock).clear()
     home.memory.memory_file.write_text("- Never call before ten.\n", encoding="utf-8")
     home.memory.append_history("Talked.")
@@ -523,7 +439,7 @@ async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: Home):
 
 
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
-    home = Home(tmp_path)
+    home = DreamHarness(tmp_path)
     home.memory.write_long_term(FACTS)
     home.memory.record_changes()
     home.memory.append_history("Talked.")
@@ -552,7 +468,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(home: Home, reason: str):
+async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(home: DreamHarness, reason: str):
     before = home.text
 
     run = await home.run(tidying(REFUSED[reason], {"action": "move", "ids": ["f3"], "under": "Plans"}))
@@ -563,9 +479,9 @@ async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(home: Home, reaso
 
 
 async def test_a_chat_is_tidied_by_itself(tmp_path: Path):
-    owner = Home(tmp_path)
+    owner = DreamHarness(tmp_path)
     owner.learns("- Has a secret.\n")
-    chat = Home(tmp_path, scope=Scope("telegram:-100"))
+    chat = DreamHarness(tmp_path, scope=Scope("telegram:-100"))
     chat.learns("- The meeting is on Monday.\n- Meeting: on Monday.\n")
 
     await chat.run(tidying(replace_("f1 f2", "The meeting is on Monday.")))
@@ -575,7 +491,7 @@ async def test_a_chat_is_tidied_by_itself(tmp_path: Path):
     assert owner.text == "- Has a secret.\n"
 
 
-async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(home: Home):
+async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(home: DreamHarness):
     home.memory.archive_file.write_text("- Old.\n", encoding="utf-8")
     before = home.text
     await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
@@ -592,7 +508,7 @@ async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(home: Home):
     assert [one.number for one in home.dream.changes.active_passes()] == [1]
 
 
-async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(home: Home):
+async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(home: DreamHarness):
     before = home.text
     await home.run(tidying(MERGED))
     home.learns(home.text + "- Plays chess.\n", "Talked of chess.")
@@ -606,7 +522,7 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
         home.dream.changes.restore()
 
 
-async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home):
+async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: DreamHarness):
     before = home.text
     await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
@@ -617,7 +533,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home)
     assert home.text == before + lesson
 
 
-async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
+async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: DreamHarness):
     await home.run(tidying(replace_("f1 f2", "Lives in Berlin, home is Berlin.")))
     apply_edits = home.text.replace("Lives in Berlin, home is Berlin.", "Lives in Rome.")
     home.memory.memory_file.write_text(apply_edits, encoding="utf-8")
@@ -628,7 +544,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
     assert "Rome" in home.text
 
 
-async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(home: Home):
+async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(home: DreamHarness):
     await home.run(tidying(MERGED))
     home.clock.advance(60)
     MemoryEditor(home.memory, home.clock).forget("Lives in Berlin")
@@ -638,7 +554,7 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(home: H
     assert "Berlin" not in home.text
 
 
-async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_any_more(home: Home):
+async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_any_more(home: DreamHarness):
     pause = Pause()
     home.model.script(pause)
     work = asyncio.create_task(home.dream.run())
@@ -651,7 +567,7 @@ async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_
     assert (await home.run()).outcome is NOTHING
 
 
-async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(home: Home):
+async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(home: DreamHarness):
     before = home.text
     await home.run(tidying(MERGED))
     editor = MemoryEditor(home.memory, home.clock)
@@ -663,7 +579,7 @@ async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_los
     assert home.text == before
 
 
-async def test_an_undo_of_the_memory_takes_a_pass_back_too(home: Home):
+async def test_an_undo_of_the_memory_takes_a_pass_back_too(home: DreamHarness):
     before = home.text
     await home.run(tidying(MERGED))
 
@@ -673,7 +589,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(home: Home):
     assert home.dream.changes.active_passes() == []
 
 
-async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(home: Home):
+async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(home: DreamHarness):
     await home.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
     home.memory.append_archive([MemoryEditor(home.memory, home.clock).facts()[0].fact])
 
@@ -682,7 +598,7 @@ async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_re
     assert home.archive.lstrip() == "## 2026-02-26\n\n- Lives in Berlin.\n"
 
 
-async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_next_pass(home: Home):
+async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_next_pass(home: DreamHarness):
     pause = Pause()
     home.model.script(pause, tidying(MERGED), tidying())
     work = asyncio.create_task(home.dream.run())
@@ -699,7 +615,7 @@ async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_n
     assert "- Written meanwhile.\n" in home.text
 
 
-async def test_a_failure_says_what_it_cost(home: Home):
+async def test_a_failure_says_what_it_cost(home: DreamHarness):
     await home.run(LLMResponse("No.", usage={"prompt_tokens": 800, "completion_tokens": 3}))
     await home.run(RuntimeError("socket closed"), by_hand=True)
 
@@ -707,13 +623,13 @@ async def test_a_failure_says_what_it_cost(home: Home):
 
 
 @pytest.mark.parametrize("edits", [[MERGED], MERGED, json.dumps([MERGED]), [{**MERGED, "ids": "f1, f2"}]])
-async def test_a_call_may_be_written_a_little_otherwise(home: Home, edits: object):
+async def test_a_call_may_be_written_a_little_otherwise(home: DreamHarness, edits: object):
     await home.run(calls(("tidy_memory", {"edits": edits})))
 
     assert "Home" not in home.text
 
 
-async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
+async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: DreamHarness):
     home.learns(home.text + "- Plays chess.\n- Reads novels.\n", "Talked of games.")
 
     run = await home.run(tidying(replace_("f1 f2 f3 f4 f5 f6", "Lives in Berlin.")))
@@ -722,7 +638,7 @@ async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
     assert "facts from MEMORY.md at once" in run.reason
 
 
-async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
+async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: DreamHarness):
     home.learns("- Plays chess with Ann on Mondays.\n- Reads long novels.\n", "Talked of games and Ann.")
     before = home.text
 
@@ -733,7 +649,7 @@ async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
     assert home.text == before
 
 
-async def test_a_fact_that_is_contradicted_may_become_a_short_one(home: Home):
+async def test_a_fact_that_is_contradicted_may_become_a_short_one(home: DreamHarness):
     home.learns("- Plays chess with Ann on Mondays and Fridays.\n", "Ann has moved; chess is on Sundays now.")
 
     await home.run(tidying(replace_("f1 h2", "Chess on Sundays.")))
@@ -741,7 +657,7 @@ async def test_a_fact_that_is_contradicted_may_become_a_short_one(home: Home):
     assert home.text == "- Chess on Sundays.\n"
 
 
-async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: Home):
+async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: DreamHarness):
     over = [{"action": "archive", "ids": [f"f{number}"], "why": "over"} for number in range(1, 5)]
 
     run = await home.run(tidying(*over))
@@ -751,7 +667,7 @@ async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: H
 
 
 async def test_in_a_chat_what_a_tool_of_others_said_is_trusted_no_more_in_a_merged_fact(tmp_path: Path):
-    home = Home(tmp_path, scope=Scope("telegram:-100"))
+    home = DreamHarness(tmp_path, scope=Scope("telegram:-100"))
     home.learns("- The shop is open.\n", f"The shop is open on Monday.\n{IN_PART[Provenance.MCP]}")
 
     await home.run(tidying(replace_("f1 h1", "The shop is open on Monday.")))
@@ -786,7 +702,7 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
     tmp_path: Path, lines: list[bytes], end: bytes, mark: bytes, choice: list[str], archive: bytes | None
 ):
     with TemporaryDirectory(dir=tmp_path) as folder:
-        home = Home(Path(folder))
+        home = DreamHarness(Path(folder))
         home.memory.memory_dir.mkdir(parents=True)
         raw = mark + end.join(lines)
         home.memory.memory_file.write_bytes(raw)

@@ -10,7 +10,7 @@ from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.errors import NanobotError
-from tests.agent.test_dream import Home, tidying
+from tests.support.memory import DreamHarness, tidying
 
 WORDS = ["tea", "dog", "rex", "berlin", "oslo", "chess", "eva", "red", "blue", "jazz", "book", "sea"]
 DAYS = ["learns", "writes", "works", "dreams", "dreams", "forgets", "undoes", "restores", "restores all"]
@@ -20,7 +20,7 @@ class Days:
     """One memory, and what its owner wrote into it and has not taken out."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.home = Home(folder)
+        self.home = DreamHarness(folder)
         self.any = random.Random(seed)
         self.editor = MemoryEditor(self.home.memory, self.home.clock)
         self.own: set[str] = set()

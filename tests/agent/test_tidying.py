@@ -2,8 +2,6 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,63 +13,15 @@ from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.config.paths import DataPaths
-from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import Finished, LLMResponse
-from nanobot.runtime.build import build_runtime
+from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
-from tests.agent.test_consolidation import Home, turn
+from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, settled, talk, turn
 
-KEY = "cli:direct"
 NOTHING = ConsolidationOutcome.NOTHING
-
-
-class Minded(ScriptedProvider):
-    """Answers every turn with a word; for `save_memory` it follows its script."""
-
-    async def chat_stream(self, messages: Sequence[ChatMessage], tools: Any = None, *others: Any, **more: Any) -> Any:
-        if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
-            async for delta in super().chat_stream(messages, tools, *others, **more):
-                yield delta
-        else:
-            self.turns.append(list(messages))
-            yield Finished(LLMResponse(self.answers))
-
-    def __init__(self, *lines: Any) -> None:
-        super().__init__(*lines)
-        self.turns: list[list[ChatMessage]] = []
-        self.answers = "Fine."
-
-
-def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) -> LLMResponse:
-    return calls(("save_memory", {"history_entry": entry, "memory_update": update, **more}))
-
-
-def config(window: int = 20, **defaults: Any) -> Config:
-    return Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
-
-
-@asynccontextmanager
-async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
-    async with build_runtime(
-        config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
-    ) as runtime:
-        runtime.memory.consolidation.pause_s = pause_s
-        yield Bot(runtime, minded)
-
-
-async def settled(bot: Bot) -> None:
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()
-
-
-async def talk(bot: Bot, turns: int, first: int = 0) -> None:
-    for number in range(first, first + turns):
-        await bot.say(f"question {number}")
 
 
 def cursor(home: Path) -> int:
@@ -344,7 +294,7 @@ async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_pa
 
 async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):
     """Rows say whose memory their turn was told of; one pass takes one scope."""
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     for number in range(4):
         scope = {"scope": "telegram:-100"} if number >= 2 else {}
         question, answer = turn(number)
@@ -383,7 +333,7 @@ async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_tas
 
 
 async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
@@ -444,7 +394,7 @@ def _with_call(result: ChatMessage) -> list[ChatMessage]:
 
 
 async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     home.model.script(saving())
 
@@ -459,7 +409,7 @@ async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
@@ -476,7 +426,7 @@ async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_pat
 
 
 async def test_a_consolidation_that_is_ready_is_applied_by_the_turn_that_holds_the_session(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())

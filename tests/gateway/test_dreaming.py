@@ -1,6 +1,6 @@
 """Dream lives in the gateway as one timer, where its owner has not switched it off."""
 
-from tests.agent.test_tidying import saving
+from tests.support.memory import saving
 from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import soon
 

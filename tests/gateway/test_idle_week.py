@@ -15,8 +15,7 @@ from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta
 from nanobot.testing import FrozenClock, Line, ScriptedProvider, calls
-from tests.agent.test_dream import tidying
-from tests.agent.test_tidying import saving
+from tests.support.memory import saving, tidying
 from tests.support.toy_gateway import Toy, free_port, install_toys, soon, written
 
 DEFAULTS = {"idleCompactAfterMinutes": 30, "memoryWindow": 16, "review": True, "dream": {"cron": "0 4 * * *"}}

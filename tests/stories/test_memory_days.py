@@ -16,7 +16,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, calls, open_bot
-from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
+from tests.support.memory import Minded, bot_with, saving, settled, talk
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
