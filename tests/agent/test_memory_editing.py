@@ -21,7 +21,7 @@ from nanobot.utils.text import json_objects
 ODD = b"\xef\xbb\xbf# Memory\r\n\r\n- Likes tea.\r\n- Has a dog\r\n  named Rex\r\n\r\n\r\ntrailing  \r\n- \xff odd"
 
 
-class Home:
+class EditorHarness:
     def __init__(self, folder: Path, scope: Scope | None = None) -> None:
         self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
         self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
@@ -50,11 +50,11 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> EditorHarness:
+    return EditorHarness(tmp_path)
 
 
-def test_a_fact_says_from_which_message_it_came_and_when(home: Home):
+def test_a_fact_says_from_which_message_it_came_and_when(home: EditorHarness):
     home.learns("- Likes green tea.", "hello", "I like green tea a lot")
 
     [known] = home.editor.facts()
@@ -64,7 +64,7 @@ def test_a_fact_says_from_which_message_it_came_and_when(home: Home):
     assert "2026-02-26 13:00 ann: I like green tea a lot" in told
 
 
-def test_forgetting_and_taking_it_back_leaves_every_byte(home: Home):
+def test_forgetting_and_taking_it_back_leaves_every_byte(home: EditorHarness):
     home.memory.memory_dir.mkdir(parents=True)
     home.memory.memory_file.write_bytes(ODD)
 
@@ -77,7 +77,9 @@ def test_forgetting_and_taking_it_back_leaves_every_byte(home: Home):
     assert home.memory.memory_file.read_bytes() == ODD
 
 
-def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_from_what_is_said_anew(home: Home):
+def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_from_what_is_said_anew(
+    home: EditorHarness,
+):
     home.learns("- Likes green tea.\n- Has a dog.", "I like green tea")
     home.clock.advance(60)
     home.editor.forget("green tea")
@@ -89,7 +91,7 @@ def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_f
     assert "green tea" in home.text
 
 
-def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: Home):
+def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: EditorHarness):
     home.learns("- Lives in Berlin since 2020.", "I live in Berlin since 2020")
     home.learns("- Lives in Paris since 2026.", "I live in Paris since 2026")
 
@@ -98,7 +100,7 @@ def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: H
     assert "no longer in memory" in home.editor.why("Berlin")
 
 
-def test_changes_are_taken_back_one_after_the_other(home: Home):
+def test_changes_are_taken_back_one_after_the_other(home: EditorHarness):
     home.learns("- One.")
     home.learns("- One.\n- Two.")
     home.memory.memory_file.write_text("- One.\n- Two.\n- By hand.\n", encoding="utf-8")
@@ -113,7 +115,7 @@ def test_changes_are_taken_back_one_after_the_other(home: Home):
         home.editor.undo()
 
 
-def test_several_facts_with_the_same_words_are_asked_about(home: Home):
+def test_several_facts_with_the_same_words_are_asked_about(home: EditorHarness):
     home.learns("- Likes green tea.\n- Likes black tea.")
 
     with pytest.raises(NanobotError, match="Several facts match") as raised:
@@ -122,7 +124,7 @@ def test_several_facts_with_the_same_words_are_asked_about(home: Home):
     assert home.editor.forget("black")[0].text == "Likes black tea."
 
 
-def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(home: Home):
+def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(home: EditorHarness):
     home.learns("- Speaks French.\n- Has a secret.")
 
     home.editor.share("French")
@@ -136,7 +138,7 @@ def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(home: Home):
 
 
 def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_search_finds_them(tmp_path: Path):
-    home = Home(tmp_path)
+    home = EditorHarness(tmp_path)
     home.memory.budget_bytes = 60
     home.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Always pays in cash.")
 
@@ -148,14 +150,14 @@ def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_s
     assert "ARCHIVE.md" in home.memory.get_memory_context()
 
 
-def test_facts_of_others_words_say_so(home: Home):
+def test_facts_of_others_words_say_so(home: EditorHarness):
     home.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
 
     assert "not the owner's own (mcp)" in home.editor.why("plum")
 
 
 def test_two_processes_write_in_one_book(tmp_path: Path):
-    one, other = Home(tmp_path), Home(tmp_path)
+    one, other = EditorHarness(tmp_path), EditorHarness(tmp_path)
     one.learns("- One.")
     other.learns("- One.\n- Two.")
     one.learns("- One.\n- Two.\n- Three.")
@@ -163,7 +165,7 @@ def test_two_processes_write_in_one_book(tmp_path: Path):
     assert [change.number for change in other.memory.revisions.changes()] == [1, 2, 3]
 
 
-def test_damaged_lines_of_the_book_are_passed_over(home: Home):
+def test_damaged_lines_of_the_book_are_passed_over(home: EditorHarness):
     home.learns("- One.")
     lines = home.memory.memory_dir / ".book" / "owner" / "changes.jsonl"
     lines.write_bytes(lines.read_bytes() + b'{"number": 2, "at"\n[]\n{"number": "x", "by": "me"}\n')
@@ -174,7 +176,7 @@ def test_damaged_lines_of_the_book_are_passed_over(home: Home):
     assert len(home.memory.revisions.changes()) == 2
 
 
-def planted(home: Home, sessions: int, facts: int) -> tuple[int, int]:
+def planted(home: EditorHarness, sessions: int, facts: int) -> tuple[int, int]:
     """So many sessions, every few of which tell a fact; each summary adds small talk and says some facts again."""
     words = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "inlet", "jade"]
     told = [f"{words[n % 10].title()} {words[n // 10]} costs {n + 7} coins." for n in range(facts)]
@@ -192,7 +194,7 @@ def planted(home: Home, sessions: int, facts: int) -> tuple[int, int]:
     return sum(fact in home.memory.get_memory_context() for fact in told), len(home.text.encode())
 
 
-def test_over_many_sessions_the_planted_facts_stay_within_the_budget(home: Home):
+def test_over_many_sessions_the_planted_facts_stay_within_the_budget(home: EditorHarness):
     home.memory.budget_bytes = 600
 
     answerable, size = planted(home, 40, 10)
@@ -202,7 +204,7 @@ def test_over_many_sessions_the_planted_facts_stay_within_the_budget(home: Home)
 
 
 @pytest.mark.slow
-def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(home: Home):
+def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(home: EditorHarness):
     answerable, size = planted(home, 500, 100)
 
     assert answerable >= 95
@@ -210,9 +212,9 @@ def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerabl
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links take rights there")
-def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: Home):
+def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: EditorHarness):
     home.memory.write_long_term("- canary\n")
-    chat = Home(home.memory.memory_dir.parent, Scope("telegram:-100"))
+    chat = EditorHarness(home.memory.memory_dir.parent, Scope("telegram:-100"))
     chat.memory.memory_dir.mkdir(parents=True)
     for name in ("MEMORY.md", "HISTORY.md", "2026-01-01.md"):
         (chat.memory.memory_dir / name).symlink_to("../../MEMORY.md")
@@ -226,7 +228,7 @@ def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: H
     assert home.text == "- canary\n"
 
 
-def test_the_log_of_later_releases_of_the_original_is_searched(home: Home):
+def test_the_log_of_later_releases_of_the_original_is_searched(home: EditorHarness):
     home.memory.memory_dir.mkdir(parents=True)
     old = home.memory.memory_dir / "history.jsonl"
     old.write_text('{"cursor": 1, "timestamp": "2026-02-26 13:21", "content": "Met Anna"}\ncursor\n', encoding="utf-8")
@@ -235,7 +237,7 @@ def test_the_log_of_later_releases_of_the_original_is_searched(home: Home):
     assert home.editor.search("cursor") == []
 
 
-def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: Home):
+def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: EditorHarness):
     home.memory.memory_dir.mkdir(parents=True)
     home.memory.memory_file.write_bytes(b"\xef\xbb\xbf- Likes tea.\r\n- Has a cat.\r\n")
 
@@ -245,13 +247,13 @@ def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: Home):
     assert home.memory.memory_file.read_bytes() == b"\xef\xbb\xbf- Has a cat.\r\n"
 
 
-def test_a_file_that_is_seen_for_the_first_time_is_no_change(home: Home):
+def test_a_file_that_is_seen_for_the_first_time_is_no_change(home: EditorHarness):
     home.memory.write_long_term("# Memory\n")
 
     assert [format_change(one).partition("  hand ")[2] for one in home.editor.log()] == ["MEMORY.md: initial content"]
 
 
-def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: Home, tmp_path: Path):
+def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: EditorHarness, tmp_path: Path):
     home.memory.write_long_term("- Likes tea\n- Has a cat\n")
     home.editor.facts()
     with open(tmp_path / "memory" / ".book" / "owner" / "changes.jsonl", "ab") as file:
@@ -264,7 +266,7 @@ def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: 
     assert home.text == "- Likes tea\n- Has a cat\n"
 
 
-def test_what_cannot_be_written_down_is_not_done(home: Home, tmp_path: Path):
+def test_what_cannot_be_written_down_is_not_done(home: EditorHarness, tmp_path: Path):
     home.memory.write_long_term("- Likes tea\n- Has a cat\n")
     home.editor.facts()
     texts = tmp_path / "memory" / ".book" / "owner" / "texts"
@@ -279,7 +281,7 @@ def test_what_cannot_be_written_down_is_not_done(home: Home, tmp_path: Path):
     assert not home.memory.shared_file.exists()
 
 
-def test_a_change_parses_only_what_was_added_to_the_log_since(home: Home, monkeypatch: pytest.MonkeyPatch):
+def test_a_change_parses_only_what_was_added_to_the_log_since(home: EditorHarness, monkeypatch: pytest.MonkeyPatch):
     parsed: list[int] = []
 
     def counting(data: bytes) -> Any:
@@ -299,7 +301,7 @@ def test_a_change_parses_only_what_was_added_to_the_log_since(home: Home, monkey
 
 
 @pytest.mark.parametrize("damage", ["replaced", "half a line"])
-def test_a_log_that_somebody_else_wrote_is_parsed_anew(home: Home, damage: str):
+def test_a_log_that_somebody_else_wrote_is_parsed_anew(home: EditorHarness, damage: str):
     home.learns("- Likes green tea.")
     lines = home.memory.revisions.folder / "changes.jsonl"
     home.editor.log()
@@ -316,7 +318,7 @@ def test_a_log_that_somebody_else_wrote_is_parsed_anew(home: Home, damage: str):
 
 
 def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: EditorHarness, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(memory_book, "_KEPT_CHANGES", 20)
     monkeypatch.setattr(memory_book, "_SWEEP_EVERY", 10)

@@ -22,12 +22,7 @@ from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
 from tests.support.processes import running, unlikely_number
 from tests.support.tools import DeafTool
-
-
-def pairs_are_closed(sink: RecordingSink) -> bool:
-    started = [event.type for event in sink.events if event.type.endswith("_started")]
-    ended = [event.type for event in sink.events if event.type.endswith("_ended") and event.type != "turn_ended"]
-    return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)
+from tests.support.turn_events import pairs_are_closed
 
 
 async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(

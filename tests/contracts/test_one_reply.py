@@ -44,7 +44,7 @@ class StubbornBoard(BoardPlatform):
 
 
 @dataclass
-class Home:
+class BoardBot:
     """A whole bot on the board."""
 
     board: StubbornBoard
@@ -71,7 +71,7 @@ def _close_up(text: str) -> str:
 
 
 @asynccontextmanager
-async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIterator[Home]:
+async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIterator[BoardBot]:
     config = Config.model_validate({"agents": {"defaults": {"workspace": str(folder / "w")}}})
     board = StubbornBoard(folder)
     async with open_journal(folder / "journal.db") as journal, MessageBus(journal).open() as bus:
@@ -88,7 +88,7 @@ async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIte
             living = [asyncio.create_task(one) for one in (manager.run(), bot.loop.run())]
             try:
                 await until(lambda: channel.is_running)
-                yield Home(board, bus)
+                yield BoardBot(board, bus)
             finally:
                 await bot.loop.stop()
                 for one in living:

@@ -15,11 +15,9 @@ from nanobot.agent.events import (
     ApprovalAsked,
     ApprovalRefused,
     TurnEvent,
-    TurnResult,
     event_from_json,
 )
 from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.schema import string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -27,38 +25,11 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.tools import Sink, Source, command, folder, page
+from tests.support.approvals import Person, with_tools
 
 READ = calls(("web_page", {"url": "https://example.org/a"}))
 RUN = calls(("run", {"target": "ls"}))
 PUT = calls(("put", {"target": "/srv/files"}))
-
-
-def with_tools(bot: Bot, *tools: Tool) -> Bot:
-    for tool in tools:
-        bot.register(tool)
-    return bot
-
-
-class Person:
-    """Sees the events of a turn, and answers each question in the same way."""
-
-    def __init__(self, bot: Bot, answer: Answer | None = Answer.ONCE) -> None:
-        self.bot = bot
-        self.answer = answer
-        self.events: list[TurnEvent] = []
-
-    def __call__(self, event: TurnEvent) -> None:
-        self.events.append(event)
-        if isinstance(event, ApprovalAsked) and self.answer is not None:
-            asyncio.get_running_loop().call_soon(self.bot.runtime.questions.answer, event.question, self.answer)
-
-    @property
-    def asked(self) -> list[ApprovalAsked]:
-        return [event for event in self.events if isinstance(event, ApprovalAsked)]
-
-    async def say(self, text: str) -> TurnResult:
-        message = InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
-        return await self.bot.run_turn(message, self, attended=True)
 
 
 def results(bot: Bot) -> list[str]:

@@ -23,7 +23,7 @@ from nanobot.session.file_names import hashed_stem
 from nanobot.session.search.rows import searchable_text
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
-from tests.agent.goals.test_goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
 from tests.support.scripted_model import Cast, on_stage
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}

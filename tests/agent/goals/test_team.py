@@ -4,11 +4,9 @@ from pathlib import Path
 
 from nanobot.messages.types import Origin, text_of
 from nanobot.testing import calls
-from tests.agent.goals.test_goals import FINISH, WRITE, asked, goal_of, settled
+from tests.support.goals import FINISH, LIST, PASS, WRITE, asked, goal_of, settled
 from tests.support.scripted_model import Cast, defaults, on_stage
 
-LIST = "- [ ] a page with a heading\n- [ ] it says hello"
-PASS = "VERDICT: PASS\nThe page says hello."
 BACK = "VERDICT: SEND BACK\npage.md has no second heading."
 
 

@@ -13,8 +13,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
-from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
-from tests.agent.goals.test_team import LIST, PASS
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, settled
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 
