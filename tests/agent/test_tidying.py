@@ -19,6 +19,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
+from tests.support.eventually import eventually
 from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, settled, talk, turn
 
 NOTHING = ConsolidationOutcome.NOTHING
@@ -207,9 +208,7 @@ async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path
         await talk(bot, 3)
         await bot.say("/new")
         await bot.say("hello")
-        async with asyncio.timeout(5):
-            while not MemoryStore(tmp_path / "workspace").read_history():
-                await asyncio.sleep(0.01)
+        await eventually(MemoryStore(tmp_path / "workspace").read_history)
 
     assert all(f"question {number}" in str(minded.requests[0]) for number in range(3))
     assert "question" not in str(minded.turns[-1])
@@ -245,9 +244,7 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 
     async with bot_with(tmp_path, minded) as bot:
         await bot.say("hello")
-        async with asyncio.timeout(5):
-            while (tmp_path / "state" / "to-consolidate.json").exists():
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not (tmp_path / "state" / "to-consolidate.json").exists())
 
     assert "question 1" in str(minded.requests[0])
     assert len(minded.requests) == 1

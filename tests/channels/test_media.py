@@ -14,6 +14,7 @@ from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import prepare_outgoing
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import FrozenClock
+from tests.support.eventually import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 40
 OGG = b"OggS" + b"\x00" * 40
@@ -138,8 +139,7 @@ async def test_a_download_that_fails_is_said_and_leaves_nothing(folder, attachme
 
 async def test_a_cancelled_download_leaves_nothing(folder):
     task = asyncio.create_task(MediaStore(folder).store(Attachment(MediaKind.FILE), silent))
-    while not files(folder):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: files(folder))
 
     task.cancel()
     await asyncio.wait([task])

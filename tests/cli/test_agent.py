@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
+from tests.support.eventually import wait_until
 from tests.support.home import NANOBOT, POSIX, Home
 
 
@@ -184,8 +185,7 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(home, server, number, c
 def test_a_signal_before_the_first_word_stops_it_too(home, server):
     server.script(Hang())
     process = home.start("agent", "-m", "hi")
-    while not server.chats:
-        time.sleep(0.02)
+    wait_until(lambda: server.chats)
 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)

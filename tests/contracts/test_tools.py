@@ -25,6 +25,7 @@ from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import Check, FrozenClock
 from nanobot.testing.tools import tool_checks
 from tests.fakes.web import Road
+from tests.support.eventually import eventually
 
 CALLS: dict[str, dict[str, Any]] = {
     "edit_file": {"path": "grüße 🌍.md", "old_text": "hello", "new_text": "bye"},
@@ -173,9 +174,7 @@ async def test_a_cancel_at_any_moment_leaves_nothing_half_done(registry: ToolReg
         assert isinstance(done, asyncio.CancelledError | ToolResult)
 
     assert not running(f"330.{os.getpid()}")
-    async with asyncio.timeout(5):  # a write that was under way ends in its thread
-        while list(ctx.workspace.rglob("*.tmp")):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not list(ctx.workspace.rglob("*.tmp")))
 
 
 def running(argument: str) -> list[str]:

@@ -21,9 +21,10 @@ from nanobot.gateway.control.client import GatewayError, connect
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.testing import Pause, RecordingSink, calls
+from tests.support.eventually import eventually
 from tests.support.mcp import MCP_SERVER
 from tests.support.running_gateway import OpenGateway
-from tests.support.toy_gateway import soon, written
+from tests.support.toy_gateway import written
 
 
 async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBackend:
@@ -126,7 +127,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         bot, sink = await bot_of(here.home), RecordingSink()
         turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
         running_turn = asyncio.create_task(turn)
-        await soon(lambda: "tool_started" in sink.types)
+        await eventually(lambda: "tool_started" in sink.types)
 
         bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
 
@@ -155,7 +156,7 @@ async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGa
         bot = await bot_of(here.home, "cli:old")
         await bot.run_turn(terminal_message("hi", "cli:old"))
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
 
@@ -165,7 +166,7 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
         bot = await bot_of(here.home)
         messages = bot.messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
-        await soon(lambda: here.gateway.runtime.bus is not None)
+        await eventually(lambda: here.gateway.runtime.bus is not None)
         await asyncio.sleep(0.05)
 
         sent = await command("send", "--channel", "cli", "--to", "direct", "the kettle is on", *config(here.home))
@@ -225,7 +226,7 @@ async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start
     words = ("channels", "status", "--json")
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
         alive = json.loads((await command(*words, *config(here.home))).stdout)
         shown = (await command("channels", "status", *config(here.home))).stdout
     off = json.loads((await command(*words, *config(here.home))).stdout)
@@ -351,7 +352,7 @@ async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(runni
 async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
     words = ("gateway", "status", "--json")
     async with running() as here:
-        await soon(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
+        await eventually(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
         well = await command(*words, *config(here.home))
         shown = await command("gateway", "status", *config(here.home))
         here.gateway.channels.broken["fax"] = "it fell apart"

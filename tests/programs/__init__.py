@@ -1,1 +1,1 @@
-"""Programs that tests run as child processes, as `python -m tests.programs.NAME`."""
+"""Programs that tests run as child processes (`python -m tests.programs.NAME`), and plugins that they install."""

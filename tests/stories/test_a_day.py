@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
+from tests.support.eventually import eventually
 from tests.support.home import POSIX, Home, fill, small_disk
 from tests.support.toy_gateway import GatewayHome
 
@@ -122,7 +123,7 @@ class Day:
         """So many people want something found, and say one thing more while it is looked for."""
         self.begin("a second word while it works")
         first = {person: await self.says(*person, "look for") for person in self.people(who)}
-        await until(lambda: self.looked_for.issuperset(first.values()))
+        await eventually(lambda: self.looked_for.issuperset(first.values()), LONGEST_S)
         second = {person: await self.says(*person, "here is") for person in first}
         await self.answered()
         for (channel, chat), token in first.items():
@@ -138,7 +139,7 @@ class Day:
             return bool(seen(self.mouths[name], chat, token))
 
         with suppress(TimeoutError):
-            await until(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said))
+            await eventually(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said), LONGEST_S)
         hour = self.ledger[-1]
         hour.said, hour.answered = len(said), sum(has_answer(*one) for one in said)
         hour.told_why_not = sum(self.is_told_why_not(*one) for one in said if not has_answer(*one))
@@ -150,7 +151,7 @@ class Day:
         self.step += 1
         self.set_clock()
         due = self.due()
-        await until(lambda: self.accounted() >= due and self.looked())
+        await eventually(lambda: self.accounted() >= due and self.looked(), LONGEST_S)
         hour.jobs = Counter(self.outcomes()) - jobs
         hour.beats = self.beats - beats
 
@@ -161,7 +162,7 @@ class Day:
         self.dead = self.people(who)
         for channel, chat in self.dead:
             await self.mouths[channel].say(chat, "is anybody there?")
-        await until(lambda: all(self.words_of_death(*one) for one in self.dead))
+        await eventually(lambda: all(self.words_of_death(*one) for one in self.dead), LONGEST_S)
         self.server.default = self.alive
         hour = self.ledger[-1]
         hour.said, hour.told_why_not = len(self.dead), sum(self.words_of_death(*one) for one in self.dead)
@@ -244,12 +245,6 @@ class Day:
             print(f"{name}: {people} people, {len(said)} said, {answers} answers to them, {repeats} marked repeats")
 
 
-async def until(there: Callable[[], object]) -> None:
-    async with asyncio.timeout(LONGEST_S):
-        while not there():
-            await asyncio.sleep(0.02)
-
-
 @asynccontextmanager
 async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[Day]:
     """A gateway with its people, jobs and standing tasks, before anything is said."""
@@ -265,7 +260,7 @@ async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[D
         (home.workspace / "HEARTBEAT.md").write_text("- see to everything\n", encoding="utf-8")
         day = Day(home, server, mouths, steps)
         try:
-            await until(day.looked)
+            await eventually(day.looked, LONGEST_S)
             yield day
         finally:
             day.lives.process.kill()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
@@ -73,7 +74,7 @@ def test_a_kill_in_a_turn_of_it_costs_nothing_that_was_done(tmp_path: Path, turn
     with FakeModels(default=works(hangs_in_turn=turn)) as server:
         home = Home(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: any("[Goal, turn" in str(chat.body) and server_hangs(server, turn) for chat in server.chats))
+        wait_until(lambda: any("[Goal, turn" in str(chat.body) and server_hangs(server, turn) for chat in server.chats))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
         server.default = works()
@@ -95,14 +96,14 @@ def test_the_gateway_goes_on_with_what_a_terminal_that_died_had_begun(tmp_path: 
     with FakeModels(default=works(hangs_in_turn=2)) as server:
         home = GatewayHome(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: server_hangs(server, 2))
+        wait_until(lambda: server_hangs(server, 2))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
         status = home.run("status")
         server.default = works()
 
         with home.gateway():
-            until(lambda: goal_of(home)["state"] == "done")
+            wait_until(lambda: goal_of(home)["state"] == "done")
 
     assert "write a page that says hello (active)" in status.out
     assert writes(home) == 1
@@ -112,7 +113,7 @@ def test_who_stops_it_with_a_key_is_not_told_that_it_goes_on(tmp_path: Path):
     with FakeModels(default=works(hangs_in_turn=1)) as server:
         home = Home(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: server_hangs(server, 1))
+        wait_until(lambda: server_hangs(server, 1))
         process.send_signal(signal.SIGINT)
         _, aside = process.communicate(timeout=10)
 

@@ -12,6 +12,7 @@ import pytest
 from nanobot.agent.events import TurnOutcome
 from nanobot.sdk import Nanobot
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Step
+from tests.support.eventually import eventually
 from tests.support.home import Home, using
 from tests.support.sample_requests import heads_of_each_other, same_head
 
@@ -53,8 +54,7 @@ async def said_until_stopped(bot: Nanobot, server: FakeModels, *steps: Step) -> 
     server.script(*steps)
     asked = len(server.chats) + len(steps)
     turn = asyncio.create_task(bot.run("work"))
-    while len(server.chats) < asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(server.chats) >= asked)
     await asyncio.sleep(0.05)
     turn.cancel()
     await asyncio.wait([turn])

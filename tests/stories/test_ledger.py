@@ -24,6 +24,7 @@ from nanobot.providers.resilience.breaker import OPEN_S
 from nanobot.providers.resilience.spending import Spending
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say
 from nanobot.utils.clock import SystemClock
+from tests.support.eventually import eventually, wait_until
 from tests.support.failing_models import FAILURES, two_models, with_fallback
 from tests.support.forkserver import started
 from tests.support.home import NANOBOT, Hasty, Home
@@ -91,17 +92,11 @@ async def all_that_is_asked_again(bot: Hasty, a: FakeModels) -> None:
     await bot.say("look", "cli:direct")
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def stopped_in_the_middle(bot: Hasty, a: FakeModels) -> None:
     asked = len(a.chats)
     a.script(Hang("Half of"))
     turn = asyncio.create_task(bot.say("go on", "stopped"))
-    await until(lambda: len(a.chats) > asked)
+    await eventually(lambda: len(a.chats) > asked)
     await bot.say("/stop", "stopped")
 
     assert (await turn).result.outcome is TurnOutcome.STOPPED
@@ -123,7 +118,7 @@ def killed_in_the_middle(home: Home, a: FakeModels) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    asyncio.run(until(lambda: len(a.chats) > asked))
+    wait_until(lambda: len(a.chats) > asked, 20)
     child.send_signal(signal.SIGKILL)
     child.wait(10)
 

@@ -21,6 +21,7 @@ from nanobot.agent.scope import Scope
 from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
+from tests.support.eventually import eventually
 from tests.support.home import POSIX
 from tests.support.toy_gateway import GatewayHome
 
@@ -101,10 +102,8 @@ class Day:
     async def until(self, there: Callable[[], object]) -> None:
         """Wait for it."""
         try:
-            async with asyncio.timeout(WAIT_S):
-                while not there():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+            await eventually(there, WAIT_S)
+        except AssertionError:
             raise AssertionError(f"it did not come; open is {self.open()}, {self.model.beats} beats") from None
 
     def open(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.tools import Sink, Source, command, folder, page
 from tests.support.approvals import Person, with_tools
+from tests.support.eventually import eventually
 
 READ = calls(("web_page", {"url": "https://example.org/a"}))
 RUN = calls(("run", {"target": "ls"}))
@@ -188,7 +188,7 @@ async def test_a_stop_ends_the_question(tmp_path: Path):
     async with open_bot(tmp_path, READ, RUN) as bot:
         person = Person(with_tools(bot, command(), page()), None)
         turn = asyncio.create_task(person.say("read it"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
 
         await bot.stop("cli:direct")
 
@@ -200,19 +200,13 @@ async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):
     async with open_bot(tmp_path, READ, RUN, "done") as bot:
         person = Person(with_tools(bot, command(), page()), None)
         turn = asyncio.create_task(person.say("read it"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
 
         status = await bot.say("/status")
         bot.runtime.questions.answer(person.asked[0].question, Answer.ONCE)
         await turn
 
         assert f"Waits for your answer: run (/approve {person.asked[0].question}" in status
-
-
-async def until(there: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not there():
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +253,7 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         person = Person(with_tools(bot, folder(), page()), answer=None)
         await person.say("read it")
         cut_off = asyncio.create_task(person.say("put it there"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
         await bot.shut_down()
         await asyncio.gather(cut_off, return_exceptions=True)
 
