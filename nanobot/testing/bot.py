@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.events import EventSink, TurnEvent, TurnResult
+from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnResult
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.bus.events import InboundMessage
+from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema
+from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
@@ -178,6 +179,10 @@ class Bot:
         """Send a message nobody waits for: while its session works in the same chat, it may join that turn."""
         return await self.runtime.loop.submit(message, sink)
 
+    def answer(self, question: str, answer: Answer) -> bool:
+        """Answer an approval question by its id (`ApprovalAsked.question`); False if it is not open."""
+        return self.runtime.questions.answer(question, answer)
+
     async def stop(self, session: str = "cli:direct") -> bool:
         """Stop the running turn of a session; False where none runs."""
         return await self.runtime.loop.stop_turn(session)
@@ -189,6 +194,36 @@ class Bot:
     async def resume(self, session: str = "cli:direct", sink: EventSink | None = None) -> TurnResult | None:
         """Resume the interrupted turn of a session; None where there is none."""
         return await self.runtime.loop.resume(session, sink)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[MessageBus]:
+        """Serve the bus inside the block, as a gateway does; then shut down. What was sent stays on the bus."""
+        serving = asyncio.create_task(self.runtime.loop.run())
+        try:
+            yield self.runtime.bus
+        finally:
+            await self.shut_down()
+            await serving
+
+    def provenance_of(self, file: Path) -> Provenance | None:
+        """Where the content of a file came from; None if it is the owner's."""
+        return self.runtime.file_provenance.of(file)
+
+    def consolidate_at_once(self) -> None:
+        """Consolidate sessions as soon as they are due, without waiting for a pause in the conversation."""
+        self.runtime.memory.consolidation.pause_s = 0
+
+    async def settled(self) -> None:
+        """Wait until nothing runs: no turn, goal, subagent or consolidation, and no message that is served waits."""
+        runtime, bus = self.runtime, self.runtime.bus
+        await asyncio.sleep(0)
+        while (
+            runtime.status.running
+            or runtime.background.list_running()
+            or (runtime.loop.is_serving and (bus.inbound_size or bus.unsettled()))
+        ):
+            await asyncio.sleep(0.005)
+        await runtime.memory.consolidation.wait_until_idle()
 
 
 @asynccontextmanager

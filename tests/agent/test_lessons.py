@@ -233,7 +233,6 @@ async def test_what_went_wrong_for_others_or_in_a_group_is_not_counted(
         await stage.hear("run it", chat="7", channel="telegram", sender=sender, **more)
         await stage.quiet()
         rows = stage.rows("telegram:7")
-        await stage.runtime.memory.close()
 
     assert any("failure" in row for row in rows)
     assert (tmp_path / "state/lessons.json").exists() is counted
@@ -426,7 +425,7 @@ async def test_a_bot_learns_from_its_turns_and_the_next_prompt_says_so(tmp_path:
         for _ in range(3):
             await bot.say("run it")
         prompts = [str(request[0]["content"]) for request in bot.provider.requests]
-        memory = bot.runtime.context.memory.memory_file
+        memory = bot.workspace / "memory" / "MEMORY.md"
         await eventually(lambda: memory.is_file() and "Lessons" in memory.read_text("utf-8"))
         await bot.say("hello")
         after = str(bot.provider.requests[-1][0]["content"])

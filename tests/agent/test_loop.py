@@ -18,28 +18,24 @@ def message(text: str, chat: str = "7", message_id: str | None = None) -> Inboun
 
 async def test_a_message_from_the_bus_gets_one_reply_at_its_own_address(bot: Bot):
     bot.provider.script("hi")
-    serving = asyncio.create_task(bot.runtime.loop.run())
-
-    await bot.runtime.bus.publish_inbound(message("hello", message_id="m1"))
-    reply = await bot.runtime.bus.consume_outbound()
-    await bot.shut_down()
-    await serving
+    async with bot.serving() as bus:
+        await bus.publish_inbound(message("hello", message_id="m1"))
+        reply = await bus.consume_outbound()
 
     assert reply is not None
     assert (reply.channel, reply.chat_id, reply.content, reply.kind) == ("phone", "7", "hi", OutboundKind.REPLY)
     assert reply.reply_to == "m1"
-    assert bot.runtime.bus.outbound_size == 0
+    assert bus.outbound_size == 0
 
 
 async def test_the_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side(bot: Bot):
     slow = Pause()
     bot.provider.script(slow, "to the other", "to the first", "to the second")
-    loop = bot.runtime.loop
 
-    first = asyncio.create_task(loop.run_turn(message("first")))
+    first = asyncio.create_task(bot.run_turn(message("first")))
     await slow.reached.wait()
-    second = asyncio.create_task(loop.run_turn(message("second")))
-    other = await loop.run_turn(message("other", chat="8"))
+    second = asyncio.create_task(bot.run_turn(message("second")))
+    other = await bot.run_turn(message("other", chat="8"))
     assert other.text == "to the other"
     assert not second.done()
     slow.resume.set()

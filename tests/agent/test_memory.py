@@ -61,7 +61,7 @@ def test_the_memory_context_ends_with_todays_notes(memory):
 
 async def test_todays_notes_reach_the_model_once_and_leave_the_prompt_prefix_alone(tmp_path: Path):
     async with open_bot(tmp_path, "one", "two", "three") as bot:
-        notes = bot.runtime.context.memory
+        notes = MemoryStore(bot.workspace)
         notes.append_today("Rain at noon.")
         await bot.say("hello")
         await bot.say("again")

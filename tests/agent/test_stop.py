@@ -17,6 +17,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
 from nanobot.runtime.build import build_runtime
+from nanobot.runtime.models import ConfiguredModels
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
@@ -175,13 +176,12 @@ async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: 
 async def test_stop_at_the_gate(tmp_path: Path):
     pause = Pause()
     async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
-        loop = bot.runtime.loop
         first = asyncio.create_task(bot.turn("one", "a:1"))
         await pause.reached.wait()
         second = asyncio.create_task(bot.turn("two", "a:2"))
         await asyncio.sleep(0.01)
 
-        assert await loop.stop_turn("a:2")
+        assert await bot.stop("a:2")
         assert (await second).outcome is TurnOutcome.STOPPED
         pause.resume.set()
         bot.provider.script("to one")
@@ -228,12 +228,12 @@ async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
 
 
 async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def never(wanted: str | None) -> None:
+    async def never(models: ConfiguredModels, wanted: str | None) -> None:
         await asyncio.Event().wait()
 
     async with open_bot(tmp_path, "fine", patience=TurnTimeouts(other_phases=0.2)) as bot:
         with monkeypatch.context() as patch:
-            patch.setattr(bot.runtime.models, "get", never)
+            patch.setattr(ConfiguredModels, "get", never)
             result = await bot.turn("go")
         following = await bot.say("and now?")
 

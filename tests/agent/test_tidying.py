@@ -20,7 +20,7 @@ from nanobot.testing import Pause, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
-from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, settled, talk, turn
+from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, talk, turn
 
 NOTHING = ConsolidationOutcome.NOTHING
 
@@ -33,11 +33,11 @@ async def test_at_the_memory_window_all_but_half_of_it_goes_into_memory(tmp_path
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, window=40) as bot:
         await talk(bot, 19)
-        await settled(bot)
+        await bot.settled()
         assert minded.requests == []
 
         await talk(bot, 1)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) == 20
         assert "question 9" in str(minded.requests[0])
@@ -51,7 +51,7 @@ async def test_the_last_six_turns_stay_however_small_the_memory_window_is(tmp_pa
     minded = Minded(saving(), saving())
     async with bot_with(tmp_path, minded, window=4) as bot:
         await talk(bot, 8)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) <= 4
         await bot.say("next")
@@ -71,7 +71,7 @@ async def test_no_turn_waits_for_a_model_that_never_answers(tmp_path: Path):
 
         assert cursor(tmp_path) == 0
         pause.resume.set()
-        await settled(bot)
+        await bot.settled()
         assert cursor(tmp_path) == 8
         await bot.say("next")
     assert "question 12" in str(minded.turns[-1])
@@ -96,9 +96,9 @@ async def test_a_failure_keeps_every_message_shows_in_status_and_is_not_tried_at
     memory.write_long_term(before)
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await talk(bot, 3, first=10)
-        await settled(bot)
+        await bot.settled()
 
         assert "consolidation failed" in await bot.say("/status")
         await bot.say("next")
@@ -114,7 +114,7 @@ async def test_what_failed_is_not_tried_at_once_by_the_next_process(tmp_path: Pa
     for life in range(3):
         async with bot_with(tmp_path, minded) as bot:
             await talk(bot, 10 if life == 0 else 1, first=10 + life)
-            await settled(bot)
+            await bot.settled()
 
     assert len(minded.requests) == 1
 
@@ -123,9 +123,9 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
     minded = Minded("no call", saving())
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await talk(bot, 5, first=10)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) > 0
         assert "consolidation failed" not in await bot.say("/status")
@@ -176,11 +176,11 @@ async def test_where_it_stood_is_said_last_in_the_prompt_until_that_is_over(tmp_
     minded = Minded(saving(handover="Done: A. Doing: B. Asked: shall I go on?"), saving())
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await bot.say("yes")
         first = str(minded.turns[-1][0]["content"])
         await talk(bot, 12, first=10)
-        await settled(bot)
+        await bot.settled()
         await bot.say("and now")
 
     assert first.endswith("# Earlier in this Conversation\n\nDone: A. Doing: B. Asked: shall I go on?")
@@ -227,7 +227,7 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.memory.consolidation.wait_until_idle()
+            await bot.settled()
         await bot.say("hello")
 
     assert "1 earlier conversation waiting for consolidation" in told
@@ -258,7 +258,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.memory.consolidation.wait_until_idle()
+                await bot.settled()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
@@ -284,7 +284,7 @@ async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_pa
         assert minded.requests == []
 
         await talk(bot, 6, first=14)
-        await settled(bot)
+        await bot.settled()
 
     assert len(minded.requests) == 1
 
@@ -317,7 +317,7 @@ async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_tas
     async with bot_with(tmp_path, minded, window=1000, contextWindowTokens=9_000, maxTokens=2_500) as bot:
         for number in range(16):
             await bot.say(f"count plums {number} " + "word " * 250)
-        await settled(bot)
+        await bot.settled()
         assert cursor(tmp_path) > 0  # far from the memory window: the model's own had no room
         minded.answers = "Shall I count the pears in the cellar, too?"
         await bot.say("and the pears? " + "word " * 250)
@@ -354,13 +354,13 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
     minded, memory = Minded(saving("All.", "- Theirs.", handover="Theirs."), ours), MemoryStore(tmp_path / "workspace")
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 1)
-        async with bot.runtime.sessions.hold(KEY) as session:
+        async with (sessions := SessionManager(bot.workspace)).hold(KEY) as session:
             session.metadata["handover"] = "Before."
             words: ChatMessage = {"role": "tool", "name": "mcp_shop", "content": "Buy!", "provenance": Provenance.MCP}
-            await bot.runtime.sessions.append(session, *_with_call(words))
+            await sessions.append(session, *_with_call(words))
         before = memory.read_long_term()
         await talk(bot, 7, first=1)
-        await settled(bot)
+        await bot.settled()
         note = bot.session(KEY).metadata["handover"]
     memory = MemoryStore(tmp_path / "workspace")
     rows = [

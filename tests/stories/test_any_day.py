@@ -3,6 +3,7 @@ while old messages are moved into memory: each request is legal, below the windo
 each message is kept once, and events come in pairs."""
 
 import asyncio
+import json
 import random
 import shutil
 from collections import Counter
@@ -383,12 +384,14 @@ class Day:
 
     def check(self, bot: Bot, text: str) -> None:
         """Each request is legal, below the window, and holds what the person said last; all is kept once."""
-        for request, model in zip(bot.provider.requests, bot.provider.models, strict=True):  # type: ignore[attr-defined]
+        asked = zip(bot.requests, bot.provider.tools, bot.provider.models, strict=True)  # type: ignore[attr-defined]
+        for request, tools, model in asked:
             self.requests += 1
             assert openai_problems(request) + anthropic_problems(request) == []
             assert any(row["role"] == "user" and text in str(row["content"]) for row in request), f"{text} is missing"
-            assert estimate_tokens(request) + bot.runtime.tools.tokens <= WINDOWS[model]
+            assert estimate_tokens(request) + estimate_tokens(json.dumps(tools)) <= WINDOWS[model]
         bot.provider.requests.clear()
+        bot.provider.tools.clear()
         bot.provider.models.clear()  # type: ignore[attr-defined]
         by_turn: dict[str, list[Any]] = {}
         for event in bot.sink.events:

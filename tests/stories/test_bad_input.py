@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config
+from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
 from nanobot.testing.model_server import Calls, FakeModels, Say, Slow
 from tests.support.eventually import eventually
@@ -555,7 +556,7 @@ async def test_a_clock_far_in_the_past_or_future_changes_nothing(tmp_path: Path)
 
     async with open_bot(tmp_path, "hi") as bot:
         assert await bot.say("hello") == "hi"
-        assert [row["key"] for row in bot.runtime.sessions.list_sessions()] == ["cli:direct"]
+        assert [row["key"] for row in SessionManager(bot.workspace).list_sessions()] == ["cli:direct"]
 
 
 def test_two_hundred_sessions_are_listed_in_a_moment(home: Home):

@@ -413,10 +413,10 @@ async def test_a_setting_that_a_skill_needs_is_looked_up_in_the_config(tmp_path:
     path.write_text(f"---\ndescription: Post\nmetadata: {ours}\n---\n", encoding="utf-8")
     config = Config.model_validate({"tools": {"exec": {"allowedEnvKeys": ["CUP"]}}})
     async with open_bot(tmp_path, config=config) as bot:
-        skill = bot.runtime.context.skills.get("post")
+        told = await bot.say("/skills")
 
-    assert skill is not None
-    assert skill.missing == tuple(f"setting: {key}" for key in keys if "allowedEnvKeys" not in key)
+    missing = ", ".join(f"setting: {key}" for key in keys if "allowedEnvKeys" not in key)
+    assert f"post: Post\n  needs {missing}\n" in told
 
 
 async def test_a_skill_that_is_read_is_remembered_for_the_sessions_of_later_days(tmp_path: Path):

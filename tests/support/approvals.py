@@ -26,7 +26,7 @@ class Person:
     def __call__(self, event: TurnEvent) -> None:
         self.events.append(event)
         if isinstance(event, ApprovalAsked) and self.answer is not None:
-            asyncio.get_running_loop().call_soon(self.bot.runtime.questions.answer, event.question, self.answer)
+            asyncio.get_running_loop().call_soon(self.bot.answer, event.question, self.answer)
 
     @property
     def asked(self) -> list[ApprovalAsked]:

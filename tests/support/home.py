@@ -73,6 +73,13 @@ class Hasty:
         notices = [event.text for event in sink.events if isinstance(event, Notice)]
         return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
 
+    def consolidate_at_once(self) -> None:
+        self.runtime.memory.consolidation.pause_s = 0
+
+    async def settled(self) -> None:
+        """Until no live session is being consolidated."""
+        await self.runtime.memory.consolidation.settled()
+
 
 class Home:
     """A home of its own. With a server, that is its model; `config` is what its config file says."""

@@ -1,6 +1,5 @@
 """Consolidation and Dream with a scripted model: what the model says, and a workspace that has one of them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,9 +18,8 @@ from nanobot.agent.status import AgentStatus
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
-from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, ScriptedProvider, calls
+from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
 KEY = "cli:direct"
@@ -186,19 +184,11 @@ async def bot_with(
     home: Path, minded: Minded, pause_s: float = 0, window: int = 20, **defaults: Any
 ) -> AsyncIterator[Bot]:
     config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
-    async with build_runtime(
-        config, data_dir=home, workspace=home / "workspace", provider=minded, environ={}
-    ) as runtime:
-        runtime.memory.consolidation.pause_s = pause_s
-        yield Bot(runtime, minded)
+    async with open_bot(home, provider=minded, config=config) as bot:
+        bot.runtime.memory.consolidation.pause_s = pause_s
+        yield bot
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
     for number in range(first, first + turns):
         await bot.say(f"question {number}")
-
-
-async def settled(bot: Bot) -> None:
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()

@@ -26,6 +26,7 @@ from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.tools import Sink, Source, command, folder, page
 from tests.support.approvals import Person, with_tools
 from tests.support.eventually import eventually
+from tests.support.virtual_clock import WarpLoop
 
 READ = calls(("web_page", {"url": "https://example.org/a"}))
 RUN = calls(("run", {"target": "ls"}))
@@ -173,15 +174,19 @@ async def test_off_asks_nothing_and_grants_all_but_secrets(tmp_path: Path):
         assert (run.done, put.done, key.done, person.asked) == (["ls"], ["/srv/files"], [], [])
 
 
-async def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
+def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
     run = command()
-    async with open_bot(tmp_path, READ, RUN, "later then") as bot:
-        bot.runtime.questions.expires_s = 0.02
-        person = Person(with_tools(bot, run, page()), None)
-        await person.say("read it")
 
-        assert (run.done, list(bot.runtime.questions)) == ([], [])
-        assert "did not answer within" in results(bot)[-1]
+    async def ten_minutes() -> None:
+        async with open_bot(tmp_path, READ, RUN, "later then") as bot:
+            await Person(with_tools(bot, run, page()), None).say("read it")
+
+            assert run.done == []
+            assert "did not answer within" in results(bot)[-1]
+            assert "Waits for your answer" not in await bot.say("/status")
+
+    with asyncio.Runner(loop_factory=WarpLoop) as runner:
+        runner.run(ten_minutes())
 
 
 async def test_a_stop_ends_the_question(tmp_path: Path):
@@ -203,7 +208,7 @@ async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):
         await eventually(lambda: bool(person.asked))
 
         status = await bot.say("/status")
-        bot.runtime.questions.answer(person.asked[0].question, Answer.ONCE)
+        bot.answer(person.asked[0].question, Answer.ONCE)
         await turn
 
         assert f"Waits for your answer: run (/approve {person.asked[0].question}" in status

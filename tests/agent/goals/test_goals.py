@@ -10,6 +10,7 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, Delta, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
+from tests.support.eventually import eventually
 from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
 from tests.support.scripted_model import Cast, on_stage
 
@@ -190,7 +191,7 @@ async def test_stop_ends_the_goal_and_its_turn(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/stop")
         await settled(stage)
 
@@ -205,9 +206,9 @@ async def test_a_message_meanwhile_joins_its_turn_and_is_answered(tmp_path: Path
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("how far are you?")
-        await stage.until(lambda: any(one.kind is OutboundKind.RECEIPT for one in stage.sent))
+        await eventually(lambda: any(one.kind is OutboundKind.RECEIPT for one in stage.sent))
         pause.resume.set()
         await settled(stage)
 
@@ -222,9 +223,9 @@ async def test_who_joins_its_last_turn_is_told_once(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("make it green")
-        await stage.until(lambda: any(one.kind is OutboundKind.RECEIPT for one in stage.sent))
+        await eventually(lambda: any(one.kind is OutboundKind.RECEIPT for one in stage.sent))
         pause.resume.set()
         await settled(stage)
 
@@ -255,10 +256,10 @@ async def test_status_and_goal_show_how_far_it_is(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/goal")
         await stage.hear("/status")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
         pause.resume.set()
         await settled(stage)
 
@@ -272,9 +273,9 @@ async def test_there_is_one_goal_at_a_time(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/goal write another")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         await stage.hear("/stop")
         await settled(stage)
 
@@ -302,7 +303,7 @@ async def test_a_fresh_session_keeps_the_goal_unless_it_is_told_to_stop_and_rese
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/new --stop")
         pause.resume.set()
         await settled(stage)
@@ -323,7 +324,7 @@ async def test_words_from_outside_in_the_note_stay_outside(tmp_path: Path):
     cast = Cast(calls(("page", {})), copied, "I read it.", pay, WRITE, FINISH, "There.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         rows = stage.rows()

@@ -23,6 +23,7 @@ from nanobot.session.file_names import hashed_stem
 from nanobot.session.search.rows import searchable_text
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
+from tests.support.eventually import eventually
 from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
 from tests.support.scripted_model import Cast, on_stage
 
@@ -36,7 +37,7 @@ async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path:
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/reset --all")
         pause.resume.set()
         await settled(stage)
@@ -50,10 +51,10 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
 
     async with on_stage(tmp_path, Cast(pause, "never said")) as one, on_stage(tmp_path, Cast()) as other:
         await one.hear("/goal write a page")
-        await one.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         for word in ("/stop", "/goal resume", "/goal stop"):
             await other.hear(word)
-        await other.until(lambda: len(other.replies()) == 3)
+        await eventually(lambda: len(other.replies()) == 3)
         still = goal_of(tmp_path)["state"]
         await one.hear("/stop")
         await settled(one)
@@ -130,7 +131,7 @@ async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path
         other.write_text(bad if isinstance(bad, str) else json.dumps(bad), "utf-8")
 
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
 
     assert stage.replies()[0].startswith("The page is there.")
     assert len(stage.replies()) == 1
@@ -229,8 +230,8 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
-        await stage.runtime.loop.stop_turn("cli:direct")
+        await eventually(pause.reached.is_set)
+        await stage.stop("cli:direct")
         await settled(stage)
 
     assert (
@@ -371,13 +372,13 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     cast = Cast(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
         await settled(stage)
         await stage.hear("/new")
         await stage.quiet()
         await stage.hear("yes, do so")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert "exec was not run" in results[0]
@@ -390,9 +391,9 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
     cast = Cast(OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
+        await eventually(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("hm")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert PAY in asked(stage, 0)
@@ -406,12 +407,12 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
+        await eventually(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("how far are you?")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear("/stop")
         await stage.hear("do what comes next")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         said, results = ([row for row in stage.rows() if row["role"] == role] for role in ("assistant", "tool"))
 
     assert said[0]["provenance"] == Provenance.WEB
@@ -441,7 +442,7 @@ async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str
     async with on_stage(tmp_path, Cast("never")) as stage:
         await stage.hear("/goal")
         await stage.hear("/stop" if state == "waiting" else "/goal write another")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
 
     assert words in stage.replies()[0]
     assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))
@@ -491,7 +492,7 @@ async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Pa
         await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
         await settled(stage)
         await stage.hear("/history")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
         rows = stage.rows()
 
     assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]

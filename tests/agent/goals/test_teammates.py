@@ -13,6 +13,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
+from tests.support.eventually import eventually
 from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, settled
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
@@ -43,7 +44,7 @@ def tasks_of(home: Path) -> dict[str, dict[str, Any]]:
 
 def transcript(stage: Stage, label: str) -> list[ChatMessage]:
     """What the subagent of this label saw and said."""
-    return stage.rows(f"subagent:{tasks_of(stage.runtime.data_dir)[label]['id']}")
+    return stage.rows(f"subagent:{tasks_of(stage.home)[label]['id']}")
 
 
 def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -69,14 +70,15 @@ def first(stage: Stage, label: str) -> str:
 async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
-    await stage.until(lambda: all(pause.reached.is_set() for pause in pauses))
-    await stage.until(lambda: [*(stage.runtime.data_dir / "state" / "goals").glob("*.json")])
-    return f"goals/{goal_of(stage.runtime.data_dir)['id']}"
+    await eventually(lambda: all(pause.reached.is_set() for pause in pauses))
+    await eventually(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    return f"goals/{goal_of(stage.home)['id']}"
 
 
 async def has_ended(stage: Stage, label: str) -> None:
-    """Until the subagent of this label has its result."""
-    await stage.until(lambda: not any(one.startswith(label) for one in stage.runtime.subagents.labels_of()))
+    """Until the subagent of this label has begun, and has its result."""
+    await eventually(lambda: stage.cast.children[label].requests)
+    await eventually(lambda: not any(one.startswith(label) for one in stage.runtime.subagents.labels_of()))
 
 
 # --- the notes
@@ -111,12 +113,12 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
     cast = Cast(BOTH, "On it.", *END, prices=[calls(("page", {})), wait], flights=["2 flights"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         notes = await at_work(stage, wait)
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
         await settled(stage)
-        words = stage.runtime.file_provenance.of(tmp_path / "workspace" / notes / "p.md")
+        words = stage.provenance_of(tmp_path / "workspace" / notes / "p.md")
 
     assert words == Provenance.WEB
 
@@ -143,7 +145,7 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
         (tmp_path / "workspace" / "page.md").write_text("x", "utf-8")
         for chat, pause in (("1", wait), ("2", other)):
             await stage.hear("/goal write a page", chat=chat, sender=chat, channel="telegram")
-            await stage.until(pause.reached.is_set)
+            await eventually(pause.reached.is_set)
         mine, theirs = sorted(
             (tmp_path / "workspace/goals/chats").glob("*/*"), key=lambda path: "telegram_1" not in path.parent.name
         )
@@ -157,7 +159,7 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
         cast.children["flights"].script(calls(*look), tell("tulips?"), "nothing")
         other.resume.set()
         await has_ended(stage, "flights")
-        await stage.until(lambda: len(stage.replies("2")) == 2)
+        await eventually(lambda: len(stage.replies("2")) == 2)
         cast.children["prices"].script("done")
         wait.resume.set()
         await settled(stage)
@@ -231,7 +233,7 @@ async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -249,7 +251,7 @@ async def test_the_words_of_one_that_has_read_a_page_are_asked_about_like_the_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
@@ -269,7 +271,7 @@ async def test_a_name_that_was_made_of_a_page_is_the_pages(tmp_path: Path):
     cast = Cast(calls(("page", {})), "Read it.", both, "On it.", *END, prices=[pay, "no"], flights=[wait, "no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "prices")
         wait.resume.set()
@@ -390,10 +392,10 @@ async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: wait.reached.is_set() and stage.replies())
+        await eventually(lambda: wait.reached.is_set() and stage.replies())
         cast.agent.script(spawn("flights"), "On it.", *END)
         await at_work(stage)
-        await stage.until(lambda: any(text.startswith("There.") for text in stage.replies()))
+        await eventually(lambda: any(text.startswith("There.") for text in stage.replies()))
         cast.agent.script("3 euros.")
         wait.resume.set()
         await settled(stage)
@@ -416,7 +418,7 @@ async def test_a_second_try_reads_on_and_nothing_twice(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         await at_work(stage, wait, other)
         wait.resume.set()
-        await stage.until(again.reached.is_set)
+        await eventually(again.reached.is_set)
         other.resume.set()
         await has_ended(stage, "flights")
         again.resume.set()
@@ -451,11 +453,11 @@ async def test_a_message_outlives_nanobot_and_is_read_once(tmp_path: Path, read:
         await has_ended(stage, "flights")
         if read:
             wait.resume.set()
-            await stage.until(later.reached.is_set)
+            await eventually(later.reached.is_set)
 
     cast = Cast(BOTH, "On it.", *END, prices=[LOOK, "3"], flights=[])
     async with on_stage(tmp_path, cast) as again:
-        await again.until(again.replies)
+        await eventually(again.replies)
         await settled(again)
         rows = transcript(again, "prices")
 

@@ -29,13 +29,6 @@ def alive(mark: str) -> list[str]:
     return found
 
 
-def wait_until_gone(mark: str, patience_s: float) -> list[str]:
-    deadline = time.monotonic() + patience_s
-    while (left := alive(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
 def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     environment = {**os.environ, "HOME": f"/nowhere/{mark}"}
@@ -51,7 +44,7 @@ def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
         ours.send_signal(signal.SIGKILL)
         ours.wait()
 
-    assert wait_until_gone(mark, 10) == []
+    wait_until(lambda: alive(mark) == [])
 
 
 async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tmp_path: Path):
@@ -65,4 +58,4 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
 
     assert before >= 2
     assert waited < 1
-    assert wait_until_gone(mark, 10) == []
+    wait_until(lambda: alive(mark) == [])
