@@ -20,7 +20,7 @@ from nanobot.channels.outgoing import Outgoing
 from nanobot.markdown.chunks import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.messages.types import Origin
-from tests.support.virtual_clock import WarpLoop
+from tests.support.clock import WarpLoop
 
 
 class Pinboard(ChatChannel):

@@ -11,7 +11,7 @@ from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, Re
 from nanobot.providers.resilience.breaker import OPEN_S, Breaker
 from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.scripted_stream import Line, Streams, heard
 
 BEFORE: dict[str, list[Line]] = {

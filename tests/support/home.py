@@ -23,7 +23,7 @@ from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk import Nanobot
 from nanobot.testing import RecordingSink
 from nanobot.testing.model_server import FakeModels
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.forkserver import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]

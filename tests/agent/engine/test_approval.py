@@ -25,8 +25,8 @@ from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.tools import Sink, Source, command, folder, page
 from tests.support.approvals import Person, with_tools
+from tests.support.clock import WarpLoop
 from tests.support.eventually import eventually
-from tests.support.virtual_clock import WarpLoop
 
 READ = calls(("web_page", {"url": "https://example.org/a"}))
 RUN = calls(("run", {"target": "ls"}))

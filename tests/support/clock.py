@@ -1,6 +1,7 @@
-"""An event loop on which waiting takes no time: where nothing happens, its clock jumps to the next thing that is due.
+"""Waiting that takes no time: an event loop whose clock runs ahead, and a `sleep` with a clock of its own.
 
-What goes over loopback sockets of the same loop, or to a thread and back, happens before time goes on.
+Where nothing happens, the clock of the loop jumps to the next thing that is due. What goes over loopback sockets of
+the same loop, or to a thread and back, happens before time goes on.
 
     with asyncio.Runner(loop_factory=WarpLoop) as runner:
         runner.run(five_minutes_of_something())
@@ -47,3 +48,25 @@ class LoopClock:
 
     def now(self) -> datetime:
         return self._began + timedelta(seconds=self.monotonic() - self._zero)
+
+
+class Waits:
+    """Hand `sleep` and `monotonic` to whatever waits."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self._ahead_s = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Be there at once."""
+        self.taken.append(seconds)
+        self._ahead_s += seconds
+        await asyncio.sleep(0)
+
+    def advance(self, seconds: float) -> None:
+        """Let time go by."""
+        self._ahead_s += seconds
+
+    def monotonic(self) -> float:
+        """What was waited so far; nothing else moves it."""
+        return self._ahead_s
