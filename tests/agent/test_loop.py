@@ -7,8 +7,10 @@ from pathlib import Path
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from tests.support.eventually import eventually
 
 
@@ -105,11 +107,14 @@ async def test_stopping_the_loop_tells_those_who_wait(bot: Bot):
     assert (await waiting).outcome is TurnOutcome.STOPPED
 
 
-async def test_process_direct_returns_the_text(bot: Bot):
-    bot.provider.script(calls(("list_dir", {"path": "."})), "done")
+async def test_process_direct_returns_the_text(tmp_path: Path):
+    provider = ScriptedProvider(calls(("list_dir", {"path": "."})), "done")
     heard: list[str] = []
 
-    text = await bot.runtime.loop.process_direct("go", on_progress=heard.append)
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        text = await runtime.loop.process_direct("go", on_progress=heard.append)
 
     assert text == "done"
     assert any("list_dir" in line for line in heard)

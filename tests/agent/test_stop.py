@@ -13,12 +13,10 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import Hook, ResultSeen
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.bus.events import InboundMessage
-from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
-from nanobot.runtime.build import build_runtime
+from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.runtime.models import ConfiguredModels
-from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
 from tests.support.eventually import eventually
@@ -57,10 +55,7 @@ async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second
 async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_second(tmp_path: Path):
     over, reached = asyncio.Event(), asyncio.Event()
 
-    class Stubborn(LLMProvider):
-        def get_default_model(self):
-            return "stubborn"
-
+    class Stubborn(ScriptedProvider):
         async def chat_stream(self, *args, **kwargs):
             yield TextDelta("Well, ")
             reached.set()
@@ -71,26 +66,22 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
                     continue
             yield Finished(LLMResponse("Well, too late"))
 
-    sink = RecordingSink()
-    message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=Stubborn(), environ={}
-    ) as runtime:
-        turn = asyncio.create_task(runtime.loop.run_turn(message, sink))
+    async with open_bot(tmp_path, provider=Stubborn()) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
         await reached.wait()
         started = time.monotonic()
 
-        stopped = await runtime.loop.stop_turn("cli:direct")
+        stopped = await bot.stop()
 
         assert stopped
         assert time.monotonic() - started < 1
         assert (await turn).outcome is TurnOutcome.STOPPED
         over.set()
         await asyncio.sleep(0.01)
-        assert [row["content"] for row in runtime.sessions.get_or_create("cli:direct").messages] == ["go", "Well, "]
-    assert pairs_are_closed(sink)
-    assert sink.types[-1] == "turn_ended"
-    assert [one.seq for one in sink.events] == [*range(len(sink.events))]
+        assert [row["content"] for row in bot.session().messages] == ["go", "Well, "]
+    assert pairs_are_closed(bot.sink)
+    assert bot.sink.types[-1] == "turn_ended"
+    assert [one.seq for one in bot.events] == [*range(len(bot.events))]
 
 
 class DeafHook(Hook):

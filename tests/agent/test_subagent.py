@@ -17,7 +17,7 @@ from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
@@ -654,13 +654,16 @@ async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_onc
 
 
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):
-    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
-        await bot.say("look up the prices")
+    provider = ScriptedProvider(SPAWN, "On it.", "found 3 euros", "3 euros.")
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        await runtime.loop.process_direct("look up the prices")
         waiting = InboundMessage("phone", "ann", "7", "hello", message_id="1", journal_key="phone:7:1")
-        await bot.runtime.bus.publish_inbound(waiting)
-        await bot.runtime.subagents.wait_reported("cli:direct")
+        await runtime.bus.publish_inbound(waiting)
+        await runtime.subagents.wait_reported("cli:direct")
 
-        assert bot.runtime.bus.inbound_size == 1
+        assert runtime.bus.inbound_size == 1
 
 
 async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path):

@@ -449,7 +449,7 @@ async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(
 
 
 async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
-    menu = (*bot.runtime.loop.commands.menu(), MenuEntry("wordy", "word " * 30))
+    menu = (*bot.menu, MenuEntry("wordy", "word " * 30))
     for _ in range(2):
         async with live(discord, tmp_path, commands=menu) as life:
             await life.is_up()

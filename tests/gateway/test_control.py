@@ -20,7 +20,8 @@ from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.client import GatewayError, connect
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
-from nanobot.testing import Pause, RecordingSink, calls
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Pause, RecordingSink, calls, open_bot
 from tests.support.eventually import eventually
 from tests.support.mcp import MCP_SERVER
 from tests.support.running_gateway import OpenGateway
@@ -38,14 +39,16 @@ async def command(*words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, [*words])
 
 
-async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(running: OpenGateway):
-    async with running("hello", "hello") as here:
+async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(
+    running: OpenGateway, tmp_path: Path
+):
+    async with running("hello") as here, open_bot(tmp_path / "alone", "hello") as other:
         bot, through, alone = await bot_of(here.home), RecordingSink(), RecordingSink()
 
         result = await bot.run_turn(terminal_message("hi", bot.session_key), through)
-        await here.gateway.runtime.loop.run_turn(terminal_message("hi", "cli:other"), alone)
+        await other.run_turn(terminal_message("hi", "cli:direct"), alone)
 
-        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
         assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "hello")
         assert through.types == alone.types
         assert [row["content"] for row in session.messages] == ["hi", "hello"]
@@ -94,7 +97,7 @@ async def test_stopping_a_turn_keeps_what_was_said(running: OpenGateway):
         assert await bot.stop_turn(bot.session_key)
 
         assert (await turn).outcome is TurnOutcome.STOPPED
-        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
         assert "It was a dark" in str(session.messages[1]["content"])
 
 
@@ -166,7 +169,6 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
         bot = await bot_of(here.home)
         messages = bot.messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
-        await eventually(lambda: here.gateway.runtime.bus is not None)
         await asyncio.sleep(0.05)
 
         sent = await command("send", "--channel", "cli", "--to", "direct", "the kettle is on", *config(here.home))
@@ -255,9 +257,10 @@ async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_b
         other = here.home / "other.json"
         written(other, config)
         told = json.loads((await command("doctor", "--json", "mcp", "--config", str(other))).stdout)
-        servers = here.gateway.runtime.servers
+        bot = await bot_of(here.home)
+        status = await bot.run_turn(terminal_message("/mcp", bot.session_key))
 
-        assert servers is not None and servers.report().startswith("lamp: connected, ")
+        assert status.text.startswith("lamp: connected, ")
         assert "answers, offers" in str(told)
         assert "The running gateway does not have it." in str(told)
 

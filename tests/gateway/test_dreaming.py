@@ -1,5 +1,6 @@
 """Dream lives in the gateway as one timer, where its owner has not switched it off."""
 
+from nanobot.agent.memory.store import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.memory import saving
 from tests.support.running_gateway import OpenGateway
@@ -24,5 +25,5 @@ async def test_what_an_earlier_life_put_away_is_remembered_though_nobody_speaks(
         await eventually((it.home / "state" / "to-consolidate.json").exists)
 
     async with running(saving("Spoke of plums.", "- Likes plums.")) as it:
-        it.gateway.runtime.memory.consolidation.pause_s = 0
-        await eventually(lambda: "Likes plums" in it.gateway.runtime.context.memory.read_long_term())
+        memory = MemoryStore(it.home / "workspace")
+        await eventually(lambda: "Likes plums" in memory.read_long_term())

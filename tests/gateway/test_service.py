@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 
-from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
 from nanobot.errors import ConfigError, InstanceLockedError
-from nanobot.gateway.heartbeat import HeartbeatRunner
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime.build import Runtime
+from nanobot.session.manager import SessionManager
+from nanobot.testing import calls
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway, Running
+from tests.support.toy_gateway import free_port
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
 
 
 def said_in(here: Running, session_key: str) -> list[ChatMessage]:
-    session = here.gateway.runtime.sessions.read(session_key)
+    session = SessionManager(here.home / "workspace").read(session_key)
     return session.messages if session is not None else []
 
 
@@ -149,9 +150,10 @@ async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_p
     unified = {"agents": {"defaults": {"unifiedSession": True}}}
     async with running("first answer", "second answer", **unified) as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
-        stale = here.gateway.runtime.sessions.get_or_create("toy:nowhere")  # from before it was one session
+        sessions = SessionManager(here.home / "workspace")
+        stale = sessions.get_or_create("toy:nowhere")  # from before it was one session
         stale.add_message("user", "long ago")
-        here.gateway.runtime.sessions.save(stale)
+        sessions.save(stale)
         here.toy.write("hi", chat="nowhere", message_id="1")
         await eventually(lambda: "was not delivered" in str(said_in(here, "unified:default")))
         here.toy.write("hi again", message_id="2")
@@ -161,19 +163,21 @@ async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_p
 
 
 async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
-    async with running() as here:
+    async with running("a secret of mine") as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
-        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        here.toy.write("hi", chat="nowhere", message_id="1")
         await eventually(here.toys["plush"].got)
 
     assert "a secret of mine" in here.toys["plush"].got("own8")[0]
 
 
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
-    async with running(agents={"defaults": {"unifiedSession": True}}) as here:
+    decision = calls(("heartbeat", {"action": "run", "tasks": "boil water", "again_in_minutes": 60}))
+    settings = {"gateway": {"port": free_port(), "heartbeat": {"intervalS": 1}}}
+    unified = {"agents": {"defaults": {"unifiedSession": True}}}
+    async with running(decision, "The kettle is on.", **settings, **unified) as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
-
-        await HeartbeatRunner(here.gateway.runtime, here.gateway.channels).notify("The kettle is on.")
+        (here.home / "workspace" / "HEARTBEAT.md").write_text("- [ ] boil water\n", encoding="utf-8")
 
         await eventually(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
 
@@ -198,14 +202,14 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
 
 
 async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):
-    async with running("one", "two", "three") as here:
+    async with running("one", "two", "three", "a secret of mine") as here:
         pairing = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", "9"]}}
         (here.home / "pairing.json").write_text(json.dumps(pairing))
         for number, (chat, sender) in enumerate([("own", "user8"), ("group", "user8"), ("group", "9")]):
             here.toys["plush"].write("hi", chat=chat, sender=sender, message_id=str(number))
             await eventually(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
 
-        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        here.toy.write("hi", chat="nowhere", message_id="4")
         await eventually(lambda: len(here.toys["plush"].got()) == 4)
 
     assert "a secret of mine" in here.toys["plush"].got("own")[-1]

@@ -24,8 +24,7 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import Delta, Finished, LLMResponse, ToolCallRequest
 from nanobot.providers.errors import ContextOverflowError, ModelOverloadedError, StreamCutError
-from nanobot.runtime.build import build_runtime
-from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls
+from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
@@ -243,18 +242,11 @@ class Day:
         defaults = {"contextWindowTokens": WINDOWS["scripted"], "maxTokens": 1000, "memoryWindow": 30}
         config = Config(agents={"defaults": defaults}, model_presets=presets)  # type: ignore[arg-type]
         provider = Asked(self.chance)
-        async with build_runtime(
-            config,
-            data_dir=self.home,
-            workspace=self.home / "workspace",
-            provider=provider,
-            environ={},
-            own_hooks=[Meddling(self.chance)],
-        ) as runtime:
-            runtime.memory.consolidation.pause_s = 0
+        async with open_bot(self.home, config=config, provider=provider, own_hooks=[Meddling(self.chance)]) as bot:
+            bot.consolidate_after(0)
             for tool in (Long(self.chance), Odd()):
-                runtime.tools.register(tool)
-            yield Bot(runtime, provider)
+                bot.register(tool)
+            yield bot
         assert provider.problems == []
         self.outcomes += provider.aside
         self.outcomes["moved into memory"] += (self.home / "workspace" / "memory" / "HISTORY.md").exists()

@@ -14,7 +14,6 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.support.memory import Minded, bot_with, saving, talk
@@ -55,10 +54,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
     }
     people = {"ann": "1", "ben": "2", "cem": "3"}
     clerk = Clerk()
-    async with build_runtime(
-        Config.model_validate(config), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=clerk, environ={}
-    ) as runtime:
-        bot = Bot(runtime, clerk)
+    async with open_bot(tmp_path, config=Config.model_validate(config), provider=clerk) as bot:
         for number in range(rounds):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
@@ -193,9 +189,11 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
     async with bot_with(tmp_path, minded, window=20) as bot:
         await talk(bot, 10)
         await bot.settled()
-        for _ in range(7 * 24):
-            bot.runtime.memory.saved(bot.session("cli:direct"), Scope())
-            await bot.settled()
+    for _ in range(7):
+        async with bot_with(tmp_path, minded, window=20) as bot:
+            for command in ("/status", "/memory", "/history"):
+                await bot.say(command)
+                await bot.settled()
 
     assert len(minded.requests) == 1
 

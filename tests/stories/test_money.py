@@ -122,10 +122,8 @@ async def test_a_turn_stops_at_its_tokens_and_the_next_one_begins_afresh(tmp_pat
 async def test_a_provider_that_is_handed_in_is_counted_too(tmp_path: Path):
     answer = LLMResponse("hi", usage={"prompt_tokens": 1000, "completion_tokens": 10})
     provider = ScriptedProvider(answer, model="gpt-4o")
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "w", provider=provider, environ={}
-    ) as runtime:
-        result = await say(runtime, "hi")
+    async with open_bot(tmp_path, provider=provider) as bot:
+        result = await bot.turn("hi")
 
     (row,) = rows_in(tmp_path)
     assert (row["provider"], row["model"], row["session"]) == ("ScriptedProvider", "gpt-4o", "cli:direct")

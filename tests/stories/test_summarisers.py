@@ -85,7 +85,7 @@ async def test_however_a_summary_goes_wrong_no_message_is_lost_nobody_waits_and_
     with FakeModels(default=Fitting(model), strict=False) as server:
         home = configured(tmp_path, server)
         async with home.hasty() as bot:
-            bot.consolidate_at_once()
+            bot.consolidate_after(0)
 
             async def speaks(name: str, first: int, last: int) -> float:
                 began = time.monotonic()
@@ -123,7 +123,7 @@ async def test_a_disk_that_is_full_when_the_summary_comes_loses_nothing_and_is_t
             (disk / "MEMORY.md").write_text(FACTS, encoding="utf-8")
             full = fill(disk)
             async with home.hasty() as bot:
-                bot.consolidate_at_once()
+                bot.consolidate_after(0)
                 for number in range(9):
                     assert (await bot.say(f"word {number} of well.", "cli:well")).result.text == "Fine."
                 await bot.settled()

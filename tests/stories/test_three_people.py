@@ -118,7 +118,7 @@ async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_anoth
     model = Obedient()
     async with on_stage(tmp_path, model, config=CONFIG) as stage:
         (tmp_path / "workspace" / "USER.md").write_text("I am canary-owner.", encoding="utf-8")
-        stage.consolidate_at_once()
+        stage.consolidate_after(0)
         for who in PEOPLE:
             await hear(stage, who, f"my secret is canary-{who}")
         for who in ("ann", "bob"):

@@ -73,8 +73,8 @@ class Hasty:
         notices = [event.text for event in sink.events if isinstance(event, Notice)]
         return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
 
-    def consolidate_at_once(self) -> None:
-        self.runtime.memory.consolidation.pause_s = 0
+    def consolidate_after(self, pause_s: float) -> None:
+        self.runtime.memory.consolidation.pause_s = pause_s
 
     async def settled(self) -> None:
         """Until no live session is being consolidated."""

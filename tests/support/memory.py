@@ -185,7 +185,7 @@ async def bot_with(
 ) -> AsyncIterator[Bot]:
     config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
     async with open_bot(home, provider=minded, config=config) as bot:
-        bot.runtime.memory.consolidation.pause_s = pause_s
+        bot.consolidate_after(pause_s)
         yield bot
 
 

@@ -54,6 +54,7 @@ class Stage(Bot):
 
     def __init__(self, runtime: Runtime, cast: Cast) -> None:
         super().__init__(runtime, cast.agent)
+        self.runtime = runtime
         self.cast = cast
         self.sent: list[OutboundMessage] = []
 
@@ -80,11 +81,11 @@ class Stage(Bot):
 
     async def quiet(self) -> None:
         """Until nothing runs, nothing waits, and all of it was told."""
-        bus, subagents = self.runtime.bus, self.runtime.subagents
+        bus, status, background = self.runtime.bus, self.runtime.status, self.runtime.background
         await eventually(
-            lambda: not (bus.inbound_size or bus.unsettled() or self.runtime.status.running or subagents.labels_of())
+            lambda: not (bus.inbound_size or bus.unsettled() or status.running or background.list_running())
         )
-        open_tasks = self.runtime.data_dir / "state" / "tasks"
+        open_tasks = self.home / "state" / "tasks"
         await eventually(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
 
 

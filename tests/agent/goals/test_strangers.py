@@ -391,7 +391,6 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
     cast = Cast(OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await eventually(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("hm")
         await eventually(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
@@ -407,7 +406,6 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await eventually(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("how far are you?")
         await eventually(stage.replies)
         await stage.hear("/stop")

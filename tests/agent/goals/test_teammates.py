@@ -1,6 +1,8 @@
 """Subagents of one goal: they share notes, tell each other what they need to know, and are of no other goal's team."""
 
+import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,12 @@ from typing import Any
 import pytest
 
 from nanobot.agent.subagent.team import MAX_SENT, MAX_UNREAD
+from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
 from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, settled
@@ -76,9 +80,10 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
 
 
 async def has_ended(stage: Stage, label: str) -> None:
-    """Until the subagent of this label has begun, and has its result."""
-    await eventually(lambda: stage.cast.children[label].requests)
-    await eventually(lambda: not any(one.startswith(label) for one in stage.runtime.subagents.labels_of()))
+    """Until the subagent of this label has its result."""
+    async with asyncio.timeout(10):
+        while not re.search(rf"  done .*  {label}", await stage.say("/tasks", "cli:other")):
+            await asyncio.sleep(0.005)
 
 
 # --- the notes
@@ -472,8 +477,8 @@ async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: P
     async with on_stage(tmp_path, Cast(wait)) as stage:
         await at_work(stage, wait)
 
-    async with open_bot(tmp_path) as bot:
-        known = await bot.runtime.goals.id_of("cli:direct")
-        other = await bot.runtime.goals.id_of("cli:other")
+    async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
+        known = await runtime.goals.id_of("cli:direct")
+        other = await runtime.goals.id_of("cli:other")
 
     assert (known, other) == (goal_of(tmp_path)["id"], "")

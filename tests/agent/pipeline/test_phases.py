@@ -11,7 +11,7 @@ from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin
-from nanobot.providers.base import CallContext, Delta, LLMProvider, TextDelta, call_context
+from nanobot.providers.base import CallContext, Delta, TextDelta, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime import build_runtime
 from nanobot.session.checkpoint import Checkpoint
@@ -193,11 +193,8 @@ async def test_a_provider_can_tell_what_a_call_is_for(tmp_path: Path):
     assert asked == [CallContext("turn", "cli:work", result.turn_id)]
 
 
-class SelfCancelling(LLMProvider):
+class SelfCancelling(ScriptedProvider):
     """Raises CancelledError though nobody has stopped it, as a library does that mixes up its tasks."""
-
-    def get_default_model(self) -> str:
-        return "self-cancelling"
 
     async def chat_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
         yield TextDelta("I am about")
@@ -205,14 +202,10 @@ class SelfCancelling(LLMProvider):
 
 
 async def test_provider_that_cancels_itself_is_a_failure_that_its_person_is_told(tmp_path: Path):
-    parts = {"data_dir": tmp_path, "workspace": tmp_path / "w", "provider": SelfCancelling(), "environ": {}}
-    async with build_runtime(Config(), **parts) as runtime:  # type: ignore[arg-type]
-        serving = asyncio.create_task(runtime.loop.run())
-        await runtime.bus.publish_inbound(InboundMessage("phone", "ann", "7", "hello"))
-        while (out := await runtime.bus.consume_outbound()) is not None and out.kind is not OutboundKind.REPLY:
+    async with open_bot(tmp_path, provider=SelfCancelling()) as bot, bot.serving() as bus:
+        await bus.publish_inbound(InboundMessage("phone", "ann", "7", "hello"))
+        while (out := await bus.consume_outbound()) is not None and out.kind is not OutboundKind.REPLY:
             pass
-        await runtime.loop.stop()
-        await serving
 
     assert out is not None
     assert "the provider cancelled its own call" in out.content

@@ -17,8 +17,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse, call_context
-from nanobot.runtime.build import build_runtime
-from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from tests.support.eventually import wait_until
 
 
@@ -120,13 +119,11 @@ async def test_no_secret_reaches_the_state_folder(tmp_path: Path):
     config = Config.model_validate({"providers": {"custom": {"apiKey": CANARIES["config"]}}})
     environ = {"ACME_API_KEY": CANARIES["environment"]}
     provider = Chatty(calls(("no_such_tool", planted), ("read_file", {"path": everything})), "Done.")
-    async with build_runtime(
-        config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ=environ
-    ) as runtime:
+    async with open_bot(tmp_path, config=config, provider=provider, environ=environ) as bot:
         (tmp_path / "workspace" / "AGENTS.md").write_text(everything, encoding="utf-8")
-        await Bot(runtime, provider).turn(everything)
+        await bot.turn(everything)
         provider.script(RuntimeError(everything))
-        await Bot(runtime, provider).turn("fail")
+        await bot.turn("fail")
 
     written = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
     assert b"Trying again" in written

@@ -136,12 +136,11 @@ async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_s
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
-    menu = bot.runtime.loop.commands.menu()
-    async with live(telegram, tmp_path, commands=menu):
+    async with live(telegram, tmp_path, commands=bot.menu):
         await eventually(lambda: telegram.server.commands)
 
     named = [one["command"] for one in telegram.server.commands]
-    assert named == [entry.name.replace("-", "_") for entry in menu]
+    assert named == [entry.name.replace("-", "_") for entry in bot.menu]
     for name in named:
         assert parse_command(f"/{name}@{BOT['username']}") is not None
         assert "There is no command" not in await bot.say(f"/{name.replace('_', '-')}")
