@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.errors import StorageError
@@ -94,7 +94,7 @@ def long_file(folder: Path, rows: int, spoiled: dict[int, bytes]) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 @given(
     st.dictionaries(
         st.integers(0, 1199), st.sampled_from([b"half of a li\n", b'{"role": "user", "content": "two"}', b"\0\0\0\n"])
