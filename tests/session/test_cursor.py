@@ -157,13 +157,13 @@ async def test_a_cursor_in_a_session_of_100_000_messages_costs_what_lies_past_it
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
 
     rows = manager.read_unconsolidated(session, 500)
     await manager.move_cursor(session, 498)
     again = manager.read_unconsolidated(session, 500)
 
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert contents(rows) == numbers(0, 500)
