@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import RunLimits
@@ -692,7 +692,6 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(LINES, min_size=1, max_size=9),
     end=st.sampled_from([b"\n", b"\r\n"]),

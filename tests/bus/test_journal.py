@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.bus.events import Button, InboundMessage, OutboundKind, OutboundMessage
@@ -346,7 +346,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_received_is_answered_and_refused_and_queued_whatever_happens(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("j") / "journal.db"

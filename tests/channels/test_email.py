@@ -470,13 +470,13 @@ async def test_a_mailbox_that_was_restored_from_long_ago_is_heard(mailbox, tmp_p
 async def test_a_mail_of_more_lines_than_any_file_is_read_in_its_head_alone(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         await life.is_up()
-        began = time.monotonic()
+        began = time.process_time()
         mailbox.fake.deliver(b"a:\n" * 1_200_000 + mail("buried"))
         mailbox.fake.deliver(mail("words\n" + "\n" * 1_200_000 + "buried", Message_ID="<2@friends.test>"))
         heard = await life.hears("words")
 
     assert "only its head was read" in heard.content
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 10  # all of the lines would take minutes
 
 
 async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):

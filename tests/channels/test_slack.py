@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
@@ -385,7 +385,6 @@ _USUAL = {
 }
 
 
-@settings(max_examples=40)
 @given(odd=st.dictionaries(st.sampled_from([*_USUAL, "files", "attachments", "actions", "text", "trigger_id"]), _JSON))
 def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
     for kind in ("message", "block_actions"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -144,9 +144,7 @@ junk = (
 
 @pytest.mark.parametrize("name", sorted(BUILTIN.keys() - {"exec"}))  # a shell takes any text for a command
 @given(data=st.data())
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=25
-)
+@settings(max_examples=25)
 async def test_whatever_the_arguments_are_there_is_a_result(ctx: ToolContext, registry: ToolRegistry, name: str, data):
     safe = {
         "path": st.sampled_from(["a", "b/c", "..", "", "\0", "grüße 🌍.md", "x" * 300]),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.providers import errors
@@ -72,7 +72,6 @@ def check(deltas: list[Delta]) -> None:
 scripts_of_models = st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=15), min_size=1, max_size=3)
 
 
-@settings(max_examples=50, deadline=None)
 @given(scripts_of_models, st.booleans(), st.lists(st.sampled_from([0, 5, 30, OPEN_S]), min_size=1, max_size=12))
 def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used_again(
     scripts: list[list[str]], persistent: bool, pauses: list[float]
@@ -102,7 +101,6 @@ def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used
     asyncio.run(live())
 
 
-@settings(max_examples=50, deadline=None)
 @given(scripts_of_models, st.integers(2, 8))
 def test_calls_side_by_side_and_cancelled_ones_lock_nobody_out(scripts: list[list[str]], calls: int):
     waits = Waits()

@@ -58,9 +58,10 @@ class Hour:
 class Day:
     """What is there, and what was said so far."""
 
-    def __init__(self, home: GatewayHome, server: FakeModels, mouths: dict[str, Mouths], steps: int) -> None:
-        self.home, self.server, self.mouths = home, server, mouths
-        self.began = datetime.now().astimezone().replace(minute=30, second=0, microsecond=0)
+    def __init__(
+        self, home: GatewayHome, server: FakeModels, mouths: dict[str, Mouths], began: datetime, steps: int
+    ) -> None:
+        self.home, self.server, self.mouths, self.began = home, server, mouths, began
         self.each = timedelta(hours=24) / steps
         self.clock = home.path / "clock"
         self.step = 0
@@ -189,7 +190,7 @@ class Day:
     def due(self) -> int:
         """How many instants of the hourly job and of the one reminder have come."""
         now = self.began + self.each * self.step
-        hours = int((now - self.began + timedelta(minutes=30)) / timedelta(hours=1))
+        hours = int((now - self.began.replace(minute=0)) / timedelta(hours=1))
         return hours + (now >= self.began + timedelta(hours=5))
 
     def outcomes(self) -> Iterator[str]:
@@ -250,7 +251,9 @@ async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[D
     """A gateway with its people, jobs and standing tasks, before anything is said."""
     home = GatewayHome(folder, server)
     async with everybody(home, FIVE, PEOPLE) as mouths:
-        at = datetime.now().astimezone().replace(minute=30, second=0, microsecond=0) + timedelta(hours=5)
+        now = datetime.now().astimezone()  # a clock ahead of Discord's would take what it missed for what it heard
+        began = now.replace(minute=min(now.minute, 30), second=0, microsecond=0)
+        at = began + timedelta(hours=5)
         for (name, (channel, chat)), when in zip(
             JOBS.items(), (("--cron", "0 * * * *"), ("--at", at.isoformat())), strict=True
         ):
@@ -258,7 +261,7 @@ async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[D
         heart = {"intervalS": 1, "channel": HEART[0], "to": mouths[HEART[0]].address(HEART[1])}
         home.change(gateway={**home.config["gateway"], "heartbeat": heart})
         (home.workspace / "HEARTBEAT.md").write_text("- see to everything\n", encoding="utf-8")
-        day = Day(home, server, mouths, steps)
+        day = Day(home, server, mouths, began, steps)
         try:
             await eventually(day.looked, LONGEST_S)
             yield day

@@ -28,7 +28,7 @@ from tests.support.toy_gateway import GatewayHome
 pytestmark = POSIX
 
 SCOPES = {"owner": "", "ann": "telegram:1001", "bob": "slack:D0P0", "group": f"telegram:{WHO['group']}"}
-SHORT = ["spawn", "/goal", "kill", "/new", "night", "look brew", "kill", "hello"]
+SHORT = ["spawn", "/goal", "kill", "/new", "night", "look brew", "kill", "hello", "brew"]
 HOURS = ["spawn", "/goal", "/new", "look", "brew", "hello", "night", "spawn look", "look brew hello"]
 
 
@@ -38,7 +38,7 @@ def long(seed: int) -> list[str]:
     drawn = [
         hour for _ in range(24) for hour in ("kill", dice.choice(HOURS), dice.choice(HOURS))[dice.randrange(3) > 0 :]
     ]
-    return ["spawn", "/goal", "kill", "/new", *drawn, "kill", "hello"]
+    return ["spawn", "/goal", "kill", "/new", *drawn, "kill", "hello", "brew"]
 
 
 WAIT_S = 20.0
