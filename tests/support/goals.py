@@ -27,11 +27,6 @@ def asked(stage: Stage, number: int) -> str:
     return f"{text_of(row['content'])}\n{row.get('runtime_context', '')}"
 
 
-async def settled(stage: Stage) -> None:
-    """Until no goal is worked at, and all of it was told."""
-    await stage.quiet()
-
-
 class Page(Tool):
     """A page from the web."""
 

@@ -24,7 +24,7 @@ from nanobot.session.search.rows import searchable_text
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of
 from tests.support.scripted_model import Cast, on_stage
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
@@ -40,7 +40,7 @@ async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path:
         await eventually(pause.reached.is_set)
         await stage.hear("/reset --all")
         pause.resume.set()
-        await settled(stage)
+        await stage.quiet()
 
     assert "its goal (write a page)" in stage.replies()[-1]
     assert [*(tmp_path / "state" / "goals").glob("*.json")] == []
@@ -57,7 +57,7 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
         await eventually(lambda: len(other.replies()) == 3)
         still = goal_of(tmp_path)["state"]
         await one.hear("/stop")
-        await settled(one)
+        await one.quiet()
 
     elsewhere = "Another nanobot process works on the goal of this session. Use that one, or end it first."
     assert other.replies() == [elsewhere] * 3
@@ -158,9 +158,9 @@ async def test_who_may_not_set_a_goal_does_not_resume_replace_or_answer_one(tmp_
 
     async with on_stage(tmp_path, cast, config=GROUP) as stage:
         await stage.hear("/goal write a page", chat="-5", sender="owner", channel="telegram", in_group=True)
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("French", **guest)
-        await settled(stage)
+        await stage.quiet()
         state = goal_of(tmp_path)["state"]
         await stage.hear("/goal resume --usd 500", **guest)
         await stage.hear("/goal stop", **guest)
@@ -206,7 +206,7 @@ async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, wor
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear(f"/goal {words} write a page")
-        await settled(stage)
+        await stage.quiet()
 
     goal = goal_of(tmp_path)
     assert goal["text"] == "write a page"
@@ -219,7 +219,7 @@ async def test_claims_in_vain_end_with_the_check_that_did_not_hold(tmp_path: Pat
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert "and the check `file: missing.md` did not hold" in stage.replies()[-1]
     assert goal_of(tmp_path)["state"] == "waiting"
@@ -232,7 +232,7 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
         await stage.hear("/goal write a page")
         await eventually(pause.reached.is_set)
         await stage.stop("cli:direct")
-        await settled(stage)
+        await stage.quiet()
 
     assert (
         stage.replies()[1]
@@ -246,7 +246,7 @@ async def test_a_note_has_an_end(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert goal_of(tmp_path)["note"]["done"] == "looked around"
     assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
@@ -374,7 +374,7 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     async with on_stage(tmp_path, cast) as stage:
         stage.register(Page())
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("/new")
         await stage.quiet()
         await stage.hear("yes, do so")
@@ -424,7 +424,7 @@ async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own
 
     async with on_stage(tmp_path, Cast(another, drop, another, "I gave up.")) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert [("a person asked for" in one) for one in results] == [True, False, True]
@@ -451,7 +451,7 @@ async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(*[line for note in more for line in (note, "Noted.")])) as stage:
         await stage.hear("/goal think of a name")
-        await settled(stage)
+        await stage.quiet()
 
     assert "I only updated my notes for 4 turns" in stage.replies()[-1]
     assert goal_of(tmp_path)["turns"] == 4
@@ -466,7 +466,7 @@ async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[-1].startswith("The page is there.")
 
@@ -477,7 +477,7 @@ async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[-1].startswith("The page is there.")
     assert goal_of(tmp_path)["turns"] == 2
@@ -488,7 +488,7 @@ async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("/history")
         await eventually(lambda: len(stage.replies()) == 3)
         rows = stage.rows()
