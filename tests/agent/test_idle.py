@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.events import Notice, TurnEnded
@@ -226,7 +226,6 @@ _MOVES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_MOVES, max_size=25))
 def test_whatever_happens_nobody_is_disturbed_and_every_silence_is_used_once(moves: list[tuple[str, Any]]):
     async def story() -> None:

@@ -11,6 +11,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from tests.support.eventually import eventually
 
 
 def message(text: str, chat: str = "7", message_id: str | None = None) -> InboundMessage:
@@ -64,8 +65,7 @@ async def test_stop_ends_the_turn_at_once_and_keeps_what_was_said(bot: Bot):
 async def test_stop_kills_the_tool_that_runs(bot: Bot):
     bot.provider.script(calls(("exec", {"command": "sleep 30"})))
     turn = asyncio.create_task(bot.turn("go"))
-    while "tool_started" not in bot.sink.types:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: "tool_started" in bot.sink.types)
 
     async with asyncio.timeout(3):
         await bot.say("/stop")

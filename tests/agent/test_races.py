@@ -12,9 +12,9 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
-from tests.agent.test_steering import message, take
-from tests.agent.test_stop import pairs_are_closed
+from tests.support.bus_messages import message, take
 from tests.support.tools import DeafTool
+from tests.support.turn_events import pairs_are_closed
 
 KEY = "phone:7"
 

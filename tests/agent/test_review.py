@@ -15,6 +15,7 @@ from nanobot.messages.types import Provenance
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import Pause, calls
 from tests.fakes.tools import page
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 REVIEW, PLAN = "Review this", "Plan this"
@@ -142,7 +143,7 @@ async def test_nothing_begins_any_more_is_no_verdict_either(tmp_path: Path):
         await stage.runtime.subagents.close()
         await stage.runtime.subagents.manager.close()
         await stage.hear("a poem")
-        await stage.until(lambda: judge.reviews)
+        await eventually(lambda: judge.reviews)
 
     assert judge.reviews[0].passed is None
     assert "There was no review: nanobot is shutting down" in judge.reviews[0].reasons
@@ -232,7 +233,7 @@ async def test_a_review_that_nanobots_end_cut_off_goes_on_and_gives_its_verdict_
     async with on_stage(tmp_path, cast) as again:
         judge = Judge(again)
         again.register(judge)
-        await again.until(lambda: again.replies("7"))
+        await eventually(lambda: again.replies("7"))
         await again.quiet()
 
     assert [one.passed for one in judge.reviews] == [True]
@@ -252,7 +253,7 @@ async def test_a_review_that_was_killed_goes_on_and_gives_its_verdict_once(tmp_p
     async with on_stage(tmp_path / "b", cast) as again:
         judge = Judge(again)
         again.register(judge)
-        await again.until(lambda: again.replies("7"))
+        await eventually(lambda: again.replies("7"))
         await again.quiet()
 
     assert [one.passed for one in judge.reviews] == [True]
@@ -268,7 +269,7 @@ async def test_a_verdict_that_nobody_waits_for_any_more_is_kept_and_said_to_nobo
         await pause.reached.wait()
 
     async with on_stage(tmp_path, Cast("Never mind.", **{REVIEW: [PASS]})) as again:
-        await again.until(lambda: again.replies("7"))
+        await eventually(lambda: again.replies("7"))
         await again.quiet()
 
     assert again.replies("7") == ["Never mind."] and again.reports("telegram:7") == []

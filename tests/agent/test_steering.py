@@ -7,31 +7,19 @@ from datetime import datetime
 import pytest
 
 from nanobot.agent.events import Notice, NoticeKind, TurnEnded, TurnOutcome
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
-from nanobot.bus.queue import MessageBus
+from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from tests.support.bus_messages import message, take
 
 LOOK = calls(("list_dir", {"path": "."}))
-
-
-def message(text: str, chat: str = "7", origin: Origin = Origin.USER) -> InboundMessage:
-    return InboundMessage("phone", "ann", chat, text, origin=origin)
 
 
 def asked(bot: Bot, request: int = -1) -> list[str]:
     """What the person says in a request, without the contexts beside it."""
     said = "\n".join(str(row["content"]) for row in bot.provider.requests[request] if row["role"] == "user")
     return [line for line in re.sub(r"(?s)\[Runtime Context.*?/Runtime Context\]", "", said).splitlines() if line]
-
-
-async def take(bus: MessageBus, kind: OutboundKind) -> OutboundMessage:
-    """The next message out of this kind."""
-    while (out := await bus.consume_outbound()) is not None:
-        if out.kind is kind:
-            return out
-    raise AssertionError("the bus is closed")
 
 
 async def test_a_message_joins_at_the_next_tool_boundary_and_both_get_one_reply(bot: Bot):

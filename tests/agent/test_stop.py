@@ -16,17 +16,13 @@ from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.runtime.models import ConfiguredModels
-from nanobot.testing import Bot, Pause, RecordingSink, ScriptedProvider, calls, open_bot
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
+from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 from tests.support.tools import DeafTool
-
-
-def pairs_are_closed(sink: RecordingSink) -> bool:
-    started = [event.type for event in sink.events if event.type.endswith("_started")]
-    ended = [event.type for event in sink.events if event.type.endswith("_ended") and event.type != "turn_ended"]
-    return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)
+from tests.support.turn_events import pairs_are_closed
 
 
 async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(
@@ -122,8 +118,7 @@ async def test_stop_is_answered_within_a_second_whatever_is_open(tmp_path: Path,
     async with open_bot(tmp_path, *steps, own_hooks=[DeafHook(over)]) as bot:
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
         turn = asyncio.create_task(bot.run_turn(message, bot.sink, attended=True))
-        while sign not in bot.sink.types:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: sign in bot.sink.types)
         started = time.monotonic()
 
         answer = await bot.say("/stop")
@@ -160,8 +155,7 @@ async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: 
     holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
     assert holder.try_acquire()
     turn = asyncio.create_task(bot.turn("go"))
-    while "notice" not in bot.sink.types:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: "notice" in bot.sink.types)
 
     answer = await bot.say("/stop")
     holder.release()
@@ -189,14 +183,12 @@ async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
     number = unlikely_number()
     bot.provider.script(calls(("exec", {"command": f"sh -c 'sleep {number} & setsid sleep {number} & wait'"})))
     turn = asyncio.create_task(bot.turn("go"))
-    while len(running("sleep", number)) < 2:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(running("sleep", number)) >= 2)
     started = time.monotonic()
 
     await bot.say("/stop")
     confirmed = time.monotonic() - started
-    while running("sleep", number):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not running("sleep", number))
     gone = time.monotonic() - started
     await turn
 

@@ -19,6 +19,7 @@ from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 SPAWN = calls(("spawn", {"task": "prices: look them up", "label": "prices"}))
@@ -64,7 +65,7 @@ async def test_a_result_comes_as_a_turn_of_the_session_that_asked_after_its_turn
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and pause.reached.is_set())
+        await eventually(lambda: stage.replies() and pause.reached.is_set())
         before = stage.replies()
         pause.resume.set()
         await stage.quiet()
@@ -116,11 +117,11 @@ async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: len(stage.replies()) == 1)
+        await eventually(lambda: len(stage.replies()) == 1)
         await stage.hear("and what colour is the sky?")
         await talk.reached.wait()
         child.resume.set()
-        await stage.until(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
+        await eventually(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
         talk.resume.set()
         await stage.quiet()
         said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
@@ -136,9 +137,9 @@ async def test_it_goes_to_the_thread_and_the_person_that_asked_though_another_wr
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="-100", sender="ann", channel="telegram", thread_id="7")
-        await stage.until(lambda: len(stage.replies("-100")) == 1)
+        await eventually(lambda: len(stage.replies("-100")) == 1)
         await stage.hear("hello", chat="-100", sender="bob", channel="telegram", thread_id="9")
-        await stage.until(lambda: len(stage.replies("-100")) == 2)
+        await eventually(lambda: len(stage.replies("-100")) == 2)
         pause.resume.set()
         await stage.quiet()
         (row,) = stage.reports(group)
@@ -276,9 +277,9 @@ async def test_a_second_one_like_it_is_not_started_and_the_agent_is_told_so(tmp_
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear("look up the prices!")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -293,7 +294,7 @@ async def test_the_same_task_of_two_chats_is_two_tasks_with_a_report_each(tmp_pa
     async with on_stage(tmp_path, cast) as stage:
         for chat in ("1", "2"):
             await stage.hear("prices?", chat=chat, sender=chat, channel="telegram")
-            await stage.until(lambda chat=chat: len(stage.replies(chat)) == 2)  # type: ignore[misc]
+            await eventually(lambda chat=chat: len(stage.replies(chat)) == 2)  # type: ignore[misc]
 
     assert stage.replies("1") == stage.replies("2") == ["On it.", "3 euros."]
 
@@ -306,9 +307,9 @@ async def test_more_than_may_run_wait_in_order_and_are_seen_to_wait(tmp_path: Pa
 
     async with on_stage(tmp_path, cast, config=defaults(maxConcurrentSubagents=1)) as stage:
         await stage.hear("three things")
-        await stage.until(lambda: len(stage.replies()) == 1)
+        await eventually(lambda: len(stage.replies()) == 1)
         await stage.hear("/tasks")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         for task in tasks:
             await pauses[task].reached.wait()
             pauses[task].resume.set()
@@ -331,7 +332,7 @@ async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_si
         await second.reached.wait()
         first.resume.set()
         second.resume.set()
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.quiet()
         results = sorted((row for row in stage.rows() if row["role"] == "tool"), key=lambda row: told(row)[-1])
 
@@ -383,13 +384,13 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
-        await stage.until(lambda: cast.children["prices"].requests)
+        await eventually(stage.replies)
+        await eventually(lambda: cast.children["prices"].requests)
         await stage.hear("/stop")
-        await stage.until(lambda: len(stage.replies()) == 2)
-        await stage.until(lambda: "stopped the subagent" in told(stage.rows()[-1]))
+        await eventually(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: "stopped the subagent" in told(stage.rows()[-1]))
         await stage.hear("what about the prices?")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
 
     assert stage.replies()[1] == "Stopped: 1 subagent (prices)."
     assert "stopped the subagent that worked on: prices" in str(cast.agent.requests[-1])
@@ -402,9 +403,9 @@ async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: cast.children["prices"].requests)
+        await eventually(lambda: cast.children["prices"].requests)
         await stage.hear("/stop")
-        await stage.until(lambda: any("Stopped" in text for text in stage.replies()))
+        await eventually(lambda: any("Stopped" in text for text in stage.replies()))
         await stage.quiet()
 
     assert [text for text in stage.replies() if "1 subagent (prices)" in text]
@@ -418,9 +419,9 @@ async def test_another_person_of_the_group_stops_nobody_elses_subagent(tmp_path:
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="-1", sender="ann", channel="telegram")
-        await stage.until(lambda: stage.replies("-1"))
+        await eventually(lambda: stage.replies("-1"))
         await stage.hear("/stop", chat="-1", sender="bob", channel="telegram")
-        await stage.until(lambda: len(stage.replies("-1")) == 2)
+        await eventually(lambda: len(stage.replies("-1")) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -432,11 +433,11 @@ async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_p
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="5", sender="ann", channel="telegram")
-        await stage.until(lambda: cast.children["prices"].requests and stage.replies("5"))
+        await eventually(lambda: cast.children["prices"].requests and stage.replies("5"))
         await stage.hear("/tasks")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear(f"/tasks stop {stage.replies()[0].split()[0]}")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         await stage.quiet()
 
     assert "running" in stage.replies()[0] and "telegram:5" in stage.replies()[0]
@@ -450,12 +451,12 @@ async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: P
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         (task,) = (tmp_path / "state" / "tasks").glob("*.json")
         await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
-        await stage.until(lambda: stage.replies("9"))
+        await eventually(lambda: stage.replies("9"))
         await stage.hear(f"/tasks stop {task.stem}", chat="9", sender="eve", channel="telegram")
-        await stage.until(lambda: len(stage.replies("9")) == 2)
+        await eventually(lambda: len(stage.replies("9")) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -471,9 +472,9 @@ async def test_a_fresh_session_keeps_what_works_unless_it_is_told_to_stop_it(tmp
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and pause.reached.is_set())
+        await eventually(lambda: stage.replies() and pause.reached.is_set())
         await stage.hear(word)
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -488,14 +489,14 @@ async def test_what_a_reset_forgets_is_stopped_named_and_never_told(tmp_path: Pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: parent.reached.is_set() and child.reached.is_set())
+        await eventually(lambda: parent.reached.is_set() and child.reached.is_set())
         await stage.hear("/reset --all")
         if ends != "runs":
             child.resume.set()
-            await stage.until(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
+            await eventually(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
         parent.resume.set()
         await stage.hear("hello")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
         await stage.hear("hello again")
         await stage.quiet()
         prompts = json.dumps([request for request in cast.agent.requests if "hello" in json.dumps(request)])
@@ -518,7 +519,7 @@ async def test_a_subagent_of_the_owners_chat_asks_there(tmp_path: Path):
 
     async with on_stage(tmp_path, cast, config=config) as stage:
         await stage.hear("prices, into the other folder", chat="owner", channel="telegram")
-        await stage.until(stage.notices)
+        await eventually(stage.notices)
         await stage.hear("yes", chat="owner", channel="telegram")
         await stage.quiet()
 
@@ -593,11 +594,11 @@ async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_pat
 async def test_what_runs_when_nanobot_ends_goes_on_at_the_next_start(tmp_path: Path):
     async with on_stage(tmp_path, Cast(SPAWN, "On it.", prices=[LOOK, Pause("I see")])) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and len(stage.cast.children["prices"].requests) == 2)
+        await eventually(lambda: stage.replies() and len(stage.cast.children["prices"].requests) == 2)
     said_then = stage.replies()
 
     async with on_stage(tmp_path, Cast("3 euros.", prices=["3 euros"])) as again:
-        await again.until(again.replies)
+        await eventually(again.replies)
         await again.quiet()
         (row,) = again.reports()
         transcript = child_of(again)
@@ -614,10 +615,10 @@ async def test_one_that_waited_for_its_turn_when_nanobot_ended_begins_at_the_nex
     config = defaults(maxConcurrentSubagents=1)
     async with on_stage(tmp_path, Cast(wanted, "On it.", one=[Pause()], two=[]), config=config) as stage:
         await stage.hear("both")
-        await stage.until(lambda: stage.replies() and stage.cast.children["one"].requests)
+        await eventually(lambda: stage.replies() and stage.cast.children["one"].requests)
 
     async with on_stage(tmp_path, Cast("First.", "Second.", one=["1"], two=["2"]), config=config) as again:
-        await again.until(lambda: len(again.replies()) == 2)
+        await eventually(lambda: len(again.replies()) == 2)
         await again.quiet()
 
     assert again.replies() == ["First.", "Second."]
@@ -633,7 +634,7 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
     file.unlink()
 
     async with on_stage(tmp_path, Cast()) as again:
-        await again.until(lambda: filed(tmp_path))
+        await eventually(lambda: filed(tmp_path))
         await again.quiet()
 
     assert again.replies() == []

@@ -14,6 +14,7 @@ from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, on_stage
 
 
@@ -102,7 +103,7 @@ async def test_old_transcripts_go_after_their_days(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(spawn, "On it.", "4.", prices=["4"])) as again:
         await again.hear("prices?")
-        await again.until(lambda: not file.exists())
+        await eventually(lambda: not file.exists())
         await again.quiet()
         sessions = [row["key"] for row in SessionManager(again.workspace).list_sessions()]
 

@@ -22,9 +22,10 @@ from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, RecordingSink, calls, open_bot
-from tests.agent.tools.mcp.conftest import CHILD
-from tests.gateway.conftest import OpenGateway
-from tests.support.toy_gateway import soon, written
+from tests.support.eventually import eventually
+from tests.support.mcp import MCP_SERVER
+from tests.support.running_gateway import OpenGateway
+from tests.support.toy_gateway import written
 
 
 async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBackend:
@@ -129,7 +130,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         bot, sink = await bot_of(here.home), RecordingSink()
         turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
         running_turn = asyncio.create_task(turn)
-        await soon(lambda: "tool_started" in sink.types)
+        await eventually(lambda: "tool_started" in sink.types)
 
         bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
 
@@ -158,7 +159,7 @@ async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGa
         bot = await bot_of(here.home, "cli:old")
         await bot.run_turn(terminal_message("hi", "cli:old"))
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
 
@@ -227,7 +228,7 @@ async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start
     words = ("channels", "status", "--json")
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
         alive = json.loads((await command(*words, *config(here.home))).stdout)
         shown = (await command("channels", "status", *config(here.home))).stdout
     off = json.loads((await command(*words, *config(here.home))).stdout)
@@ -249,7 +250,7 @@ async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: 
 
 
 async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_beside_it(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
     async with running(tools={"mcpServers": {"lamp": server}}) as here:
         config = json.loads((here.home / "config.json").read_text(encoding="utf-8"))
         config["tools"]["mcpServers"]["late"] = server
@@ -354,7 +355,7 @@ async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(runni
 async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
     words = ("gateway", "status", "--json")
     async with running() as here:
-        await soon(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
+        await eventually(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
         well = await command(*words, *config(here.home))
         shown = await command("gateway", "status", *config(here.home))
         here.gateway.channels.broken["fax"] = "it fell apart"

@@ -21,7 +21,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
-from tests.agent.test_dream import FACTS, replace_, tidying
+from tests.support.memory import FACTS, replace_, tidying
 
 GROUP = Scope("telegram:-100")
 MERGED = tidying(replace_("f1 f2", "Lives in Berlin."))

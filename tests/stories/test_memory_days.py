@@ -16,7 +16,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
-from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
+from tests.support.memory import Minded, bot_with, saving, talk
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -60,7 +60,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
             turns.append(bot.say(f"canary-owner is {number}"))
             await asyncio.gather(*turns)
-            await settled(bot)
+            await bot.settled()
 
     canaries = {f"canary-{name}" for name in (*people, "group", "owner")}
     last: dict[str, str] = {}
@@ -188,12 +188,12 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, window=20) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
     for _ in range(7):
         async with bot_with(tmp_path, minded, window=20) as bot:
             for command in ("/status", "/memory", "/history"):
                 await bot.say(command)
-                await settled(bot)
+                await bot.settled()
 
     assert len(minded.requests) == 1
 
@@ -229,7 +229,7 @@ async def test_the_note_says_whose_words_it_was_made_of(tmp_path: Path):
         for number in range(10):
             await bot.say(f"question {number}")
             await say(bot, said(f"question {number}", "zoe", "-100"))
-        await settled(bot)
+        await bot.settled()
         notes = [bot.session(key).metadata["handover"] for key in ("cli:direct", GROUP)]
 
     assert notes == ["Doing: plums.", {"text": "Doing: plums.", "provenance": "person"}]

@@ -21,9 +21,8 @@ from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Say, Slow
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.stories.test_matrix import two_models, with_fallback
-from tests.support.home import Home as ServedHome
-from tests.support.story_home import Home
+from tests.support.failing_models import two_models, with_fallback
+from tests.support.home import Home
 
 GPT = {"provider": "custom", "model": "gpt-4o"}
 USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
@@ -189,7 +188,7 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
 
 
 def test_a_review_shows_no_draft_at_the_terminal_and_is_a_cause_of_its_own_on_the_bill(
-    served: ServedHome, server: FakeModels
+    served: Home, server: FakeModels
 ):
     config = json.loads((served.data / "config.json").read_text("utf-8"))
     config["agents"]["defaults"]["review"] = True

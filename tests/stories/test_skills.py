@@ -25,12 +25,12 @@ from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.testing import Bot, Line, ScriptedProvider, calls, open_bot
-from nanobot.testing.live_channel import until
 from nanobot.utils.resources import skills_dir
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
 from tests.fakes.telegram import TOKEN
+from tests.support.certificates import certificate
+from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port, written
-from tests.utils.test_connection import certificate
 
 Answer = tuple[str, bytes]
 UNASKED = Config.model_validate({"tools": {"approval": "off"}})
@@ -382,7 +382,7 @@ async def test_a_sticker_is_sent_by_its_name(tmp_path: Path):
             environ={},
         ):
             await telegram.says("wave at me")
-            await until(lambda: len(telegram.shown()) >= 2)
+            await eventually(lambda: len(telegram.shown()) >= 2)
 
         assert [name for one in telegram.shown() for name in one.files] == ["wave.webp"]
         assert [one.text for one in telegram.shown() if not one.files] == ["wave"]

@@ -22,8 +22,7 @@ from nanobot.testing.model_server import (
     Say,
     Step,
 )
-from tests.support.home import POSIX, fill, small_disk
-from tests.support.story_home import Home
+from tests.support.home import POSIX, Home, fill, small_disk
 
 FACTS = "".join(f"- Knows the number {number} by heart.\n" for number in range(20))
 

@@ -19,7 +19,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.testing import calls
-from tests.agent.test_tidying import saving
+from tests.support.memory import saving
 from tests.support.scripted_model import TASK, Cast, Stage, on_stage
 
 PEOPLE = {"owner": "1", "ann": "2", "bob": "3"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Say, Step
-from tests.support.story_home import Home
+from tests.support.home import Home
 
 BULK = "word " * 300
 

@@ -1,7 +1,7 @@
 """A model that plays several parts: the agent has its lines, and each subagent has those of its task."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, 
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import Bot, Line, ScriptedProvider
+from tests.support.eventually import eventually
 
 TASK = "Your task:\n"
 
@@ -78,19 +79,14 @@ class Stage(Bot):
     def reports(self, session: str = "cli:direct") -> list[ChatMessage]:
         return [row for row in self.rows(session) if row.get("origin") == Origin.SUBAGENT]
 
-    async def until(self, reached: Callable[[], object], seconds: float = 10.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not reached():
-                await asyncio.sleep(0.005)
-
     async def quiet(self) -> None:
         """Until nothing runs, nothing waits, and all of it was told."""
         bus, status, background = self.runtime.bus, self.runtime.status, self.runtime.background
-        await self.until(
+        await eventually(
             lambda: not (bus.inbound_size or bus.unsettled() or status.running or background.list_running())
         )
         open_tasks = self.home / "state" / "tasks"
-        await self.until(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
+        await eventually(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
 
 
 @asynccontextmanager

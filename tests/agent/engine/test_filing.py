@@ -12,9 +12,9 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
-from tests.agent.engine.test_approval import Person, with_tools
 from tests.fakes.tools import command, page
 from tests.fakes.tools import command as sink
+from tests.support.approvals import Person, with_tools
 
 READ_PAGE = calls(("web_page", {"url": "https://example.org/a"}))
 WRITE = calls(("write_file", {"path": "page.md", "content": "what the page says"}))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse, call_context
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
+from tests.support.eventually import wait_until
 
 
 def traces(home: Path, session: str = "cli:direct") -> list[dict[str, Any]]:
@@ -161,9 +161,7 @@ def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
         asyncio.run(main())
     """
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    deadline = time.monotonic() + 20
-    while not any(facts.get("message") == "two" for facts in traces(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: any(facts.get("message") == "two" for facts in traces(tmp_path)), 20)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
 
