@@ -38,6 +38,10 @@ COMMANDS = {
     "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
     "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
     "send": ("nanobot.cli.commands.send:send", "Send a message through the running gateway."),
+    "config get": ("nanobot.cli.commands.config:get", "Print one value, or the whole file; secrets are masked."),
+    "config set": ("nanobot.cli.commands.config:set_", "Set one value; it is checked before it is saved."),
+    "config edit": ("nanobot.cli.commands.config:edit", "Open the file in your editor; it is checked before saving."),
+    "config path": ("nanobot.cli.commands.config:path", "Print where the file is."),
     "status": ("nanobot.cli.commands.status:status", "Show the configuration and where each value comes from."),
     "doctor": (
         "nanobot.cli.commands.doctor:doctor",
@@ -100,6 +104,7 @@ COMMANDS = {
 GROUPS = {
     "gateway": "Run the bot: chat apps, reminders and jobs (Ctrl+C stops).",
     "channels": "Connect chat apps.",
+    "config": "Read and change the configuration.",
     "pairing": "Decide who may talk to the bot.",
     "approvals": "Permissions you granted permanently.",
     "sessions": "Read, search, export and delete conversations.",
@@ -158,7 +163,7 @@ DESTRUCTIVE = frozenset(
 DEFAULT_COMMANDS = {"gateway": "run"}
 """Runs when a group is called without a command."""
 
-NEGATIVE_ARGUMENTS = frozenset({"replay"})
+NEGATIVE_ARGUMENTS = frozenset({"replay", "set"})
 """Commands that take an argument such as -1, which would be parsed as an option otherwise."""
 
 _SENTENCE = re.compile(r"[\s?!,]|[^\x00-\x7f]")

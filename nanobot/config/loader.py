@@ -4,8 +4,10 @@ An unusable file stops the command with a ConfigError that names file, line and 
 and never rewritten. Writing is in `saver`, and exported here as well.
 """
 
+import json
 import os
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,15 @@ from nanobot.config.legacy import MOVED, migrate
 from nanobot.config.loaded_from import KeyPath, LoadedFrom, Reference
 from nanobot.config.paths import expand, get_config_path, get_data_dir
 from nanobot.config.problems import Problem, problems_in
-from nanobot.config.saver import change_config, delete_key, save_config
+from nanobot.config.saver import (
+    change_config,
+    delete_key,
+    lock_config,
+    save_config,
+    set_value,
+    to_document,
+    write_document,
+)
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.security.references import References
@@ -44,9 +54,13 @@ def load_config(path: Path | str | None = None, *, must_exist: bool = False, sec
     """
     path = expand(path) if path is not None else get_config_path()
     data = _read(path, must_exist)
+    return _parse_and_build(data, path, References(path.parent) if secrets else None)
+
+
+def _parse_and_build(data: bytes | None, path: Path, secrets: References | None) -> Config:
     try:
         text, tree = document.parse(data) if data is not None else ("{}", {})
-        return _build(path, text, tree, References(path.parent) if secrets else None)
+        return _build(path, text, tree, secrets)
     except document.DocumentError as error:
         location = f"{path}:{error.line}:{error.column}: " if error.line else f"{path} "
         raise ConfigError(f"{location}{error}.") from error
@@ -65,7 +79,9 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
         text, tree = document.parse(data)
     except document.DocumentError as error:
         text = data.decode("utf-8", "replace")
-        repaired = repair_json(text)
+        repaired: object = None
+        with suppress(ValueError):
+            repaired = repair_json(text)
         tree = repaired if isinstance(repaired, dict) else {}
         left_out.append(f"{path}:{error.line}:{error.column}: {error}." if error.line else f"{path} {error}.")
     tree = keys.in_camel_case(migrate(tree), Config)
@@ -79,6 +95,49 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
             if tree == before:  # it is not in the file
                 raise
             left_out += str(error).splitlines()
+
+
+def find_key(key: str) -> KeyPath:
+    """The path of a key such as `agents.defaults.model`, in either spelling. Raises ConfigError if it is unknown."""
+    tree: Any = None
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    tree = keys.in_camel_case(migrate(tree), Config)
+    for unknown in keys.unknown_keys(tree, Config):
+        hint = f"Did you mean {unknown.nearest}?" if unknown.nearest else "See docs/configuration.md for all keys."
+        raise ConfigError(f"{keys.dotted(unknown.path)} is not a known key. {hint}")
+    path: list[str] = []
+    while isinstance(tree, dict) and tree:
+        name, tree = next(iter(tree.items()))
+        path.append(name)
+    return tuple(path)
+
+
+def set_key(path: Path, key: KeyPath, candidates: Sequence[Any]) -> None:
+    """Set a key of a config file to the first of these values that its type allows.
+
+    Raises NanobotError, and leaves the file as it is, if none is allowed, or the file cannot be used or written.
+    """
+    with lock_config(path):
+        document_tree = to_document(load_config(path, secrets=False))
+        errors: list[ConfigError] = []
+        for value in candidates:
+            tree = deepcopy(document_tree)
+            set_value(tree, key, value)
+            text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+            try:
+                check_text(text, path)
+            except ConfigError as error:
+                errors.append(error)
+            else:
+                write_document(text, path)
+                return
+    raise errors[0]
+
+
+def check_text(text: str, path: Path) -> None:
+    """Raise ConfigError if this text, as a config file at this path, could not be loaded."""
+    _parse_and_build(text.encode(), path, None)
 
 
 class InvalidKeysError(ConfigError):

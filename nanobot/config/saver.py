@@ -35,7 +35,7 @@ def save_config(config: Config, path: Path | str | None = None) -> None:
     and leaves the old file intact. Use `change_config` to change a file that others may change, too.
     """
     path = expand(path) if path is not None else config.loaded_from.file or get_config_path()
-    with _lock_config(path):
+    with lock_config(path):
         _save(config, path)
 
 
@@ -45,7 +45,7 @@ def change_config(load: Callable[[], Config], change: Callable[[Config], Config]
     Raises NanobotError, and leaves the file as it is, if it cannot be written or the result could not be loaded.
     """
     path = expand(path)
-    with _lock_config(path):
+    with lock_config(path):
         config = change(load())
         require_valid(config)
         _save(config, path)
@@ -61,7 +61,7 @@ def require_valid(config: Config) -> None:
 
 
 @contextmanager
-def _lock_config(path: Path) -> Iterator[None]:
+def lock_config(path: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(path.with_name(f".{path.stem}.lock")))
@@ -71,7 +71,11 @@ def _lock_config(path: Path) -> Iterator[None]:
 
 
 def _save(config: Config, path: Path) -> None:
-    text = json.dumps(to_document(config), indent=2, ensure_ascii=False) + "\n"
+    write_document(json.dumps(to_document(config), indent=2, ensure_ascii=False) + "\n", path)
+
+
+def write_document(text: str, path: Path) -> None:
+    """Write the file as `save_config` does."""
     try:
         make_private_folder(path.parent)
         old = path.read_bytes() if path.exists() else None
@@ -104,12 +108,12 @@ def to_document(config: Config) -> dict[str, Any]:
     for path in from_environment:
         delete_key(result, path)
     for path in environment.fill(result, Config, os.environ).variables.keys() - from_environment:
-        _set_value(
+        set_value(
             result, path, _to_json(value_at(config, path))
         )  # a default, but if left out, a variable would override it
     for path, reference in loaded.references.items():
         if reference.loaded is not MISSING and value_at(config, path) == reference.loaded:
-            _set_value(result, path, reference.written)
+            set_value(result, path, reference.written)
         else:
             _restore_in_list(result, path, reference)
     ordered = _sort_like(result, loaded.written)
@@ -149,7 +153,7 @@ def delete_key(tree: dict[str, Any], key_path: KeyPath) -> None:
     del tree[key]
 
 
-def _set_value(tree: Any, key_path: KeyPath, written: Any) -> None:
+def set_value(tree: Any, key_path: KeyPath, written: Any) -> None:
     """Set a value, creating parents that were left out as defaults."""
     *above, last = key_path
     for name in above:

@@ -1,0 +1,110 @@
+"""`nanobot config`: read and change config.json, checked as when it is loaded."""
+
+import json as jsonlib
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
+from nanobot.cli.setup import prompts
+from nanobot.config import paths
+from nanobot.config.keys import dotted, value_at
+from nanobot.config.loaded_from import MISSING
+from nanobot.config.loader import check_text, find_key, load_config, set_key
+from nanobot.config.masking import is_secret, mask_value
+from nanobot.config.saver import lock_config, to_document, write_document
+from nanobot.errors import ConfigError, NanobotError, UsageError
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="For example agents.defaults.model.")]
+
+
+def path(config: ConfigOption = None) -> None:
+    """Print the path of the config file, also if it does not exist yet."""
+    paths.use_config(config)
+    typer.echo(str(paths.get_config_path()))
+
+
+def get(
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="For example agents.defaults.model.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a value as it applies, with defaults; without KEY what the file contains. Secrets are masked."""
+    paths.use_config(config)
+    loaded = load_config(must_exist=config is not None, secrets=False)
+    if key is None:
+        print_json(mask_value((), to_document(loaded)))
+        return
+    key_path = find_key(key)
+    value = value_at(loaded, key_path)
+    if value is MISSING:
+        raise NanobotError(f"{dotted(key_path)} is not set.")
+    plain = mask_value(
+        key_path, value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value
+    )
+    if isinstance(plain, str) and not json:
+        print_text(plain)
+    else:
+        print_json(plain)
+
+
+def set_(
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text, or JSON for numbers, lists and objects.")],
+    config: ConfigOption = None,
+) -> None:
+    """Set a value, for example: nanobot config set agents.defaults.model gpt-5-mini"""
+    paths.use_config(config)
+    key_path = find_key(key)
+    set_key(paths.get_config_path(), key_path, _candidates(value))
+    shown = mask_value(key_path, value) if is_secret(key_path) else value
+    typer.echo(f"{dotted(key_path)} = {shown}")
+
+
+def edit(config: ConfigOption = None) -> None:
+    """Open the config file in $VISUAL or $EDITOR. What does not load is not saved."""
+    paths.use_config(config)
+    file = paths.get_config_path()
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if not editor:
+        raise UsageError(f"No editor is set. Set EDITOR, or change {file} yourself.")
+    with lock_config(file):
+        draft = file.with_name("config.draft.json")
+        write_document(file.read_text(encoding="utf-8") if file.exists() else "{}\n", draft)
+        try:
+            _edit_until_valid(editor, draft, file)
+        finally:
+            draft.unlink()
+
+
+def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
+    before = draft.read_bytes()
+    while True:
+        if subprocess.run([*editor, str(draft)], check=False).returncode:
+            raise NanobotError("The editor failed. Nothing was saved.")
+        text = draft.read_text(encoding="utf-8")
+        if text.encode() == before:
+            typer.echo("Nothing was changed.")
+            return
+        try:
+            check_text(text, file)
+        except ConfigError as error:
+            typer.echo(f"Error: {error}", err=True)
+            if not prompts.is_interactive() or not prompts.confirm("Edit again? (No discards your changes.)"):
+                raise NanobotError("Nothing was saved.") from None
+            continue
+        write_document(text, file)
+        typer.echo(f"Config saved: {file}")
+        return
+
+
+def _candidates(value: str) -> list[Any]:
+    """What a word of the command line may mean: JSON, else text."""
+    try:
+        return [jsonlib.loads(value), value]
+    except ValueError:
+        return [value]
