@@ -94,7 +94,10 @@ class HeartbeatRunner:
         """
         chat = await self._chat()
         if chat is None:
-            log.warning("the heartbeat has a message and no chat to send it to; set gateway.heartbeat.to")
+            log.warning(
+                "the heartbeat has a result and no chat to send it to; write to the bot in private, or set "
+                "gateway.heartbeat.channel and gateway.heartbeat.to"
+            )
             return
         message = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
         await self._runtime.bus.publish_outbound(message)
