@@ -54,6 +54,8 @@ class BackgroundModel(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> LLMResponse:
+        if self._runtime.loop.is_stopping:  # what is due could not be worked on: ask at the next start
+            await asyncio.Event().wait()
         chosen = await self._runtime.models.get(model or self._runtime.config.agents.defaults.background_model)
         return await chosen.provider.chat(messages, tools, chosen.name, max_tokens, temperature)
 
@@ -83,6 +85,8 @@ class HeartbeatRunner:
         )
         result = await self._runtime.loop.run_turn(message)
         if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
+            if self._runtime.loop.is_stopping:
+                await asyncio.Event().wait()
             raise NanobotError(f"The tasks of the heartbeat were not done: {result.text}")
         return result.text
 
