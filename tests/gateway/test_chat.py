@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.testing.model_server import Calls, FakeModels, Say
+from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
 from tests.support.home import NANOBOT
 from tests.support.toy_gateway import GatewayHome, until
 
@@ -59,3 +59,26 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
 
     assert "and that" in joined
     assert chat.exitstatus == 0
+
+
+def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path, server: FakeModels):
+    home = GatewayHome(tmp_path, server)
+    environ = {**home.environ, "TERM": "xterm"}
+    server.script(Hang())
+    with home.gateway() as gateway:
+        chat = on_screen([*NANOBOT, "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
+        chat.expect("for commands")
+        chat.send("take your time\r")
+        until(lambda: server.chats)
+        gateway.terminate()
+        gateway.wait(timeout=10)
+        chat.expect("The gateway has ended")
+
+    with home.gateway():
+        chat.expect("The gateway is back")
+        chat.expect("hello there")
+        chat.sendeof()
+        chat.expect(pexpect.EOF)
+        chat.close()
+
+    assert "take your time" in server.chats[-1].body.decode()
