@@ -113,7 +113,7 @@ def test_a_job_may_be_called_by_its_name_where_only_one_has_it():
     assert second in several.stderr and "Several jobs are named" in several.stderr
     assert f"Job {first} " in disabled.stdout
     assert run("history", "stretch").exit_code == 0
-    assert "Did you mean 'Stretch'?" in run("remove", "Strech").stderr
+    assert "Did you mean 'Stretch'?" in run("remove", "stretches").stderr
 
 
 def test_a_job_is_run_here_where_no_gateway_is():
