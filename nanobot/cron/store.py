@@ -136,27 +136,27 @@ class CronStore:
 
     def save(self, job_file: JobFile) -> None:
         """Write the jobs if they changed since `load`. Only while held. Raises StorageError."""
-        content = job_file.to_json()
-        if self._last_saved == content or (self._last_saved is None and not job_file.entries):
+        data_ = job_file.to_json()
+        if self._last_saved == data_ or (self._last_saved is None and not job_file.entries):
             return
         try:
-            replace_own(self.path, _text(content))
-            self._write_copy(content)
+            replace_own(self.path, _text(data_))
+            self._write_copy(data_)
             remove_stale_temps(self.path, older_than_s=_OLD_TEMPS_S)
         except OSError as error:
             raise storage_error(f"{self.path} cannot be written", error) from error
-        self._last_saved = content
+        self._last_saved = data_
 
     def save_copy(self, job_file: JobFile) -> None:
         """Write the copy while the file cannot be read. Never raises."""
         with suppress(OSError):
             self._write_copy(job_file.to_json())
 
-    def _write_copy(self, content: dict[str, Any]) -> None:
+    def _write_copy(self, data_: dict[str, Any]) -> None:
         """Write in place; `load_copy` detects a partial write."""
         descriptor = open_own(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            write_whole(descriptor, _text(content).encode())
+            write_whole(descriptor, _text(data_).encode())
         finally:
             os.close(descriptor)
 
@@ -211,5 +211,5 @@ class CronStore:
         )
 
 
-def _text(content: dict[str, Any]) -> str:
-    return strict_json(content, indent=2) + "\n"
+def _text(data_: dict[str, Any]) -> str:
+    return strict_json(data_, indent=2) + "\n"

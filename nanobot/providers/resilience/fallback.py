@@ -190,7 +190,7 @@ class FallbackProvider(LLMProvider):
                 if attempt.final:
                     raise search.add_context(error) from None
             finally:
-                call.cancelled()  # no effect if it has ended
+                call.cancelled()
         raise search.error()
 
     async def close(self) -> None:
@@ -244,7 +244,7 @@ class _Search:
         self._position = 0
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
-        self._paused: list[FallbackModel] = []
+        self.describe_pause: list[FallbackModel] = []
         self._tried: list[FallbackModel] = []
         self._rejected_providers: set[str] = set()
 
@@ -258,7 +258,7 @@ class _Search:
             except NanobotError as error:
                 self._skipped.append(f"{candidate.name} cannot be used: {error}")
                 continue
-            if any(fallback.breaker is other.breaker for other in (*self._tried, *self._paused)):
+            if any(fallback.breaker is other.breaker for other in (*self._tried, *self.describe_pause)):
                 continue
             if fallback.provider_name in self._rejected_providers:
                 self._skipped.append(f"{fallback} was not tried: it uses the same provider.")
@@ -268,7 +268,7 @@ class _Search:
                     f"its context window {candidate.window_tokens:,}."
                 )
             elif (call := fallback.breaker.start_call()) is None:
-                self._paused.append(fallback)
+                self.describe_pause.append(fallback)
                 self._skipped.append(describe_pause(fallback))
             else:
                 self._tried.append(fallback)
@@ -316,7 +316,7 @@ class _Search:
         """The error to raise if no model answered."""
         if self._failures:
             return self.add_context(self._failures[-1])
-        soonest = min(self._paused, key=lambda fallback: fallback.breaker.remaining_s)
+        soonest = min(self.describe_pause, key=lambda fallback: fallback.breaker.remaining_s)
         error = ModelUnavailableError.from_last_failure(
             soonest.breaker.last_error,
             target=CallTarget(soonest.provider_name, soonest.model),
