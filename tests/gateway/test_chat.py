@@ -1,5 +1,6 @@
 """The interactive chat through a running gateway, in a real terminal: it looks and behaves as it does without."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
     assert chat.exitstatus == 0
 
 
-def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path, server: FakeModels):
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path, server: FakeModels, end: int):
     home = GatewayHome(tmp_path, server)
     environ = {**home.environ, "TERM": "xterm"}
     server.script(Hang())
@@ -70,7 +72,7 @@ def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path
         chat.expect("for commands")
         chat.send("take your time\r")
         until(lambda: server.chats)
-        gateway.terminate()
+        gateway.send_signal(end)
         gateway.wait(timeout=10)
         chat.expect("The gateway has ended")
 
