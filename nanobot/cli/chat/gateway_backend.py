@@ -14,7 +14,7 @@ from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
 
-_GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; the turn goes on when the gateway is back."
+_GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
 _GATEWAY_DOWN = (
     "The gateway has ended. This chat is waiting for it to restart. To continue without it, exit (Ctrl+D) and start "
     "`nanobot agent` again; it continues this session."
