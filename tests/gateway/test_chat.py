@@ -9,13 +9,14 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
 from tests.support.home import NANOBOT
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 import pexpect
 
+from tests.support.eventually import wait_until
 from tests.support.terminal import on_screen
 
 
@@ -34,7 +35,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
 
         server.script(Calls(("exec", {"command": "sleep 0.7"})), Say("both are done"))
         chat.send("do this\r")
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         chat.send("and that\r")
         chat.expect("both are done")
         joined = server.chats[-1].body.decode()
@@ -45,7 +46,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
         server.script(Calls(("exec", {"command": "sleep 30"})))
         asked = len(server.chats)
         chat.send("take your time\r")
-        until(lambda: len(server.chats) > asked)
+        wait_until(lambda: len(server.chats) > asked)
         chat.expect("sleep 30")
         chat.send("\x1b")
         chat.expect("stopped")
@@ -71,7 +72,7 @@ def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path
         chat = on_screen([*NANOBOT, "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
         chat.expect("for commands")
         chat.send("take your time\r")
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         gateway.send_signal(end)
         gateway.wait(timeout=10)
         chat.expect("The gateway has ended")
