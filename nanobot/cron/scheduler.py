@@ -33,6 +33,7 @@ _OUTCOMES: dict[Status, Outcome] = {"ok": "ran", "error": "failed", "skipped": "
 LeasedRun = tuple[CronJob, Due]
 """A leased job, as it was before the lease, and the due instant to run."""
 WasStarted = Callable[[CronJob, Due], bool]
+"""Whether the agent took on this run before its process died, so that its turn resumes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Scheduler:
         self._planned: dict[str, tuple[object, ...]] = {}
         self._clock = clock
         self._history = history
-        self._was_begun = was_started
+        self._was_started = was_started
 
     def now_ms(self) -> int:
         return to_ms(self._clock.now())
@@ -180,14 +181,17 @@ class Scheduler:
         """The process of this lease died: settle the lease, or run it again if the agent never got it."""
         with suppress(OSError):
             for row in reversed(self._history.rows(job.id)):
-                if (
-                    row["dueAtMs"] == lease.due_ms and row["outcome"] != "skipped"
-                ):  # it ended, but the process died before settling
+                # it ended, but the process died before settling
+                if row["dueAtMs"] == lease.due_ms and row["outcome"] != "skipped":
                     status: Status = "ok" if row["outcome"] == "ran" else "error"
                     self._settle_lease(job, lease, EndedRun(status, row.get("reason")), [])
                     return None
         due = Due(job.id, lease.due_ms, self.now_ms(), lease.late_ms, lease.missed, lease.manual, lease.attempt + 1)
-        if self._was_begun is not None and lease.attempt < _MAX_ATTEMPTS and not self._was_begun(deepcopy(job), due):
+        if (
+            self._was_started is not None
+            and lease.attempt < _MAX_ATTEMPTS
+            and not self._was_started(deepcopy(job), due)
+        ):
             late_ms = due.started_ms - due.at_ms
             return self._lease(job, replace(due, late_ms=late_ms if late_ms > GRACE_MS else 0))
         self._settle_lease(job, lease, EndedRun("error", _INTERRUPTED), rows)

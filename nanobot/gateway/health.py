@@ -42,7 +42,7 @@ class HealthServer(Listener):
         return await asyncio.start_server(self._answer, self._host, self._configured_port, limit=_MAX_HEAD)
 
     def _problem_of(self, error: OSError) -> str:
-        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened  ({error})"
+        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
         return f"{self._host}:{self._configured_port} {reason}. Set gateway.port, or start with --port."
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -54,6 +54,8 @@ class BackgroundModel(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> LLMResponse:
+        if self._runtime.loop.is_stopping:  # what is due could not be worked on: ask at the next start
+            await asyncio.Event().wait()
         chosen = await self._runtime.models.get(model or self._runtime.config.agents.defaults.background_model)
         return await chosen.provider.chat(messages, tools, chosen.name, max_tokens, temperature)
 
@@ -83,6 +85,8 @@ class HeartbeatRunner:
         )
         result = await self._runtime.loop.run_turn(message)
         if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
+            if self._runtime.loop.is_stopping:
+                await asyncio.Event().wait()
             raise NanobotError(f"The tasks of the heartbeat were not done: {result.text}")
         return result.text
 
@@ -94,7 +98,10 @@ class HeartbeatRunner:
         """
         chat = await self._chat()
         if chat is None:
-            log.warning("the heartbeat has a message and no chat to send it to; set gateway.heartbeat.to")
+            log.warning(
+                "the heartbeat has a result and no chat to send it to; write to the bot in private, or set "
+                "gateway.heartbeat.channel and gateway.heartbeat.to"
+            )
             return
         message = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
         await self._runtime.bus.publish_outbound(message)

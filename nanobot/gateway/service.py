@@ -242,7 +242,7 @@ async def _assemble(
     for task in (
         SupervisedTask("agent", runtime.loop.run),
         SupervisedTask("channels", channels.manager.run),
-        SupervisedTask("dead dead_letters", lambda: dead_letters.run(runtime, channels.manager)),
+        SupervisedTask("dead letters", lambda: dead_letters.run(runtime, channels.manager)),
         SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
         jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
         *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),

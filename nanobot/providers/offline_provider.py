@@ -148,6 +148,12 @@ def _first_line(text: str) -> str:
     return next(iter(_lines(text)), "")
 
 
+def _job_reply(result: str) -> str:
+    """The job's first line, and the note that nothing runs it now, without the list of its next runs."""
+    first, *others = _lines(result)
+    return " ".join([first, *(line for line in others if not line.startswith(("Next run", "- ")))])
+
+
 _URL = r"(?P<url>https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)])"
 INTENTS: tuple[Intent, ...] = (
     Intent(
@@ -160,7 +166,7 @@ INTENTS: tuple[Intent, ...] = (
         r"(?P<unit>s(?:ecs?|econds?)?|m(?:ins?|inutes?)?|h(?:ours?)?|d(?:ays?)?)\b[,:]?\s*"
         r"(?:(?:to|that|about|of)\s+)?(?P<message>.*)",
         _reminder,
-        lambda _words, result: f"The reminder is set. {_first_line(result)}",
+        lambda _words, result: f"The reminder is set. {_job_reply(result)}",
     ),
     Intent(
         r"(?:remember|note|keep in mind|don't forget|do not forget|memori[sz]e)(?: down)?(?: that| this)?[,:]?\s+"

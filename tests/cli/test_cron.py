@@ -103,6 +103,20 @@ def test_jobs_are_listed_switched_and_removed():
     assert "There is no job" in run("remove", job).stderr
 
 
+def test_a_job_may_be_called_by_its_name_where_only_one_has_it():
+    first = add("-n", "Stretch", "-e", "1200")
+    second = add("-n", "tea", "-e", "1200")
+    add("-n", "tea", "-e", "1200")
+
+    several = run("disable", "tea")
+    disabled = run("disable", "stretch")
+
+    assert second in several.stderr and "Several jobs are named" in several.stderr
+    assert f"Job {first} " in disabled.stdout
+    assert run("history", "stretch").exit_code == 0
+    assert "Did you mean 'Stretch'?" in run("remove", "stretches").stderr
+
+
 def test_a_job_is_run_here_where_no_gateway_is():
     job = add("-n", "look", "-e", "1200", "-d", "--channel", "telegram", "--to", "5")
     run("disable", job)

@@ -1,12 +1,13 @@
 """The interactive chat through a running gateway, in a real terminal: it looks and behaves as it does without."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nanobot.testing.model_server import Calls, FakeModels, Say
+from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
 from tests.support.home import NANOBOT
 from tests.support.toy_gateway import GatewayHome
 
@@ -60,3 +61,27 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
 
     assert "and that" in joined
     assert chat.exitstatus == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_is_back(tmp_path: Path, server: FakeModels, end: int):
+    home = GatewayHome(tmp_path, server)
+    environ = {**home.environ, "TERM": "xterm"}
+    server.script(Hang())
+    with home.gateway() as gateway:
+        chat = on_screen([*NANOBOT, "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
+        chat.expect("for commands")
+        chat.send("take your time\r")
+        wait_until(lambda: server.chats)
+        gateway.send_signal(end)
+        gateway.wait(timeout=10)
+        chat.expect("The gateway has ended")
+
+    with home.gateway():
+        chat.expect("The gateway is back")
+        chat.expect("hello there")
+        chat.sendeof()
+        chat.expect(pexpect.EOF)
+        chat.close()
+
+    assert "take your time" in server.chats[-1].body.decode()

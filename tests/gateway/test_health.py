@@ -39,6 +39,7 @@ async def test_what_came_and_went_is_told_and_the_counts_add_up(running: OpenGat
     assert messages["received"] == messages["answered"] + messages["refused"] + messages["queued"] == 1
     assert (told["channels"]["toy"]["received"], told["channels"]["toy"]["sent"]) == (1, 1)
     assert told["channels"]["toy"]["lastReceived"] and told["members"]["pulse"]["lastTickS"] < 5
+    assert {"agent", "channels", "dead letters", "jobs", "health", "control"} <= told["members"].keys()
     assert told["diskFreeBytes"] > 0
     assert 'nanobot_channel_up{channel="toy"} 1' in metrics
     assert 'nanobot_messages{state="received"} 1' in metrics

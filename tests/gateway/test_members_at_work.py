@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nanobot.testing.model_server import Calls, Fail, FakeModels, Hang, Say
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, ended
 from tests.support.toy_gateway import GatewayHome, free_port, written
@@ -191,6 +192,29 @@ def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home:
 
     assert home.toy.got("7") == ["The kettle is on."]
     assert len(server.chats) == 2
+
+
+def test_a_gateway_that_stops_asks_no_model_about_heartbeat_tasks(home: GatewayHome, server: FakeModels):
+    home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1}})
+    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
+    home.workspace.mkdir(parents=True)
+    (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
+
+    def answer(body: dict[str, Any]) -> Step:
+        if len(body["tools"]) == 1:
+            return Calls(("heartbeat", {"action": "run", "tasks": "look after the kettle"}))
+        return Hang() if "hello" in json.dumps(body) else Say("HEARTBEAT_OK")
+
+    server.default = Fitting(answer)
+    with home.gateway() as process:
+        home.toy.write("hello", message_id="1")  # its turn makes the shutdown take three seconds
+        wait_until(lambda: any("hello" in request.body.decode() for request in server.chats) and len(server.chats) > 1)
+        asked_before = len(server.chats)
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+
+    assert len(server.chats) - asked_before <= 1, "one may have been on its way"
+    assert "heartbeat failed" not in home.log
 
 
 def test_a_heartbeat_that_the_model_refuses_pauses_and_tells_its_chat_why(home: GatewayHome, server: FakeModels):

@@ -257,6 +257,36 @@ def test_every_decision_is_in_the_index():
     assert [path.name for path in sorted(folder.glob("[0-9]*.md")) if f"({path.name})" not in index] == []
 
 
+_PLATFORMS_WORDS = """bot was blocked by the user, chat not found, file is too big, missing permissions, missing access,
+cannot send messages to this user""".replace("\n", " ").split(", ")
+
+
+def quoted_messages() -> Iterator[tuple[str, str]]:
+    """(page, piece) of every message in the tables of messages; "..." in a page stands for what differs."""
+    for page in documents():
+        is_message = False
+        for line in text_of(page).splitlines():
+            first = line.split("|")[1].strip() if line.startswith("|") else ""
+            is_message = first in ("Message", "Log line") or (is_message and bool(first))
+            for quoted in _CODE.findall(first) if is_message else ():
+                for piece in quoted.split("..."):
+                    if len(piece.split()) > 1:
+                        yield page_name(page), piece.strip(" :;,.()").lower()
+
+
+def test_every_message_in_the_tables_is_one_that_nanobot_says():
+    sources = [
+        text_of(path) for path in tracked_files() if path.match("*.py") and path.is_relative_to(ROOT / "nanobot")
+    ]
+    literals_joined = re.sub(r'"\s*\n\s*f?"|\\\n|`', "", "\n".join(sources))
+    everything = " ".join(literals_joined.lower().split())
+
+    missing = [piece for piece in quoted_messages() if piece[1] not in everything]
+
+    assert [(page, piece) for page, piece in missing if piece not in _PLATFORMS_WORDS] == []
+    assert ("docs/guides/gateway.md", "no channel is enabled in") in quoted_messages()
+
+
 def test_no_page_and_no_file_names_a_place_on_one_machine():
     found = [page_name(path) for path in tracked_files() if _MACHINE_PATH.search(text_of(path))]
 

@@ -270,7 +270,8 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
 
 
 def _unknown(wanted: str) -> NanobotError:
-    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. /memory lists them.")
+    listing = "/memory, or `nanobot memory show` in a terminal, lists them."
+    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. {listing}")
 
 
 def _minute(timestamp: str) -> str:

@@ -124,7 +124,7 @@ def stub_for(call: ToolCallRequest, content: str | list[dict[str, Any]], rows: S
         if row["role"] == "tool" and row.get("name") == call.name and row["content"] == content:
             earlier_call = calls.get(row.get("tool_call_id", ""))
             if earlier_call is not None and _is_same_call(earlier_call, call):
-                return f"Unchanged since {call.name} returned it above; read it there."[:99]
+                return f"Unchanged since {call.name} returned it above; read it there."
     return None
 
 

@@ -14,12 +14,12 @@ from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
 
-_GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; send a message to continue."
+_GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
 _GATEWAY_DOWN = (
     "The gateway has ended. This chat is waiting for it to restart. To continue without it, exit (Ctrl+D) and start "
     "`nanobot agent` again; it continues this session."
 )
-_GATEWAY_BACK = "The gateway is back."
+GATEWAY_BACK = "The gateway is back."
 _RETRY_S = 2.0
 
 
@@ -120,7 +120,7 @@ class GatewayBackend:
             async with connect(self._state) as connection:
                 if is_down is not (connection is None):
                     is_down = connection is None
-                    yield _GATEWAY_DOWN if is_down else _GATEWAY_BACK
+                    yield _GATEWAY_DOWN if is_down else GATEWAY_BACK
                 if connection is not None:
                     await connection.say({"do": "listen", "session": session_key})
                     with suppress(GatewayError):

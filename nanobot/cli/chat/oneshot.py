@@ -89,7 +89,7 @@ class _OneTurn:
         message = terminal_message(text, self._session_key, media)
         attended = self._approval_prompt is not None
         result = await self._bot.run_turn(message, self._on_event, show=self._output.show, attended=attended)
-        if self._created_job and (note := await self._bot.jobs_problem()):
+        if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
             SafeStream(sys.stderr).write(f"Note: {note}\n")  # whatever the model said, no process runs the job
         if result.outcome is not TurnOutcome.STOPPED:
             await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)

@@ -19,6 +19,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo
 from nanobot.cli.chat.completion import ChatCompleter
+from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
 from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.rendering import make_renderers
@@ -59,6 +60,8 @@ class ChatSession:
         self._running: asyncio.Task[None] | None = None
         self._is_resuming = False
         """Whether only an interrupted turn is being looked for, which the user cannot see and does not mean to stop."""
+        self._must_resume = True
+        """Whether a turn may have been interrupted: at the start, and when a gateway is back."""
         self._question: ApprovalAsked | None = None
         """The approval question that the running turn waits for."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,12 +100,14 @@ class ChatSession:
         """Handle line after line, one at a time."""
         try:
             await self._greet()
-            await self._run_stoppable(self._resume())
             while True:
-                await self._line_waiting.wait()
-                self._line_waiting.clear()
+                if self._must_resume:
+                    self._must_resume = False
+                    await self._run_stoppable(self._resume())
                 while self._waiting:
                     await self._run_stoppable(self._handle_line(self._waiting.popleft()))
+                await self._line_waiting.wait()
+                self._line_waiting.clear()
         except Exception:
             self._prompt.leave()  # a crash must not leave a dead prompt
             raise
@@ -205,6 +210,9 @@ class ChatSession:
     async def _show_messages(self) -> None:
         async for text in self._bot.messages(self._session_key):
             self._screen.note("(message)", text, ours=False)
+            if text == GATEWAY_BACK:
+                self._must_resume = True
+                self._line_waiting.set()
 
     def _accept_line(self, line: str) -> None:
         line = repair_output(line)

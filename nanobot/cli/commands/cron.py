@@ -45,7 +45,7 @@ _EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
 _NOT_DELIVERED = "Its answer is not sent to any chat. To send it, add --deliver --channel NAME --to CHAT."
 _NEEDS_GATEWAY = "No gateway is running. Jobs run only while one is: start it with `nanobot gateway`."
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id, from `nanobot cron list`.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
 LongConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
 ]
@@ -56,13 +56,18 @@ class CronContext:
     setup: Setup
     service: CronService
 
-    def get(self, job_id: str) -> CronJob:
-        """The job of this id. Raises NanobotError, with the nearest ids, if there is none."""
-        job = self.service.get_job(job_id)
-        if job is None:
-            known = [job.id for job in self.service.list_jobs(include_disabled=True)]
-            raise unknown_name_error("job", job_id, known, "nanobot cron list -a")
-        return job
+    def get(self, wanted: str) -> CronJob:
+        """The job of this id, or the only one of this name. Raises NanobotError if there is none."""
+        if job := self.service.get_job(wanted):
+            return job
+        jobs = self.service.list_jobs(include_disabled=True)
+        named = [job for job in jobs if job.name.casefold() == wanted.casefold()]
+        if len(named) > 1:
+            raise NanobotError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in named)}. Give the ID.")
+        if not named:
+            known = [name for job in jobs for name in (job.id, job.name)]
+            raise unknown_name_error("job", wanted, known, "nanobot cron list -a")
+        return named[0]
 
     def zone(self, job: CronJob) -> tzinfo:
         """The zone its times are shown in."""
@@ -222,7 +227,7 @@ def test(
 
 
 def history(
-    job_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One job; default: all jobs.")] = None,
+    job_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A job's id or name; default: all jobs.")] = None,
     last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, help="Show the last N runs.")] = 50,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
@@ -232,7 +237,8 @@ def history(
     jobs = _open_jobs(config, workspace)
     rows = jobs.service.history(job_id)
     if not rows and job_id is not None:
-        jobs.get(job_id)  # raises for an unknown id; a known job may just not have run yet
+        job_id = jobs.get(job_id).id
+        rows = jobs.service.history(job_id)
     shown = rows[: -last - 1 : -1]
     if json:
         print_json(shown)

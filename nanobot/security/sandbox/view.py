@@ -107,9 +107,7 @@ def view_of(
             places[place] = max(places.get(place, access), access)
 
     add(writable, PathAccess.WRITE)
-    start = (
-        (folder,) if folder is not None and not paths.restrict else ()
-    )  # if restricted, the folder is mounted already
+    start = (folder,) if folder is not None and not paths.restrict else ()  # if restricted, it is mounted already
     add(resolver.real((*paths.library, *start)), PathAccess.READ_TOO)
     if home not in open_to:
         if paths.restrict:

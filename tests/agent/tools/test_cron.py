@@ -25,7 +25,8 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
 
     (job,) = CronService(tmp_path / "workspace" / "cron" / "jobs.json").list_jobs()
     assert f"The reminder is set. Job {job.id}" in result.text
-    assert "runs once at" in result.text
+    assert "runs once at" in result.text and "Next run" not in result.text
+    assert "No gateway is running" in result.text
     assert (job.payload.message, job.payload.channel, job.payload.to) == ("stretch", "telegram", "5")
     assert 0 <= (job.state.next_run_at_ms or 0) - before - 1_199_000 < 30_000
 
