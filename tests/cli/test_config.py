@@ -34,7 +34,6 @@ def test_path_is_that_of_the_file_whether_or_not_it_exists(home: Home, tmp_path:
         ("agents.defaults.botName", "7", "7"),
         ("tools.restrictToWorkspace", "true", True),
         ("channels.telegram.allowFrom", '["1", "2"]', ["1", "2"]),
-        ("agents.defaults.fallbackModels", '["a"]', ["a"]),
     ],
 )
 def test_a_value_is_stored_with_the_type_of_its_key_and_read_back(home: Home, key: str, given: str, stored: object):
