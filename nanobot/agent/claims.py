@@ -18,6 +18,7 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, Touches
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 
 FILE = (
     r"(?:https?://\S+|[\w~./\\-]*\w\.(?:txt|md|py|json|ya?ml|toml|csv|tsv|jsx?|tsx?|html?|css|sh|log|ini|cfg|conf|xml|"
@@ -315,17 +316,9 @@ def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> list[CallRece
         if row["role"] == "user" and row.get("origin") == Origin.SUBAGENT:
             receipts.append(SUBAGENT_REPORT)
         elif row["role"] == "tool" and not had_no_effect(row):
-            tool, arguments = tools.get(str(row.get("name"))), _arguments_of(calls.get(row["tool_call_id"], ""))
+            tool, arguments = tools.get(str(row.get("name"))), parse_arguments(calls.get(row["tool_call_id"], ""))[0]
             receipts.append(make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row))
     return receipts
-
-
-def _arguments_of(text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def unsupported_claim(

@@ -123,7 +123,7 @@ class _PreparedText:
 
 @lru_cache(maxsize=64)
 def _prepare(text: str) -> _PreparedText:
-    whole = "\n".join(_normalize(untrusted_turn) for untrusted_turn in _decodings(text))
+    whole = "\n".join(_normalize(decoded) for decoded in _decodings(text))
     return _PreparedText(whole, frozenset(whole[at : at + _SHINGLE] for at in range(0, len(whole), _SHINGLE)))
 
 
@@ -190,5 +190,5 @@ def texts_in(row: ChatMessage) -> str:
 def _argument_text(arguments: str) -> str:
     try:
         return "\n".join(_strings(json.loads(arguments)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

@@ -26,7 +26,7 @@ from nanobot.security.grants import Grants
 log = logging.getLogger(__name__)
 
 _NEVER_ALWAYS = frozenset({AccessKind.SECRETS})
-"""Asked about each time anew."""
+"""Kinds of access for which the answer "always" is not offered."""
 _MAX_TURNS = 256
 """Turns whose answers are remembered; one that ran so long ago has ended."""
 _MAX_SOURCES = 3
@@ -89,7 +89,9 @@ class ApprovalPolicy:
             return Verdict()
         if self._mode is ApprovalMode.OFF:
             return Verdict(
-                _rules(one for one in accesses if not (one.needs_approval and one.kind is AccessKind.SECRETS))
+                _rules(
+                    access for access in accesses if not (access.needs_approval and access.kind is AccessKind.SECRETS)
+                )
             )
         taint = await asyncio.to_thread(_active_taint, planned)  # up to 40 ms in a long window
         needed = [access for access in accesses if access.needs_approval or taint]

@@ -14,7 +14,7 @@ from typing import Any
 from nanobot.agent.taint import own_provenance
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import ToolCallRequest
+from nanobot.providers.base import ToolCallRequest, parse_arguments
 from nanobot.utils.text import clip, clip_line
 
 _MAX_SHOWN = 3000
@@ -166,7 +166,7 @@ def format_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
         for call in earlier.get("tool_calls") or ()
         if call["id"] == row.get("tool_call_id")
     ]
-    # The last one: some servers restart the call ids in each step.
+    # the last one: some servers restart the call ids in each step
     return clip_line(f"{name} {_first_argument(arguments[-1])}".strip(), _MAX_NAME) if arguments else name
 
 
@@ -175,8 +175,4 @@ def _provenance(row: ChatMessage) -> Provenance:
 
 
 def _first_argument(arguments: str) -> str:
-    try:
-        parsed = json.loads(arguments)
-    except ValueError:
-        return ""
-    return str(next(iter(parsed.values()), "")) if isinstance(parsed, dict) else ""
+    return str(next(iter(parse_arguments(arguments)[0].values()), ""))

@@ -199,7 +199,7 @@ class _Run:
         return None
 
     async def _is_sent_back(self, answer: str) -> bool:
-        """Review the answer. Return whether the model was asked for another one, at most MOST_SENT_BACK times."""
+        """Review the answer. Return whether the model was asked for another one, at most MAX_SENT_BACK times."""
         if self._draft is None or self._sent_back_count == MAX_SENT_BACK:
             await self._record_draft()
             return False

@@ -44,7 +44,7 @@ class CommandHookError(Exception):
 
 
 class CommandHook(Hook):
-    """Runs the program anew for each event."""
+    """Runs the program once per event."""
 
     def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str]) -> None:
         """`folder` is its working directory, `env` its whole environment."""

@@ -261,7 +261,7 @@ class Dream:
         state = self.state()
         news = self.log.news(state, self.policy.batch)
         plan = self._plan_of(state, news, self.policy.batch)
-        if plan is None and (not state.begun or (news.end, self._last_change()) != (state.offset, state.change)):
+        if plan is None and (not state.begun or (news.end, self.changes.last_change()) != (state.offset, state.change)):
             with suppress(StorageError):  # `_unsaved` has it until the process ends
                 self._save_cursor(self._state_at(state, news.end))
         return plan
@@ -281,7 +281,7 @@ class Dream:
         chosen = usable[:limit]
         end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
         after = replace(
-            state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
+            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, rests_until=0.0, error=""
         )
         name = self._memory.memory_file.name
         first_revision = next(
@@ -311,12 +311,8 @@ class Dream:
             for change in self._memory.revisions.changes()
         )
 
-    def _last_change(self) -> int:
-        changes = self._memory.revisions.changes()
-        return changes[-1].number if changes else 0
-
     def _state_at(self, state: DreamState, offset: int) -> DreamState:
-        return replace(state, begun=True, offset=offset, change=self._last_change())
+        return replace(state, begun=True, offset=offset, change=self.changes.last_change())
 
     def _save_cursor(self, state: DreamState) -> None:
         """Store the cursor with its anchor. Raises StorageError."""

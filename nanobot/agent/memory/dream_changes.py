@@ -56,7 +56,7 @@ class DreamChanges:
             before=content_hash(raw),
             after=content_hash(data),
             archived=block.decode("utf-8", "surrogateescape"),
-            since=self._last_change(),
+            since=self.last_change(),
         )
         origins = {name: dict(origin) for name, origin in self._merged_origins(edits).items()}
         self.log.add(dream_pass, begun=True)
@@ -76,7 +76,8 @@ class DreamChanges:
             raise
         return replace(dream_pass, change=change.number if change is not None else None)
 
-    def _last_change(self) -> int:
+    def last_change(self) -> int:
+        """Return the number of the last revision."""
         changes = self._memory.revisions.changes()
         return changes[-1].number if changes else 0
 

@@ -5,7 +5,6 @@ codes and error names. A program is named only by a word of the command itself. 
 turn on nothing counts, since it may have been written to be learned. Pure, no I/O.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 from nanobot.security.redaction import redact_known
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,39}")
@@ -123,7 +123,7 @@ def review_turn(
         if _is_untrusted(row, person_is_owner=person_is_owner):
             break
         for call in row.get("tool_calls", ()):
-            calls[call["id"]] = (call["function"]["name"], _arguments(call["function"]["arguments"]))
+            calls[call["id"]] = (call["function"]["name"], parse_arguments(call["function"]["arguments"])[0])
         if row["role"] == "tool" and (known_call := calls.get(row.get("tool_call_id", ""))) and known_call[0] in _OWN:
             command = str(known_call[1].get("command", "")) if known_call[0] == "exec" else ""
             failed = "failure" in row
@@ -225,14 +225,8 @@ def _find_remedy(
         same = _same_end(rest, later_words)
         if tool != failure.tool or later_failure is not None or same * 2 < len(rest):
             continue
-        begin = next(
-            (
-                n
-                for n, (word_, later_word) in enumerate(zip(words[:at], later_words, strict=False))
-                if word_ != later_word
-            ),
-            at,
-        )
+        pairs = enumerate(zip(words[:at], later_words, strict=False))
+        begin = next((index for index, (word, later_word) in pairs if word != later_word), at)
         replacement = later_words[begin : len(later_words) - same]
         replacement = replacement[: len(replacement) - (len(rest) - same)] if same < len(rest) else replacement
         fits = all(_NAME.fullmatch(word) and _base(word) not in named_by_others for word in replacement)
@@ -246,14 +240,6 @@ def _same_end(words: Sequence[str], other: Sequence[str]) -> int:
     while same < min(len(words), len(other)) and words[-1 - same] == other[-1 - same]:
         same += 1
     return same
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def format_lesson(failure: Failure, times: int, since: str, today: str) -> str:

@@ -327,7 +327,7 @@ class RevisionLog:
 
 
 def _parse_appended(parsed: _ParsedLog, stamp: Stamp, file: BinaryIO) -> _ParsedLog:
-    """Parse what was appended since `known`; everything if the file was replaced or ends in an incomplete line."""
+    """Parse what was appended since `parsed`; everything if the file was replaced or ends in an incomplete line."""
     start = parsed.offset if stamp[0] == parsed.stamp[0] and stamp[2] >= parsed.offset else 0
     file.seek(start - len(parsed.tail) if start else 0)
     if start and file.read(len(parsed.tail)) != parsed.tail:

@@ -16,7 +16,7 @@ from nanobot.agent.commands.context import CommandCall, CommandEntry, Models
 from nanobot.agent.memory.dream_schedule import DreamScheduler
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.schedule import ConsolidationScheduler
-from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.memory.store import MemoryStore, file_stamp
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.taint import repeated_row
@@ -223,7 +223,7 @@ class MemoryService:
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
         store = self._memory_of(scope)
-        return tuple(_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+        return tuple(file_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
 
     async def archived(self, session_key: str, file: Path) -> None:
         """Consolidate an archived session in the background."""
@@ -342,11 +342,3 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
 def _may_write_memory(row: ChatMessage) -> bool:
     """Whether a call in this row names a memory file."""
     return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 cheaper than a Path; runs for every turn
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

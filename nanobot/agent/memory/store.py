@@ -14,6 +14,7 @@ overwritten because of that. Invalid UTF-8 reads as replacement characters.
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
-from nanobot.security.files.open import FileLocation, Opener
+from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -434,6 +435,14 @@ def _text_of(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
+        return None
+
+
+def file_stamp(path: str) -> Stamp | None:
+    """What changes with the content of a file; None if there is none."""
+    try:
+        return stamp_of(os.stat(path))  # noqa: PTH116 called for several files in every turn; a Path costs more
+    except OSError:
         return None
 
 

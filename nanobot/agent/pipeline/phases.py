@@ -276,7 +276,7 @@ class Pipeline:
 
         async def record(row: ChatMessage) -> None:
             if turn.abandoned:
-                raise asyncio.CancelledError("this run was left behind")
+                raise asyncio.CancelledError("this run was abandoned")
             await self._record(turn, row)
 
         def on_partial_text(text: str) -> None:
@@ -287,7 +287,7 @@ class Pipeline:
 
         async def take_joining() -> list[ChatMessage]:
             if turn.abandoned:
-                raise asyncio.CancelledError("this run was left behind")
+                raise asyncio.CancelledError("this run was abandoned")
             await self._accept_waiting(turn)
             return await finish(self._store_pending_rows(turn))
 

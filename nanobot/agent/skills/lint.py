@@ -256,9 +256,8 @@ def _our_faults(manual: Manual, lines: _Lines) -> Iterator[LintFinding]:
     for key in ours:
         if key not in _OUR_FIELDS and (similar := nearest(str(key), _OUR_FIELDS, 1, cutoff=0.75)):
             yield _warning(f"`{key}` in metadata is unknown.", f"Did you mean `{similar[0]}`?", lines.of(str(key)))
-    for kind in ("always",):
-        if kind in ours and not isinstance(ours[kind], bool):
-            yield LintFinding(f"`{kind}` is neither true nor false.", "Write true, or remove it.", lines.of(kind))
+    if "always" in ours and not isinstance(ours["always"], bool):
+        yield LintFinding("`always` is neither true nor false.", "Write true, or remove it.", lines.of("always"))
     if "os" in ours:
         yield from _system_faults(ours["os"], lines)
     if "requires" in ours:
@@ -304,12 +303,12 @@ def _install_faults(entries: object, lines: _Lines) -> Iterator[LintFinding]:
                 f"Entry {number} of `install` is not a table.", 'Write {"kind": ..., "bins": [...]}.', line
             )
             continue
-        path = INSTALLERS.get(str(entry.get("kind")))
-        if path is None:
+        installer = INSTALLERS.get(str(entry.get("kind")))
+        if installer is None:
             message = f"Entry {number} of `install` has the unknown kind {entry.get('kind')!r}."
             yield _warning(message, f"Known are {', '.join(INSTALLERS)}.", line)
-        elif not any(isinstance(entry.get(key), str) and entry[key] for key in path.keys):
-            yield LintFinding(f"Entry {number} of `install` names no package.", f"Add `{path.keys[0]}`.", line)
+        elif not any(isinstance(entry.get(key), str) and entry[key] for key in installer.keys):
+            yield LintFinding(f"Entry {number} of `install` names no package.", f"Add `{installer.keys[0]}`.", line)
 
 
 def _body_faults(bundle: Bundle, text: str, manual: Manual) -> Iterator[LintFinding]:
@@ -359,7 +358,7 @@ def _looks_like_a_file(path: str) -> bool:
 def _needed_faults(
     needs: SkillNeeds, lines: _Lines, name: str, others: Mapping[str, Collection[str]] | None
 ) -> Iterator[LintFinding]:
-    """Report needed skills that are missing, and circles."""
+    """Report needed skills that are missing, and cycles."""
     line = lines.of("skills") if lines.of("skills") > 1 else lines.of("depends")
     for needed in needs.skills:
         if needed == name:
@@ -372,16 +371,16 @@ def _needed_faults(
 
 def _find_path(start: str, goal: str, needed_by: Callable[[str], Collection[str]]) -> list[str]:
     """Return a path between two skills by their needs; empty if there is none."""
-    ways = [[start]]
+    paths = [[start]]
     seen = {start}
-    while ways:
-        path = ways.pop()
+    while paths:
+        path = paths.pop()
         for item in sorted(needed_by(path[-1])):
             if item == goal:
                 return [*path, goal]
             if item not in seen:
                 seen.add(item)
-                ways.append([*path, item])
+                paths.append([*path, item])
     return []
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
-from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, Stamp, body, one_line, read_manual, read_text
+from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
 from nanobot.agent.skills.needs import MissingNeed, SkillNeeds, find_missing
 from nanobot.agent.skills.programs import Digests
 from nanobot.agent.skills.store import SkillStore
+from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
 
@@ -356,7 +357,7 @@ def _skill_files(folder: Path) -> Iterator[tuple[str, str, Stamp]]:
         except (OSError, ValueError):
             continue
         if stat.S_ISREG(status.st_mode):  # opening a pipe would block
-            yield name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
+            yield name, path, stamp_of(status)
 
 
 def _summary_length(skill: Skill) -> int:

@@ -1,12 +1,11 @@
 """Texts about tasks: for the subagent, for the agent that asked, for people."""
 
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from nanobot.agent.context import system_name
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.tasks import Task, TaskState
@@ -66,10 +65,8 @@ class SubagentPrompt:
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """Return the system prompt. `summary` is ignored: subagent sessions are not consolidated."""
-        systems = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
-        system = f"{systems.get(sys.platform, sys.platform)} {platform.machine()}".strip()
         prompt, speaks = ROLES[self.role].words, _TEAM_CONTACTS if self.in_team else _NO_CONTACTS
-        return prompt.format(system=system, workspace=self.workspace, steps=self.steps, speaks=speaks).rstrip()
+        return prompt.format(system=system_name(), workspace=self.workspace, steps=self.steps, speaks=speaks).rstrip()
 
     def runtime_context(
         self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""

@@ -161,19 +161,17 @@ class TaskTurns:
     def _load_result(self, task: Task) -> TurnResult | None:
         """Return the result of this attempt if a crash came before it was saved in the task."""
         rows = self._deps.sessions.get_or_create(task.session_key).since(0)
-        outcome_row = find_outcomes(rows, {_attempt_key(task)}).get(_attempt_key(task))
-        if outcome_row is None or not outcome_row.answer:
+        ended = find_outcomes(rows, {_attempt_key(task)}).get(_attempt_key(task))
+        if ended is None or not ended.answer:
             return None
-        assistant_rows = [
-            row for row in rows if row.get("turn_id") == outcome_row.turn_id and row["role"] == "assistant"
-        ]
+        assistant_rows = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"]
         error = assistant_rows[-1].get("error")
         steps, max_steps = sum(bool(row.get("tool_calls")) for row in assistant_rows), self._max_steps(task.role)
         if error in _OUTCOMES:
-            return TurnResult(_OUTCOMES[error], outcome_row.answer, turn_id=outcome_row.turn_id)
+            return TurnResult(_OUTCOMES[error], ended.answer, turn_id=ended.turn_id)
         outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= max_steps else TurnOutcome.ANSWERED
         retryable = assistant_rows[-1].get("retryable", True)
-        return TurnResult(outcome, outcome_row.answer, error, outcome_row.turn_id, retryable=retryable)
+        return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
 
     def _keys_read(self, task: Task) -> set[str]:
         """Return the keys of the team messages in its session."""
@@ -248,8 +246,8 @@ class _LimitedModels:
         self._models = models
         self._steps = steps
 
-    async def get(self, tools: str | None) -> Model:
-        model = await self._models.get(tools)
+    async def get(self, name: str | None) -> Model:
+        model = await self._models.get(name)
         return replace(model, limits=replace(model.limits, max_steps=self._steps))
 
     def names(self) -> list[str]:
