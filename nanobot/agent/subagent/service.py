@@ -51,8 +51,7 @@ class SubagentService:
     def manager(self) -> "SubagentManager":
         """Created with everything it needs on first use."""
         from nanobot.agent.subagent.mailbox import TeamMailbox  # imported on first use
-        from nanobot.agent.subagent.manager import SubagentManager
-        from nanobot.agent.subagent.ports import SubagentPolicy
+        from nanobot.agent.subagent.manager import SubagentManager, SubagentPolicy
         from nanobot.agent.subagent.reports import TaskReports
         from nanobot.agent.subagent.tasks import TaskStore
         from nanobot.agent.subagent.team import TeamService
@@ -168,11 +167,11 @@ class SubagentService:
         tasks = [task for task in await manager.all_tasks() if sees_all or session_key in (task.parent, task.root)]
         now = deps.clock.now().timestamp()
         lines = [
-            texts.line_of(
+            texts.format_line(
                 task,
                 now,
                 cost_usd=None if task.state.is_over else deps.status.cost_of(task.session_key) or task.cost_usd,
-                doing="" if task.state.is_over else manager.doing(task.id),
+                doing="" if task.state.is_over else manager.last_action_of(task.id),
                 session="" if session_key in (task.parent, task.root) else task.parent,
             )
             for task in tasks
@@ -182,7 +181,7 @@ class SubagentService:
     async def _stop(self, call: CommandCall, name: str) -> str:
         session_key = call.session.key
         tasks = [task for task in await self.manager.all_tasks() if task.id == name]
-        if not tasks or not (_may_stop(call.message, tasks[0])):
+        if not tasks or not _may_stop(call.message, tasks[0]):
             return f"There is no task {name!r} that you can stop. /tasks lists them."
         if await self.manager.stop_task(name, session_key):
             return f"Stopped: {tasks[0].label}"

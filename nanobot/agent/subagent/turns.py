@@ -1,11 +1,10 @@
 """The turns of subagents: the same pipeline as other turns, with their own tools, prompt and limits."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from nanobot.agent.approval.taint_policies import TaskTaint
 from nanobot.agent.commands.context import Models
@@ -63,7 +62,7 @@ class TaskTurns:
         self._pipelines: dict[tuple[TaskRole, bool, bool], Pipeline] = {}
         """By role, whether it may start subagents, and whether it is in a team."""
 
-    async def begin(self, task: Task, prompt: str, watch: EventSink) -> "_Attempt | _AttemptEnd":
+    async def begin(self, task: Task, prompt: str, watch: EventSink) -> "TaskAttempt":
         """Start an attempt, or resume an interrupted one."""
         self._tasks[task.session_key] = task
         in_team = self._team.has(task)
@@ -71,11 +70,11 @@ class TaskTurns:
             if task.goal:
                 await asyncio.to_thread(make_notes, self._environment.policies.paths, task.scope, task.goal)
             if in_team:
-                await self._team.begins(task, await asyncio.to_thread(self._keys_read, task))
+                await self._team.begin_turn(task, await asyncio.to_thread(self._keys_read, task))
             interrupted = await asyncio.to_thread(self._load_interrupted, task)
             if interrupted is None and (ended := await asyncio.to_thread(self._load_result, task)) is not None:
                 self._tasks.pop(task.session_key)
-                return _AttemptEnd(ended)
+                return TaskAttempt(_ended(ended))
             if interrupted is None:
                 await asyncio.to_thread(self._prepare_session, task)
         except BaseException:
@@ -92,10 +91,10 @@ class TaskTurns:
                 MAX_READ_PER_TURN,
                 True,
             )
-        return _Attempt(turn, self._run_turn(task, turn))
+        return TaskAttempt(asyncio.create_task(self._run_turn(task, turn)), turn)
 
-    async def seen(self, task: Task) -> Provenance:
-        """Return the least trusted provenance of its rows."""
+    async def read_provenance(self, task: Task) -> Provenance:
+        """Return the least trusted provenance in the subagent's session. Never raises."""
         try:
             session = await asyncio.to_thread(self._deps.sessions.get_or_create, task.session_key)
             rows = await asyncio.to_thread(session.since, 0)
@@ -104,7 +103,7 @@ class TaskTurns:
         return least_trusted(provenance_of(row, task.session_key) for row in rows)
 
     async def forget(self, session_keys: Sequence[str]) -> None:
-        """Delete the sessions."""
+        """Delete these sessions. Never raises."""
         for key in session_keys:
             with suppress(StorageError):
                 await asyncio.to_thread(self._deps.sessions.delete, key)
@@ -214,29 +213,26 @@ _OUTCOMES: dict[str | None, TurnOutcome] = {
 """Outcomes by the `error` value in the last row of a turn."""
 
 
-class _Attempt:
-    """A running turn of a subagent."""
+class TaskAttempt:
+    """An attempt at a task. Without a turn it had ended before the crash."""
 
-    def __init__(self, turn: Turn, running: Coroutine[Any, Any, TurnResult]) -> None:
+    def __init__(self, done: asyncio.Future[TurnResult], turn: Turn | None = None) -> None:
+        self.done = done
         self._turn = turn
-        self.done: asyncio.Future[TurnResult] = asyncio.create_task(running)
 
     def end(self, *, later: bool) -> None:
-        """End the turn soon. A stop by a person is final."""
-        if self._turn.ending is not TurnEnding.STOP:
+        """End the turn soon: for good, keeping its text, or so that it resumes at the next start (`later`). A stop by a
+        person is final.
+        """
+        if self._turn is not None and self._turn.ending is not TurnEnding.STOP:
             self._turn.ending = TurnEnding.INTERRUPT if later else TurnEnding.STOP
         self.done.cancel()
 
 
-class _AttemptEnd:
-    """An attempt that had already ended."""
-
-    def __init__(self, result: TurnResult) -> None:
-        self.done: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
-        self.done.set_result(result)
-
-    def end(self, *, later: bool) -> None:
-        """Nothing to do."""
+def _ended(result: TurnResult) -> asyncio.Future[TurnResult]:
+    done: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
+    done.set_result(result)
+    return done
 
 
 class _LimitedModels:
@@ -256,14 +252,11 @@ class _LimitedModels:
 
 def _message(task: Task, prompt: str) -> InboundMessage:
     """Return the prompt of an attempt as a message with the provenance of the request."""
-    address = task.address
-    return InboundMessage(
-        address.channel,
-        task.sender_id or "owner",
-        address.chat_id,
+    return InboundMessage.at(
+        task.address,
+        task.sender_id,
         prompt,
-        session_key_override=task.session_key,
-        thread_id=address.thread_id,
+        session_key=task.session_key,
         origin=Origin.SUBAGENT,
         provenance=task.asker,
         journal_key=_attempt_key(task),

@@ -14,7 +14,7 @@ from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
 from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
 from nanobot.agent.goals.turns import GoalTeam, GoalTurns
-from nanobot.agent.subagent.planner import Plan
+from nanobot.agent.subagent.advisors import Plan
 from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address
 from nanobot.messages.shown import visible_text
