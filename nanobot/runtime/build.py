@@ -313,7 +313,13 @@ def _create_background(
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
     environment = SubagentEnvironment(
-        defaults, bus, core.context, toolbox.policies, approvals.hooks_with, approvals.approval_router, core.memory.look
+        defaults,
+        bus,
+        core.context,
+        toolbox.policies,
+        approvals.hooks_with,
+        approvals.approval_router,
+        core.memory.on_session_released,
     )
     subagents = SubagentService(services.places.tasks, environment, task_taint)
     goals = GoalService(services.places.goals, environment, subagents)
@@ -400,12 +406,14 @@ def _turn_deps(
         turns_folder=services.places.turns,
         traces=TraceRecorder(TraceStore(services.places.traces, services.redactor), services.clock, services.workspace),
         timeouts=timeouts or turn_timeouts(services.config),
-        roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days, archived=consolidation.archived),
+        roll_over=RollOver(
+            defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
+        ),
         hooks=approvals.hooks_with(approvals.approval_router, background.task_taint),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
-        saved=core.memory.saved,
+        on_session_released=core.memory.on_session_saved,
         compact=core.memory.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,

@@ -484,7 +484,9 @@ async def test_a_merged_fact_is_trusted_as_its_least_trusted_source(tmp_path: Pa
     await home.run(tidying(replace_("f1 f2", "Has a dog named Rex.")))
 
     origin = home.memory.revisions.origins()
-    assert [one.told["provenance"] for one in origin.values() if one.told["text"] == "Has a dog named Rex."] == ["mcp"]
+    assert [one.details["provenance"] for one in origin.values() if one.details["text"] == "Has a dog named Rex."] == [
+        "mcp"
+    ]
 
 
 async def test_what_was_forgotten_does_not_come_back(home: Home):
@@ -756,7 +758,7 @@ async def test_in_a_chat_what_a_tool_of_others_said_is_trusted_no_more_in_a_merg
 
     await home.run(tidying(replace_("f1 h1", "The shop is open on Monday.")))
 
-    [told] = [one.told for key, one in home.memory.revisions.origins().items() if "monday" in key]
+    [told] = [one.details for key, one in home.memory.revisions.origins().items() if "monday" in key]
     assert told["provenance"] == "mcp"
 
 

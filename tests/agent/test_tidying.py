@@ -66,7 +66,7 @@ async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: A
 async def settled(bot: Bot) -> None:
     async with asyncio.timeout(5):
         await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()
+        await bot.runtime.memory.consolidation.wait_live_done()
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
@@ -213,8 +213,8 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         session.add_message("user", f"question {number}")
         session.add_message("assistant", f"answer {number}")
         sessions.save(session)
-        tidying.saved(session)
-        await tidying.settled()
+        tidying.on_session_saved(session)
+        await tidying.wait_live_done()
         told += tidying.take_notices(KEY)
 
     assert mover.passes == 4  # two, and each time the look whether there is more

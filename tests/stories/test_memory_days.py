@@ -193,7 +193,7 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
         await talk(bot, 10)
         await settled(bot)
         for _ in range(7 * 24):
-            bot.runtime.memory.saved(bot.session("cli:direct"), Scope())
+            bot.runtime.memory.on_session_saved(bot.session("cli:direct"), Scope())
             await settled(bot)
 
     assert len(minded.requests) == 1

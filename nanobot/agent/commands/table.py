@@ -153,7 +153,7 @@ class SlashCommands:
         if archived is None:
             return f"This session is already new.{stopped}"
         if self._context.memory is not None:
-            await self._context.memory.archived(call.session.key, archived)
+            await self._context.memory.on_session_archived(call.session.key, archived)
         return f"Started a new session. The old one is archived: nanobot sessions show {archived.stem}{stopped}"
 
     async def _stop_background_work(self, call: CommandCall) -> str:

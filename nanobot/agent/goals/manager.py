@@ -106,8 +106,8 @@ class GoalManager:
                 raise NanobotError(_ENDING)
             if existing is not None and not existing.state.is_over:
                 raise NanobotError(
-                    f"This session already has a goal: {texts.title(existing)} ({texts.used(existing)}). A session has "
-                    "one at a time: /stop ends it, and a note can add work to it."
+                    f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
+                    "A session has one at a time: /stop ends it, and a note can add work to it."
                 )
             goal.id, goal.created_at = secrets.token_hex(4), self._clock.now().timestamp()
             owned = await self._acquire(goal)
@@ -210,7 +210,7 @@ class GoalManager:
         owned = self._owned.get(session_key)
         return owned is None or (owned.goal.state is GoalState.ACTIVE and owned.goal.claim is None)
 
-    def used(self, session_key: str, step: StepEnded) -> None:
+    def record_usage(self, session_key: str, step: StepEnded) -> None:
         """Count a model call of the session's goal."""
         owned = self._owned.get(session_key)
         if owned is None:

@@ -125,7 +125,7 @@ class GoalService:
         goal = Goal("", text, key, message.address, asker, Origin.USER, scope=scope, limits=policy.limits)
         goal.review, goal.state, goal.why = policy.review, GoalState.WAITING, texts.ADOPTED
         try:
-            return texts.adopted(goal) if await self.manager.adopt(goal) else ""
+            return texts.adopted_notice(goal) if await self.manager.adopt(goal) else ""
         except NanobotError as error:
             return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
 
@@ -141,14 +141,14 @@ class GoalService:
         note, goal = self.manager.note_for(message), self.goal_of(message.session_key)
         return f"{note}\n\n{self._notes_of(goal)}".strip() if goal is not None and self.serves(message) else note
 
-    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """Return the untrusted content of that note."""
         return self.manager.untrusted_rows(message.session_key) if self.is_created else ()
 
-    def used(self, message: InboundMessage, step: StepEnded) -> None:
+    def record_usage(self, message: InboundMessage, step: StepEnded) -> None:
         """Count a model call of a goal's turn."""
         if self.is_created:
-            self.manager.used(message.session_key, step)
+            self.manager.record_usage(message.session_key, step)
 
     def stop_reason(self, message: InboundMessage) -> str:
         """Return why no further model call is allowed; empty if one is."""
@@ -287,7 +287,7 @@ class GoalService:
         if refusal := self._limit_refusal(request, call):
             return refusal
         goal = await self.manager.resume(call.session.key, partial(_raise_limits, request, self.manager.policy.limits))
-        return f"Resumed the goal: {texts.title(goal)} ({texts.used(goal)})."
+        return f"Resumed the goal: {texts.title(goal)} ({texts.format_usage(goal)})."
 
     async def _begin(self, call: CommandCall, text: str) -> str:
         from nanobot.agent.goals import texts
@@ -316,7 +316,7 @@ class GoalService:
             plan=request.plan,
             review=request.review or policy.review,
         )
-        return texts.started(await self.manager.set(goal))
+        return texts.started_reply(await self.manager.set(goal))
 
     async def _is_offline(self, call: CommandCall) -> bool:
         """Whether only the offline provider is available, which cannot work on goals. Raises NanobotError if no model
@@ -412,8 +412,8 @@ def _split_first(text: str) -> tuple[str | None, str]:
 
 
 def _raise_limits(request: _GoalRequest, defaults: "GoalLimits", goal: "Goal") -> "GoalLimits":
-    """Return the limits of a resumed goal: what was asked for on top of what it has used; without a wish, the usual
-    amount again if a limit was reached.
+    """Return the limits of a resumed goal: what was asked for on top of what it has used; if nothing
+    was asked for, the usual amount again where a limit was reached.
     """
     steps, usd, limits = request.steps, request.usd, goal.limits
     if steps is not None or goal.steps >= limits.steps:

@@ -401,7 +401,7 @@ def _known_fact(
     """
     if origin is None:
         return KnownFact(fact, is_old=True)
-    details, is_initial = origin.told, is_initial_snapshot(origin.change) and origin.change.number == first_revision
+    details, is_initial = origin.details, is_initial_snapshot(origin.change) and origin.change.number == first_revision
     return KnownFact(
         fact,
         "" if is_initial else str(details.get("said_at") or origin.change.at)[:10],

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 class _MergedFrom(ChangeSource):
     """Origins of facts that were merged from others, by key."""
 
-    told: Mapping[str, Mapping[str, Any]] | None = None
+    origins: Mapping[str, Mapping[str, Any]] | None = None
 
-    def of(self, fact: Fact) -> dict[str, Any]:
-        return dict((self.told or {}).get(fact.key, {}))
+    def origin_of(self, fact: Fact) -> dict[str, Any]:
+        return dict((self.origins or {}).get(fact.key, {}))
 
 
 class DreamChanges:
@@ -64,7 +64,7 @@ class DreamChanges:
             if block:
                 memory.write_unrecorded(memory.archive_file, (archive or b"") + block)
             change = memory.change(
-                memory.memory_file, data, ChangedBy.DREAM, _MergedFrom(who=dream_pass.who, told=origins)
+                memory.memory_file, data, ChangedBy.DREAM, _MergedFrom(who=dream_pass.who, origins=origins)
             )
         except NanobotError as error:
             if not self._roll_back(raw, data):
@@ -113,7 +113,7 @@ class DreamChanges:
         for edit in edits:
             if edit.action is not EditAction.REPLACE:
                 continue
-            sources = [origins[key].told for key in edit.edit.keys if key in origins]
+            sources = [origins[key].details for key in edit.edit.keys if key in origins]
             origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
             kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
@@ -133,7 +133,7 @@ class DreamChanges:
             if content_hash(raw) == interrupted.after:
                 origins = {edit.key: _trust_of(edit) for edit in interrupted.edits if edit.key}
                 memory.revisions.record(
-                    memory.memory_file.name, raw, ChangedBy.DREAM, _MergedFrom(who=interrupted.who, told=origins)
+                    memory.memory_file.name, raw, ChangedBy.DREAM, _MergedFrom(who=interrupted.who, origins=origins)
                 )
             change = next(
                 (revision for revision in reversed(memory.revisions.changes()) if _belongs_to(revision, interrupted)),

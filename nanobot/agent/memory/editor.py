@@ -210,7 +210,7 @@ class MemoryEditor:
 
     def _former(self, wanted: str) -> list[FactDetails]:
         facts = [
-            self._details(Fact(str(origin.told["text"]), key, 0, 0), "", origin)
+            self._details(Fact(str(origin.details["text"]), key, 0, 0), "", origin)
             for key, origin in self._memory.revisions.origins().items()
         ]
         return _matching(wanted, facts)
@@ -223,7 +223,7 @@ class MemoryEditor:
         if origin is None:
             yield "  Its origin was not recorded."
             return
-        change, details = origin.change, origin.told
+        change, details = origin.change, origin.details
         session = f" {details['session']}" if details.get("session") else ""
         turn = f", turn {details['turn']}" if details.get("turn") else ""
         yield f"  Since {_minute(change.at)}, {_HOW[change.by]}{session}{turn}."

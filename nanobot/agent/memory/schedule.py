@@ -75,7 +75,7 @@ _NO_BACKOFF = _Backoff(0, 0)
 
 
 class ConsolidationScheduler:
-    """Consolidates all sessions in the background. `saved` and `archived` return at once."""
+    """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ConsolidationScheduler:
         self._has_backoffs = False
         self._closed = False
 
-    def saved(self, session: Session) -> None:
+    def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
         if session.key in self._waiting:
             self._waiting[session.key] = session.message_count
@@ -119,7 +119,7 @@ class ConsolidationScheduler:
         if not self._has_resumed:  # archived sessions queued by a previous process
             self.resume_archived()
 
-    async def archived(self, session_key: str, file: Path) -> None:
+    async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
         try:
@@ -168,7 +168,7 @@ class ConsolidationScheduler:
         """Whether a live session is being consolidated."""
         return any(key for key in self._tasks)
 
-    async def settled(self) -> None:
+    async def wait_live_done(self) -> None:
         """Wait until no live session is being consolidated."""
         while tasks := [task for key, task in self._tasks.items() if key]:
             await asyncio.wait(tasks)

@@ -119,13 +119,13 @@ class MemoryService:
         self._consolidator().background_model = self._defaults.background_model
         self.dreams.renew()
 
-    def saved(self, session: Session, scope: Scope) -> None:
+    def on_session_saved(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
-        self.consolidation.saved(session)
-        self.look(session, scope)
+        self.consolidation.on_session_saved(session)
+        self.on_session_released(session, scope)
 
-    def look(self, session: Session, scope: Scope) -> None:
-        """Like `saved`, for sessions that are not consolidated, such as a subagent's."""
+    def on_session_released(self, session: Session, scope: Scope) -> None:
+        """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
         if scope.is_owners:
             self._learn(session)
         known = self._recorded.get(scope)
@@ -225,9 +225,9 @@ class MemoryService:
         store = self._memory_of(scope)
         return tuple(file_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
 
-    async def archived(self, session_key: str, file: Path) -> None:
+    async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Consolidate an archived session in the background."""
-        await self.consolidation.archived(session_key, file)
+        await self.consolidation.on_session_archived(session_key, file)
 
     def state(self, session_key: str, scope: Scope) -> list[str]:
         """Return status lines: size of the memory, and failures."""
@@ -316,9 +316,9 @@ class MemoryService:
 def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
     """Return the owner's facts that came from other people or untrusted content, and their least trust."""
     untrusted = {
-        key: str(origin.told["provenance"])
+        key: str(origin.details["provenance"])
         for key, origin in memory.revisions.origins().items()
-        if is_outside(str(origin.told.get("provenance", Provenance.OWNER)))
+        if is_outside(str(origin.details.get("provenance", Provenance.OWNER)))
     }
     if not untrusted:
         return "", Provenance.OWNER

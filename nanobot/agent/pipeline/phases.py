@@ -222,7 +222,7 @@ class Pipeline:
         if not turn.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
             turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
             return TurnPhase.SAVE
-        turn.trace.heard(turn.message.content)
+        turn.trace.set_message(turn.message.content)
         session, interrupted = turn.restored.session, turn.restored.interrupted
         turn.checkpoint = turn.restored.checkpoint
         if not interrupted and (reason := self._deps.roll_over.reason(session, self._deps.clock.now())):
@@ -331,12 +331,12 @@ class Pipeline:
             hook_runner=turn.hook_runner,
             untrusted_rows=[
                 *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
-                *(deps.goals.told(message) if deps.goals is not None else ()),
+                *(deps.goals.untrusted_rows(message) if deps.goals is not None else ()),
             ],
             stop_reason=self._stop_check(turn),
             review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
         )
-        turn.trace.runs(spec)
+        turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn, deps.goals)):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
         turn.result = TurnResult(
@@ -382,7 +382,7 @@ class Pipeline:
             turn.checkpoint.discard()
         await turn.resources.aclose()
         if turn.restored is not None:
-            self._deps.saved(turn.session, turn.scope)
+            self._deps.on_session_released(turn.session, turn.scope)
         return TurnPhase.RESPOND
 
     async def _respond(self, turn: Turn) -> TurnPhase:
@@ -492,7 +492,7 @@ class Pipeline:
         """The message as stored in the session, with its runtime context."""
         deps = self._deps
         # before `note_for`, which may consume an answer
-        untrusted = deps.goals.told(message) if deps.goals is not None else ()
+        untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
         goal = deps.goals.note_for(message) if deps.goals is not None else ""
         context = deps.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {

@@ -60,7 +60,7 @@ class SkillOffer:
         return {file.path: file.data for file in self.bundle.files if file.is_program}
 
     @property
-    def is_severe(self) -> tuple[RiskWarning, ...]:
+    def severe_warnings(self) -> tuple[RiskWarning, ...]:
         """The warnings that must be seen before agreeing."""
         return tuple(warning for warning in self.warnings if warning.is_severe)
 

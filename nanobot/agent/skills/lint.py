@@ -80,8 +80,8 @@ class LintFinding:
     path: str = SKILL_FILE
 
     @property
-    def told(self) -> str:
-        """In one line."""
+    def summary(self) -> str:
+        """The finding in one line, with its place."""
         place = f"{self.path}:{self.line}" if self.line else self.path
         return f"{place}: {self.text} {self.advice}".strip()
 

@@ -51,7 +51,7 @@ class TaskTurns:
             hooks=environment.hooks(TaskAudience(environment.approval_router, self._tasks.get), task_taint),
             scope_of=lambda message: self._tasks[message.session_key].scope,
             roll_over=RollOver(),
-            saved=environment.on_session_released,
+            on_session_released=environment.on_session_released,
             compact=nothing_to_compact,
             review=False,
             subagents=None,

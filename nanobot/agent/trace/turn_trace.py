@@ -66,12 +66,12 @@ class TurnTrace:
         if handler is not None and not self._closed:
             handler(self, event)
 
-    def heard(self, text: str) -> None:
+    def set_message(self, text: str) -> None:
         """Replace the message by what hooks made of it."""
         if "message" in self._record.facts:
             self._record.facts["message"] = text
 
-    def runs(self, spec: RunSpec) -> None:
+    def record_request(self, spec: RunSpec) -> None:
         """Record what the model is sent besides the session's rows.
 
         Only the first run of a turn counts.
