@@ -189,7 +189,7 @@ async def build_runtime(
             archive=core.archive,
             subagents=background.subagents,
             goals=background.goals,
-            background=BackgroundWork(background.goals, background.subagents),
+            background=BackgroundWork(bus, background.goals, background.subagents),
             memory=core.memory,
             troubles=plugins.troubles,
             renew=renew,
@@ -323,7 +323,7 @@ def _create_background(
     )
     subagents = SubagentService(services.places.tasks, environment, task_taint)
     goals = GoalService(services.places.goals, environment, subagents)
-    toolbox.tools.register(SpawnTool(subagents.spawner))
+    toolbox.tools.register(SpawnTool(lambda: subagents.manager))
     toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
     return _BackgroundParts(task_taint, subagents, goals)
 

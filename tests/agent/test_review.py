@@ -36,7 +36,7 @@ class Judge(Tool):
         self.plans: list[Plan] = []
 
     async def execute(self, *, ctx: ToolContext) -> str:
-        subagents = self._stage.runtime.subagents.spawner()
+        subagents = self._stage.runtime.subagents.manager
         if any(PLAN in name for name in self._stage.cast.children):
             self.plans.append(await make_plan(subagents, "write a poem", ctx=ctx))
         else:

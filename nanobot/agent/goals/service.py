@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _MAX_NUMBER = 1_000_000
-_DELIVERY_TIMEOUT_S = 5.0
-_HANDOVER_S = 0.02
 _OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
 """One option. Phones replace two hyphens by a dash."""
 _QUOTES = {'"': '"', "'": "'", "“": "”", "„": "“", "‘": "’"}
@@ -227,16 +225,10 @@ class GoalService:
         """Return the titles of the goals that run for this session, or for any."""
         return self.manager.titles(session_key) if self.is_created else []
 
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Wait until no goal of this session runs and its messages were delivered."""
-        if not self.is_created:
-            return
-        await self.manager.wait_ended(session_key)
-        bus = self._environment.bus
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
-                await bus.wait_outbound_empty()
-                await asyncio.sleep(_HANDOVER_S)  # time for the channel to take the last message
+    async def wait_ended(self, session_key: str) -> None:
+        """Wait until no goal of this session runs."""
+        if self.is_created:
+            await self.manager.wait_ended(session_key)
 
     # --- the command
 

@@ -1,4 +1,4 @@
-"""Dependencies shared by parent turns and subagents, and approval routing for subagents."""
+"""What subagents share with the turns that start them, and who may approve their calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from nanobot.agent.subagent.turns import TaskTurns
     from nanobot.agent.tools.builtin import ToolPolicies
 
-_HANDOVER_S = 0.02
-_DELIVERY_TIMEOUT_S = 5.0
-
 
 class SubagentService:
     """The subagents of one runtime. The manager is created on first use."""
@@ -78,10 +75,6 @@ class SubagentService:
         if self._turns is not None:
             self._turns.renew()
 
-    def spawner(self) -> "SubagentManager":
-        """Return the manager, for the `spawn` tool."""
-        return self.manager
-
     @property
     def is_created(self) -> bool:
         """Whether this process has used subagents."""
@@ -127,17 +120,6 @@ class SubagentService:
                 await bus.wait_settled(session_key)
                 async with loop.lane(session_key):
                     pass
-
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Like `wait_reported`, and until the replies were delivered to the channel."""
-        if not self.is_created:
-            return
-        await self.wait_reported(session_key)
-        bus = self._environment.bus
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
-                await bus.wait_outbound_empty()
-                await asyncio.sleep(_HANDOVER_S)  # time for the channel to take the last message
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
         """Return the labels of what runs or is about to report, for this session or any."""
