@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator, ModelHandle
+from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.status import AgentStatus
 from nanobot.errors import BudgetExceededError, ProviderError
@@ -48,7 +48,7 @@ class Models:
     limits: RunLimits
     wanted: list[str | None] = field(default_factory=list)
 
-    async def get(self, wanted: str | None) -> ModelHandle:
+    async def get(self, wanted: str | None) -> Model:
         self.wanted.append(wanted)
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 

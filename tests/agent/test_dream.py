@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ModelHandle
 from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamPolicy, DreamRun
 from nanobot.agent.memory.dream_edits import AcceptedEdit, EditAction
 from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
@@ -73,7 +72,7 @@ class Models:
     limits: RunLimits = field(default_factory=RunLimits)
     wanted: list[str | None] = field(default_factory=list)
 
-    async def get(self, wanted: str | None) -> ModelHandle:
+    async def get(self, wanted: str | None) -> Model:
         self.wanted.append(wanted)
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult
+from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -66,7 +66,7 @@ async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: A
 async def settled(bot: Bot) -> None:
     async with asyncio.timeout(5):
         await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.wait_live_done()
+        await bot.runtime.memory.consolidation.wait_done()
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
@@ -180,8 +180,8 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
         assert "consolidation failed" not in await bot.say("/status")
 
 
-class Ineffective:
-    """A mover whose passes free next to nothing."""
+class Ineffective(Consolidator):
+    """Its passes free next to nothing."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -190,17 +190,11 @@ class Ineffective:
         self.passes += 1
         return ConsolidationResult(ConsolidationOutcome.DONE if self.passes % 2 else NOTHING, moved=2, share=0.1)
 
-    async def move_archived(self, session: Any, done: int) -> ConsolidationResult:
-        raise AssertionError
-
-    async def note_archived(self, session: Any, done: int, stem: str) -> None:
-        raise AssertionError
-
 
 async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
-    mover, sessions = Ineffective(), SessionManager(tmp_path)
+    consolidator, sessions = Ineffective(), SessionManager(tmp_path)
     tidying = ConsolidationScheduler(
-        lambda: mover,
+        lambda: consolidator,
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,
@@ -214,10 +208,10 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         session.add_message("assistant", f"answer {number}")
         sessions.save(session)
         tidying.on_session_saved(session)
-        await tidying.wait_live_done()
+        await tidying.wait_done()
         told += tidying.take_notices(KEY)
 
-    assert mover.passes == 4  # two, and each time the look whether there is more
+    assert consolidator.passes == 4  # two, and each time the look whether there is more
     assert len(told) == 1
 
 
@@ -278,7 +272,7 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.memory.consolidation.wait_until_idle()
+            await bot.runtime.memory.consolidation.wait_done(archived=True)
         await bot.say("hello")
 
     assert "1 earlier conversation waiting for consolidation" in told
@@ -311,7 +305,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.memory.consolidation.wait_until_idle()
+                await bot.runtime.memory.consolidation.wait_done(archived=True)
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()

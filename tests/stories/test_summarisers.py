@@ -98,7 +98,7 @@ async def test_however_a_summary_goes_wrong_no_message_is_lost_nobody_waits_and_
             for name in WRONG:  # one by one: failures in a row would pause the model
                 await speaks(name, 0, 9)
                 async with asyncio.timeout(20):
-                    await bot.runtime.memory.consolidation.wait_live_done()
+                    await bot.runtime.memory.consolidation.wait_done()
             status = {name: (await bot.say("/status", f"cli:{name}")).result.text for name in WRONG}
             await speaks("never", 0, 9)
             asked = len(server.chats)
@@ -127,7 +127,7 @@ async def test_a_disk_that_is_full_when_the_summary_comes_loses_nothing_and_is_t
                 bot.runtime.memory.consolidation.pause_s = 0
                 for number in range(9):
                     assert (await bot.say(f"word {number} of well.", "cli:well")).result.text == "Fine."
-                await bot.runtime.memory.consolidation.wait_live_done()
+                await bot.runtime.memory.consolidation.wait_done()
                 status = (await bot.say("/status", "cli:well")).result.text
                 kept = is_whole(home, "well", 9)
             full.unlink()

@@ -133,7 +133,7 @@ async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_anoth
             if word != "spawn":  # reports come between what is said next
                 await stage.quiet()
             async with asyncio.timeout(10):
-                await stage.runtime.memory.consolidation.wait_until_idle()
+                await stage.runtime.memory.consolidation.wait_done(archived=True)
         await everybody(stage, "look", Origin.CRON)
         await stage.quiet()
 

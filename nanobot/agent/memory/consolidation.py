@@ -8,7 +8,6 @@ with other people goes into that chat's memory, whoever said it.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +15,7 @@ from itertools import accumulate
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.save_memory import (
     MemoryTranscript,
@@ -39,8 +39,8 @@ from nanobot.agent.status import AgentStatus
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, is_synthetic, least_trusted
-from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
-from nanobot.session.manager import Session
+from nanobot.providers.base import CallContext, call_context_scope
+from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun
@@ -63,54 +63,9 @@ _ENTRY_TOKENS = 700
 _TRY_AGAIN_S = 3600.0
 
 
-class ModelLimits(Protocol):
-    """The limits of a model, in tokens."""
-
-    @property
-    def window_tokens(self) -> int:
-        """Request and reply together."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """The reply."""
-        ...
-
-
-class ModelHandle(Protocol):
-    """A model and the provider to call it through."""
-
-    @property
-    def provider(self) -> LLMProvider: ...
-
-    @property
-    def name(self) -> str:
-        """Its name at the provider."""
-        ...
-
-    @property
-    def limits(self) -> ModelLimits: ...
-
-
 class ModelSource(Protocol):
-    async def get(self, name: str | None) -> ModelHandle:
+    async def get(self, name: str | None) -> Model:
         """Return the model of that name or preset, the configured one for None. Raises NanobotError."""
-        ...
-
-
-class SessionSource(Protocol):
-    """What consolidation needs of the SessionManager."""
-
-    def hold(self, key: str) -> AbstractAsyncContextManager[Session]:
-        """Hold a session's lock."""
-        ...
-
-    def read_unconsolidated(self, session: Session, limit: int) -> list[ChatMessage]:
-        """Return the oldest messages past the cursor. Raises StorageError."""
-        ...
-
-    async def move_cursor(self, session: Session, count: int) -> None:
-        """Advance the cursor by `count` messages; durable on return. Raises StorageError."""
         ...
 
 
@@ -161,7 +116,7 @@ class Consolidator:
     def __init__(
         self,
         memory: MemoryStore,
-        sessions: SessionSource,
+        sessions: SessionManager,
         models: ModelSource,
         status: AgentStatus,
         clock: Clock,
@@ -184,12 +139,12 @@ class Consolidator:
         self._limit_s = limit_s
         self._others_write = others_write
         self._scope_of = scope_of
-        self._one_at_a_time: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
         self._failures: dict[str, _Failure] = {}
         self._moving: set[str] = set()
         """Keys of sessions being moved; a caller that holds one must not wait for it."""
         self._ready: dict[str, _CheckedAnswer] = {}
-        """By session key, a finished consolidation that is applied once the session's turn lets go of it."""
+        """By session key, a finished consolidation that is applied once the session's turn releases it."""
 
     async def compact(
         self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
@@ -394,16 +349,13 @@ class Consolidator:
 
     def _lock_of(self, scope: Scope) -> asyncio.Lock:
         """Serialises read-modify-write of one memory, so that two sessions do not overwrite each other."""
-        lock = self._one_at_a_time.get(scope)
-        if lock is None:
-            lock = self._one_at_a_time[scope] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(scope, asyncio.Lock())
 
     def _now(self) -> str:
         return f"{self._clock.now():%Y-%m-%d %H:%M}"
 
 
-def _room(model: ModelHandle, memory: str) -> tuple[int, int]:
+def _room(model: Model, memory: str) -> tuple[int, int]:
     """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
     window = model.limits.window_tokens
     reply = min(model.limits.max_tokens, window // 4)
@@ -430,9 +382,9 @@ class _Excerpt:
     ) -> None:
         self._rows = rows
         self._weights = weights
-        words = list(accumulate(bool(line) for line in lines))
+        filled = list(accumulate(bool(line) for line in lines))
         self.ends = [
-            at for at in range(1, max_rows + 1) if words[at - 1] and (at == len(rows) or is_turn_start(rows, at))
+            at for at in range(1, max_rows + 1) if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
         ]
         """Possible row counts; empty if none of the rows has anything to keep."""
 

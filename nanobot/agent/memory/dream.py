@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from nanobot.agent.memory.consolidation import ModelHandle, ModelSource
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.dream_changes import DreamChanges
 from nanobot.agent.memory.dream_edits import (
     TIDY_MEMORY,
@@ -197,7 +198,7 @@ class Dream:
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
-    def _fit(self, plan: _Plan, model: ModelHandle) -> tuple[_Plan, int, int]:
+    def _fit(self, plan: _Plan, model: Model) -> tuple[_Plan, int, int]:
         """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
         window = model.limits.window_tokens
         reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
@@ -218,7 +219,7 @@ class Dream:
         half = max(1, len(plan.material.entries) // 2)
         return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half) or plan
 
-    async def _pass(self, plan: _Plan, model: ModelHandle, reply: int, who: str) -> DreamPass:
+    async def _pass(self, plan: _Plan, model: Model, reply: int, who: str) -> DreamPass:
         chat = self._memory.scope.chat
         with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
             async with asyncio.timeout(self.policy.limit_s):
@@ -242,7 +243,7 @@ class Dream:
     def _new_pass(self, who: str) -> DreamPass:
         return DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who, calls=0)
 
-    async def _ask(self, material: DreamInput, model: ModelHandle, reply: int) -> LLMResponse:
+    async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
         try:
             response = await model.provider.chat(
                 messages=material.request(), tools=[TIDY_MEMORY], model=model.name, max_tokens=reply, temperature=0.1

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
@@ -22,7 +22,7 @@ from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock, file_lock
 
 if TYPE_CHECKING:
-    from nanobot.agent.memory.consolidation import ConsolidationResult
+    from nanobot.agent.memory.consolidation import Consolidator
 
 log = logging.getLogger(__name__)
 
@@ -45,22 +45,6 @@ _FREES_NOTHING = (
 )
 
 
-class Mover(Protocol):
-    """What the scheduler needs of a Consolidator."""
-
-    async def move(self, session_key: str, keep: Callable[[Session], int]) -> "ConsolidationResult":
-        """Consolidate the oldest messages, as many as fit one call. Never raises for a model or the disk."""
-        ...
-
-    async def move_archived(self, session: Session, done: int) -> "ConsolidationResult":
-        """Consolidate an archived session from message number `done` on."""
-        ...
-
-    async def note_archived(self, session: Session, done: int, stem: str) -> None:
-        """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Backoff:
     """No consolidation before this time, or before the session has this many messages."""
@@ -79,7 +63,7 @@ class ConsolidationScheduler:
 
     def __init__(
         self,
-        open_mover: Callable[[], Mover],
+        open_consolidator: "Callable[[], Consolidator]",
         sessions: SessionManager,
         clock: Clock,
         *,
@@ -87,11 +71,10 @@ class ConsolidationScheduler:
         waiting: Path,
         pause_s: float = 1.0,
     ) -> None:
-        """`open_mover` is called on first use. `waiting` is the file that queues archived sessions. A consolidation
-        waits until nobody has spoken for `pause_s`.
+        """`open_consolidator` imports and creates it on the first call. `waiting` is the file that queues archived
+        sessions. A consolidation waits until nobody has spoken for `pause_s`.
         """
-        self._open_mover = open_mover
-        self._mover: Mover | None = None
+        self._open_consolidator = open_consolidator
         self._sessions = sessions
         self._clock = clock
         self._window = memory_window
@@ -168,15 +151,10 @@ class ConsolidationScheduler:
         """Whether a live session is being consolidated."""
         return any(key for key in self._tasks)
 
-    async def wait_live_done(self) -> None:
-        """Wait until no live session is being consolidated."""
-        while tasks := [task for key, task in self._tasks.items() if key]:
+    async def wait_done(self, *, archived: bool = False) -> None:
+        """Wait until no live session is being consolidated; with `archived`, no archived one either."""
+        while tasks := [task for key, task in self._tasks.items() if key or archived]:
             await asyncio.wait(tasks)
-
-    async def wait_until_idle(self) -> None:
-        """Wait until no session is being consolidated, live or archived."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
@@ -210,11 +188,6 @@ class ConsolidationScheduler:
         except Exception:  # must not keep other sessions from being consolidated
             log.exception("Old messages could not be moved into memory")
 
-    def _get_mover(self) -> Mover:
-        if self._mover is None:
-            self._mover = self._open_mover()
-        return self._mover
-
     async def _consolidate_in_pause(self, key: str, count: int) -> None:
         """Consolidate once nobody speaks, but after at most half a memory window of new messages."""
         self._waiting[key] = count
@@ -232,10 +205,10 @@ class ConsolidationScheduler:
         """Run one pass over a live session with `count` messages."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        mover = await asyncio.to_thread(self._get_mover)
+        consolidator = await asyncio.to_thread(self._open_consolidator)
         moved, share = 0, 1.0
         for _ in range(_MOST_CALLS):
-            result = await mover.move(key, self._rows_to_keep)
+            result = await consolidator.move(key, self._rows_to_keep)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
             share = result.share if not moved else share
@@ -309,7 +282,7 @@ class ConsolidationScheduler:
     async def _consolidate_archived(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        mover = await asyncio.to_thread(self._get_mover)
+        consolidator = await asyncio.to_thread(self._open_consolidator)
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
         if session is None:
@@ -318,7 +291,7 @@ class ConsolidationScheduler:
         progress = self._queue.read().get(stem, {})
         done = max(progress.get("done", 0), session.last_consolidated)
         while True:
-            result = await mover.move_archived(session, done)
+            result = await consolidator.move_archived(session, done)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
             done += result.moved
@@ -330,7 +303,7 @@ class ConsolidationScheduler:
         if tries < _MOST_TRIES:
             self._queue.change(stem, {"done": done, "tries": tries})
         else:
-            await mover.note_archived(session, done, stem)
+            await consolidator.note_archived(session, done, stem)
             self._queue.change(stem, None)
 
 

@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
 from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
@@ -39,6 +38,7 @@ from nanobot.utils.text import json_objects
 if TYPE_CHECKING:
     from nanobot.agent.memory.facts import Fact
     from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
+    from nanobot.session.manager import Session
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +64,6 @@ class HistoryEntry:
 
     timestamp: str
     content: str
-
-
-class Conversation(Protocol):
-    """What `MemoryStore.consolidate` needs of a Session."""
-
-    last_consolidated: int
-
-    @property
-    def messages(self) -> list[ChatMessage]: ...
 
 
 class MemoryStore:
@@ -260,7 +251,7 @@ class MemoryStore:
 
     async def consolidate(
         self,
-        session: Conversation,
+        session: "Session",
         provider: LLMProvider,
         model: str,
         *,
