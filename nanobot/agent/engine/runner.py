@@ -395,7 +395,7 @@ def _room(spec: RunSpec) -> RequestRoom:
         max_tokens=limits.max_tokens,
         system=spec.system,
         tools_tokens=spec.tools.tokens,
-        most_rows=limits.window_messages,
+        max_rows=limits.window_messages,
         rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
 

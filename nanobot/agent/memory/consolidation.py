@@ -50,17 +50,17 @@ log = logging.getLogger(__name__)
 IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
 
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 """Calls for one idle session; a long unconsolidated session continues the next time."""
-_MOST_TOKENS = 32_000
+_MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
-_LEAST_TOKENS = 500
+_MIN_TOKENS = 500
 _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
 _ENTRY_TOKENS = 700
 """Part of the reply reserved for the log entry and the JSON around both texts."""
-_TRY_AGAIN_S = 3600.0
+_RETRY_S = 3600.0
 
 
 class ModelSource(Protocol):
@@ -149,13 +149,13 @@ class Consolidator:
     async def compact(
         self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
     ) -> ConsolidationResult:
-        """Move all but the last messages of an idle session into memory, in at most `_MOST_PARTS` calls, as long as it
+        """Move all but the last messages of an idle session into memory, in at most `_MAX_PARTS` calls, as long as it
         `is_idle`. Turns of the session do not wait for it.
 
         Cancelling is safe: checked answers are kept. Never raises for a model or the disk.
         """
         moved = 0
-        for _ in range(_MOST_PARTS):
+        for _ in range(_MAX_PARTS):
             result = await self.move(
                 session_key, lambda session: IDLE_KEEP if is_idle(session) else session.message_count
             )
@@ -188,7 +188,7 @@ class Consolidator:
             return _NOTHING
         state = (session.last_consolidated, session.message_count)
         failure = self._failures.get(session.key)
-        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _TRY_AGAIN_S:
+        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _RETRY_S:
             return failure.result
         try:
             plan = await asyncio.to_thread(self._plan, session, keep)
@@ -359,14 +359,14 @@ def _room(model: Model, memory: str) -> tuple[int, int]:
     """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
     window = model.limits.window_tokens
     reply = min(model.limits.max_tokens, window // 4)
-    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _LEAST_TOKENS:
+    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _MIN_TOKENS:
         raise ProviderError(
             f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
             "Set agents.defaults.backgroundModel to a larger one."
         )
     weight = estimate_tokens(memory)
-    room = min(_MOST_TOKENS, window - reply - weight - _PROMPT_TOKENS)
-    if weight + _ENTRY_TOKENS > reply or room < _LEAST_TOKENS:
+    room = min(_MAX_TOKENS, window - reply - weight - _PROMPT_TOKENS)
+    if weight + _ENTRY_TOKENS > reply or room < _MIN_TOKENS:
         raise ProviderError(
             f"MEMORY.md has about {weight:,} tokens; {model.name} cannot write it again in a reply of {reply:,}. "
             "Shorten it, or raise maxTokens."

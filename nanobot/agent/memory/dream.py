@@ -43,10 +43,10 @@ from nanobot.utils.storage_error import storage_error
 log = logging.getLogger(__name__)
 
 _REPLY_TOKENS = 4_096
-_LEAST_REPLY = 256
+_MIN_REPLY_TOKENS = 256
 _SCHEMA_TOKENS = 400
-_FIRST_REST_S, _LONGEST_REST_S = 3600.0, 7 * 86_400.0
-_MOST_FORGOTTEN = 200
+_BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
+_MAX_FORGOTTEN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Dream:
         while prompt > budget and len(plan.material.entries) > 1:
             plan = self._shorten(plan)
             prompt = _prompt_tokens(plan.material)
-        if prompt > budget or reply < _LEAST_REPLY:
+        if prompt > budget or reply < _MIN_REPLY_TOKENS:
             raise ProviderError(
                 f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
                 "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
@@ -289,7 +289,7 @@ class Dream:
             (change.number for change in self._memory.revisions.changes() if change.file == name), None
         )
         pass_revisions = {dream_pass.change for dream_pass in self.log.passes()}
-        forgotten = [words for words, _ in self._memory.revisions.forgotten()][-_MOST_FORGOTTEN:]
+        forgotten = [words for words, _ in self._memory.revisions.forgotten()][-_MAX_FORGOTTEN:]
         material = DreamInput(
             text,
             [_known_fact(fact, origins.get(fact.key), first_revision, pass_revisions) for fact in facts.values()],
@@ -338,7 +338,7 @@ class Dream:
         reason = str(error) or f"The model gave no answer within {self.policy.limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
         state, now = self.state(), self._clock.now().timestamp()
-        rest = min(_FIRST_REST_S * 2**state.failures, _LONGEST_REST_S)
+        rest = min(_BACKOFF_S * 2**state.failures, _MAX_BACKOFF_S)
         state = replace(
             state,
             failures=min(state.failures + 1, 30),

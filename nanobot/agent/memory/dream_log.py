@@ -19,7 +19,7 @@ from nanobot.utils.text import json_objects, strict_json
 
 _ANCHOR_BYTES = 256
 """Bytes of the log before the cursor that are hashed to detect a rewritten log."""
-_MOST_READ = 4 << 20
+_MAX_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class DreamLog:
         if state.begun and size == state.offset:
             return NewEntries(size)
         is_continued = state.begun and size > state.offset and self.anchor_at(state.offset) == state.anchor
-        begin = state.offset if is_continued else max(0, size - _MOST_READ)
+        begin = state.offset if is_continued else max(0, size - _MAX_READ_BYTES)
         data = self._read(begin, size - begin)
         text = data.decode("utf-8", "surrogateescape")
         entries = [

@@ -17,8 +17,8 @@ from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun
 
-_SHOWN = 80
-_MOST_CHOICES = 8
+_SHOWN_CHARS = 80
+_MAX_CHOICES = 8
 _HOW = {
     ChangedBy.CONSOLIDATION: "from a conversation",
     ChangedBy.AGENT: "written by the agent",
@@ -82,7 +82,7 @@ class MemoryEditor:
         matches = _matching(wanted, facts) or self._former(wanted)
         if not matches:
             raise _unknown(wanted)
-        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MOST_CHOICES])
+        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MAX_CHOICES])
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
@@ -102,7 +102,7 @@ class MemoryEditor:
                 raise _unknown(wanted)
             if len(keys) > 1:
                 choices = "\n".join(
-                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN)}" for match in matches[:_MOST_CHOICES]
+                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
                 )
                 raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
             removed: dict[str, Fact] = {}
@@ -236,15 +236,15 @@ class MemoryEditor:
         words = fact_words(fact.text)
         for text in change.removed:
             if len(words & fact_words(text)) * 3 >= len(words):
-                yield f"  It replaced: {clip_line(text, _SHOWN)}"
+                yield f"  It replaced: {clip_line(text, _SHOWN_CHARS)}"
         again = f"Stated again {count_noun(origin.mentions, 'time')}. " if origin.mentions else ""
         yield f"  {again}Importance: {item.importance:.1f}."
 
 
 def format_change(change: Revision) -> str:
     """Format a revision as a line."""
-    diff = [f"+ {clip_line(str(fact['text']), _SHOWN)}" for fact in change.added]
-    diff += [f"- {clip_line(text, _SHOWN)}" for text in change.removed]
+    diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
+    diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
     undone = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
@@ -270,7 +270,7 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
 
 
 def _unknown(wanted: str) -> NanobotError:
-    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. /memory lists them.")
+    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN_CHARS)!r}. /memory lists them.")
 
 
 def _minute(timestamp: str) -> str:

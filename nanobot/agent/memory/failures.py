@@ -17,12 +17,12 @@ from nanobot.security.redaction import redact_known
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,39}")
 """A program or its path; nothing that could be a sentence."""
-_MOST_WORDS = 3
-_LOOKED_AT = 4_000
+_MAX_REMEDY_WORDS = 3
+_EXAMINED_CHARS = 4_000
 """Characters examined: the end of a command's output, the start of other results."""
-_BETWEEN = "();&|\n"
+_SEPARATORS = "();&|\n"
 _REDIRECTED = re.compile(r"\d?>&\d|&>>?")
-_BEFORE = frozenset({"sudo", "time", "nohup", "env", "exec"})
+_WRAPPERS = frozenset({"sudo", "time", "nohup", "env", "exec"})
 _OWN = frozenset(
     {"read_file", "write_file", "edit_file", "list_dir", "glob", "grep", "notebook_edit", "web_fetch", "web_search"}
     | {"exec", "cron", "message", "spawn", "session_search", "inbox"}
@@ -152,7 +152,7 @@ def _match_failure(tool: str, command: str, row: ChatMessage) -> Failure | None:
     if row.get("failure") not in (ToolFailure.NOT_DONE, ToolFailure.ENDED_BADLY):
         return None
     text = text_of(row["content"])
-    text = text[-_LOOKED_AT:] if tool == "exec" else text[:_LOOKED_AT]
+    text = text[-_EXAMINED_CHARS:] if tool == "exec" else text[:_EXAMINED_CHARS]
     for shape in _SHAPES:
         match = shape.pattern.match(text) if tool in shape.tools else None
         if match is None:
@@ -175,15 +175,15 @@ def _programs_in(command: str, *, piped: bool = True) -> list[str]:
     """Return the programs that a command names, in order; empty if it cannot be parsed. Without `piped`, only the first
     of each pipe.
     """
-    command = _REDIRECTED.sub(" ", command[:_LOOKED_AT].partition("<<")[0])
-    words = shlex.shlex(command, posix=True, punctuation_chars=_BETWEEN)
+    command = _REDIRECTED.sub(" ", command[:_EXAMINED_CHARS].partition("<<")[0])
+    words = shlex.shlex(command, posix=True, punctuation_chars=_SEPARATORS)
     words.whitespace, words.commenters, words.whitespace_split = " \t\r", "", True
     programs, begins = [], True
     try:
         for word in words:
-            if set(word) <= set(_BETWEEN):
+            if set(word) <= set(_SEPARATORS):
                 begins = word != ")" and (piped or word not in ("|", "|&"))
-            elif begins and "=" not in word and word not in _BEFORE:
+            elif begins and "=" not in word and word not in _WRAPPERS:
                 begins = False
                 programs += [word] if _NAME.fullmatch(word) and word != "cd" else []
     except ValueError:  # a quote that is not closed
@@ -230,7 +230,7 @@ def _find_remedy(
         replacement = later_words[begin : len(later_words) - same]
         replacement = replacement[: len(replacement) - (len(rest) - same)] if same < len(rest) else replacement
         fits = all(_NAME.fullmatch(word) and _base(word) not in named_by_others for word in replacement)
-        if replacement and len(replacement) <= _MOST_WORDS and fits and replacement != [words[at]]:
+        if replacement and len(replacement) <= _MAX_REMEDY_WORDS and fits and replacement != [words[at]]:
             return " ".join(replacement)
     return ""
 

@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
-_MOST_CALLS = 8
+_MAX_CALLS = 8
 """Model calls per pass."""
-_AT_ONCE = 4
-_LEAST_SHARE = 0.15
+_MAX_CONCURRENT = 4
+_MIN_SHARE = 0.15
 """Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
 
 _MAX_BACKOFFS = 200
@@ -82,7 +82,7 @@ class ConsolidationScheduler:
         self.pause_s = pause_s
         self._waiting: dict[str, int] = {}
         """By session that waits for a pause, its number of messages after the last turn."""
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._backoffs: dict[str, _Backoff] = {}
         self._backoff_file = waiting.with_name("tidying.json")
@@ -207,7 +207,7 @@ class ConsolidationScheduler:
 
         consolidator = await asyncio.to_thread(self._open_consolidator)
         moved, share = 0, 1.0
-        for _ in range(_MOST_CALLS):
+        for _ in range(_MAX_CALLS):
             result = await consolidator.move(key, self._rows_to_keep)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
@@ -241,7 +241,7 @@ class ConsolidationScheduler:
 
     def _next_backoff(self, backoff: _Backoff, share: float, key: str, count: int) -> _Backoff:
         """Return the backoff after a pass. A second ineffective pass in a row waits longer and notifies the person."""
-        times = backoff.ineffective + 1 if share < _LEAST_SHARE else 0
+        times = backoff.ineffective + 1 if share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
         wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
@@ -300,7 +300,7 @@ class ConsolidationScheduler:
             self._queue.change(stem, None)
             return
         tries = progress.get("tries", 0) + 1
-        if tries < _MOST_TRIES:
+        if tries < _MAX_TRIES:
             self._queue.change(stem, {"done": done, "tries": tries})
         else:
             await consolidator.note_archived(session, done, stem)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
 _MAX_SCOPES = 256
-_LONGEST_TURN = 400
+_MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
 
@@ -334,7 +334,7 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
     turn_id = last.get("turn_id") if last is not None else None
     if not turn_id:
         return [], []
-    rows = session.since(session.message_count - min(session.rows_in_memory, _LONGEST_TURN))
+    rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS))
     begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
     return rows[begin:], rows[:begin]
 

@@ -32,7 +32,7 @@ class RequestRoom:
     max_tokens: int
     system: str = ""
     tools_tokens: int = 0
-    most_rows: int = MAX_ROWS
+    max_rows: int = MAX_ROWS
     rereadable: Collection[str] = ()
     """Names of read-only tools; their results can be fetched again."""
 
@@ -150,7 +150,7 @@ class RequestBuilder:
     def _budget(self, learned: Calibration | None = None) -> TokenBudget:
         room = self.room
         learned = learned or self._calibration
-        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.max_rows)
 
     @property
     def _calibration(self) -> Calibration:
