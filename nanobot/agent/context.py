@@ -65,8 +65,8 @@ Your workspace is {workspace}
 _SKILLS_INTRO = """\
 # Skills
 
-Before you do what a skill describes, read its file with `read_file`. `$name` in a message means one. One with
-available="false" lacks what it requires: say so, or help to install it."""
+Before you do what a skill describes, read its file with `read_file`. `$name` in a message names one. A skill with
+available="false" lacks something it requires: say so, or help to install it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The approval policy: asks the owner before a call does what they did not ask for.
 
-Two kinds of access need approval: what the sandbox does not give by itself (`Access.needs_approval`), whoever's words
-the turn answers; and every sensitive access of a call while untrusted content is in play, because it entered the turn
+Two kinds of access need approval: what the sandbox does not give by itself (`Access.needs_approval`), no matter who
+asked; and every sensitive access of a call while untrusted content is in play, because it entered the turn
 or because the call repeats some of an older turn.
 """
 
@@ -189,7 +189,7 @@ def _rules(accesses: Iterable[Access]) -> frozenset[str]:
 
 
 def _active_taint(planned: PlannedCall) -> ActiveTaint:
-    context, rows = planned.context, [*planned.told, *planned.rows]
+    context, rows = planned.context, [*planned.untrusted_rows, *planned.rows]
     if is_outside(context.entered):
         sources = [format_source(row, rows) for row in entered_rows(rows, context.turn_id)]
         sources += filter(None, [planned.source])

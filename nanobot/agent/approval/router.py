@@ -1,9 +1,9 @@
 """Who may answer an approval question, and which messages are answers.
 
-At a terminal, whoever watches the turn answers. In a chat an owner does, with the buttons below the question, with a
-word (yes, no, always, in several languages) or with `/approve ID` and `/deny ID`. In a group a bare word counts only if
-it is addressed to the bot, since the owner may be talking with somebody else. Jobs, the heartbeat and subagents ask
-nobody.
+At a terminal, the person who watches the turn answers. In a chat an owner does, with the buttons below the question,
+with a word (yes, no, always, in several languages) or with `/approve ID` and `/deny ID`. In a group a bare word counts
+only if it is addressed to the bot, since the owner may be talking with somebody else. Jobs, the heartbeat and subagents
+ask nobody.
 """
 
 import asyncio

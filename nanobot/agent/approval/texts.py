@@ -70,7 +70,7 @@ class ApprovalTexts:
         """For the model: the config forbids it."""
         return (
             f"{name} was not run: it would {self._describe_actions(needed)}{self._describe_taint(source)}, and "
-            "tools.approval is `deny`. Do not try it another way. Do what can be done without it, and tell what you "
+            "tools.approval is `deny`. Do not try it another way. Do what can be done without it, and say what you "
             "would have done."
         )
 

@@ -101,7 +101,7 @@ class _Run:
             await self._accept_joining()
         elif parts := parts_of_answer(self._transcript.all, self._spec.context.turn_id):
             self._answer_parts += parts
-            self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and goes on."))
+            self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and continues it."))
             if self._transcript.last["role"] == "assistant":  # else the instruction or a new message follows already
                 await self._transcript.add_instruction(BROKEN_OFF)
 
@@ -258,7 +258,7 @@ class _Run:
             except ContextOverflowError as error:
                 if not self._requests.handle_overflow(self._transcript.all, error.window_tokens):
                     raise
-                spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
+                spec.emit(events.Notice(text="The request was too long for the model; asking again with less."))
                 response = await self._ask()
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_usage(usage, cost)

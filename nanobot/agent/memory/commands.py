@@ -80,5 +80,5 @@ class MemoryCommands:
 
 
 def _may_undo(call: CommandCall, change: Revision) -> bool:
-    """The owner may; in a chat of several, also whoever made the change."""
+    """The owner may; in a chat of several, also the person who made the change."""
     return call.scope.is_owners or is_from_owner(call.message) or change.who == call.message.sender_id

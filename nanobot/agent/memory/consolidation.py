@@ -2,7 +2,7 @@
 
 The order prevents loss: fix the range, ask the model, check its answer, write HISTORY.md, write MEMORY.md, and only
 then move the session's cursor. A kill in between costs a duplicate log entry, never a message. What was said in a chat
-with other people goes into that chat's memory, whoever said it.
+with other people goes into that chat's memory, also what the owner said there.
 """
 
 import asyncio

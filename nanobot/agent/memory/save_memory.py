@@ -1,7 +1,7 @@
 """The `save_memory` call: what a model is shown of old messages, and which of its answers may be kept. No disk here.
 
-Words from mail and from the web are not shown. Those of other people and of tool servers are told in the log, which is
-marked by them; MEMORY.md stands in every later prompt as the owner's own, so it is made of what is theirs alone.
+Content from mail and the web is not shown. Content from other people and tool servers goes only into the log entry,
+which is then marked. MEMORY.md is part of every later prompt, so it is built from the owner's content alone.
 """
 
 import json

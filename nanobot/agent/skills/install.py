@@ -1,6 +1,5 @@
 """Installs and removes skills of a workspace, atomically and without losing the previous one.
 
-
 skills/<name>/                      the skill
 skills/.new-<random>/               being written; renamed once everything is synced
 skills/.replaced/<name>-<time>/     what was replaced or removed
@@ -101,7 +100,7 @@ class Installer:
     def install(self, offer: SkillOffer, *, replaces: bool = False) -> Path:
         """Install the skill and return its folder. A replaced one is kept in `.replaced`.
 
-        Raises NanobotError if one exists and must not be replaced, StorageError on a storage failure.
+        Raises NanobotError if one exists and may not be replaced, StorageError on a storage failure.
         """
         target = self._skills / offer.name
         try:
@@ -131,7 +130,7 @@ class Installer:
 
     def remove(self, name: str) -> Path:
         """Remove a skill and return where it is kept. Raises NanobotError, StorageError."""
-        if not os.path.lexists(self._skills / name) or name_is_hidden(name):
+        if not os.path.lexists(self._skills / name) or is_hidden_name(name):
             raise NanobotError(f"There is no skill {name} in {self._skills}. See `nanobot skills list`.")
         try:
             replaced = self._move_to_replaced(name)
@@ -188,7 +187,7 @@ class Installer:
                     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def name_is_hidden(name: str) -> bool:
+def is_hidden_name(name: str) -> bool:
     """Whether a name in the skills folder cannot be a skill."""
     return name.startswith(".") or not name or "/" in name or "\\" in name
 

@@ -1,6 +1,5 @@
 """What nanobot stores about skills: the programs of installed ones, and the days each was used.
 
-
 state/skills/installed.json     {version, skills: {name: {from, at, programs: {path: sha256}}}}
 state/skills/used.json          {version, used: {name: [days]}}
 

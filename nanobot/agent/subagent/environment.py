@@ -36,7 +36,7 @@ class SubagentEnvironment:
 
 
 class TaskAudience:
-    """Decides who may answer a subagent's question: whoever may answer the turn that started it."""
+    """Decides who may answer a subagent's question: the person who may answer the turn that started it."""
 
     def __init__(self, approval_router: ApprovalRouter, task_of: Callable[[str], "Task | None"]) -> None:
         self._approval_router = approval_router

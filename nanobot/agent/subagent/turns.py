@@ -190,7 +190,7 @@ class TaskTurns:
         sessions.save(session)
 
     def _sink(self, task: Task, watch: EventSink, message: InboundMessage) -> EventSink:
-        """Return the event sink. Approval questions go to whoever watches the waiting turn, else to the chat of the
+        """Return the event sink. Approval questions go to the sink of the waiting turn, else to the chat of the
         report.
         """
         chat = Delivery(self._environment.bus, replace(message, journal_key=None), DeliveryPolicy(progress=False))

@@ -173,7 +173,7 @@ class _ReplayTool(Tool):
 
 
 def first_difference(recorded: Sequence[RecordedStep], replayed: Sequence[RecordedStep]) -> Difference | None:
-    """Return the first difference in calls, or if there is none, the first in text. None if everything is equal."""
+    """Return the first difference in the calls, else the first in the texts; None if there is none."""
     for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
         before, after = _calls_missing_in(then, now), _calls_missing_in(now, then)
         if before or after:
@@ -236,9 +236,8 @@ class _RequestCapture(LLMProvider):
 
 def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
     steps = min(model.limits.max_steps, len(recorded.steps) + EXTRA_STEPS)
-    return replace(
-        model.limits, max_steps=steps, max_result_chars=_NO_LIMIT
-    )  # results were limited when they were recorded
+    # results were clipped when they were recorded
+    return replace(model.limits, max_steps=steps, max_result_chars=_NO_LIMIT)
 
 
 def _turn_ended(result: RunResult) -> TurnEnded:
