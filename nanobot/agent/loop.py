@@ -331,7 +331,7 @@ class AgentLoop:
     async def _run_immediately(self, turn: Turn) -> TurnResult:
         key, name = turn.message.session_key, _priority_command(turn.message)
         if name is None and self._deps.approval_router is not None:
-            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.take(turn.message))
+            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
         if name == "stop":
             return _end_early(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
         try:

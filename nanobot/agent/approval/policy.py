@@ -1,8 +1,8 @@
 """The approval policy: asks the owner before a call does what they did not ask for.
 
 Two kinds of access need approval: what the sandbox does not give by itself (`Access.needs_approval`), no matter who
-asked; and every sensitive access of a call while untrusted content is in play, because it entered the turn
-or because the call repeats some of an older turn.
+asked; and every sensitive access of a call while untrusted content is in play, because it entered the turn or because
+the call repeats some of an older turn.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ class ApprovalRouter:
             and bool(self._open_questions(message))
         )
 
-    def take(self, message: InboundMessage) -> str:
+    def handle_answer(self, message: InboundMessage) -> str:
         """Pass the answer to its question and return the text for the person. Only an owner's answer counts."""
         if not is_from_owner(message):
             return "Only an owner may answer that."

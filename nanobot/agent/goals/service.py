@@ -100,7 +100,7 @@ class GoalService:
         """Whether this process has used goals."""
         return "manager" in self.__dict__
 
-    async def _is_there(self) -> bool:
+    async def _has_goals(self) -> bool:
         return self.is_created or await asyncio.to_thread(self._folder.is_dir)
 
     # --- for turns
@@ -165,7 +165,7 @@ class GoalService:
         """Return the id of the session's goal, also before it is resumed after a crash; empty if there is none."""
         with suppress(StorageError):
             goal = self.goal_of(session_key) or (
-                await self.manager.last(session_key) if await self._is_there() else None
+                await self.manager.last(session_key) if await self._has_goals() else None
             )
             return goal.id if goal is not None else ""
         return ""
@@ -181,12 +181,12 @@ class GoalService:
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume the unfinished goals of previous processes, of one session or all. Never raises."""
-        if await self._is_there():
+        if await self._has_goals():
             await self.manager.recover(session_key)
 
     async def stop_for(self, message: InboundMessage) -> str:
         """Stop the session's goal if the sender may. Return its title, or an empty string."""
-        if not await self._is_there():
+        if not await self._has_goals():
             return ""
         from nanobot.agent.goals import texts
 
@@ -197,7 +197,7 @@ class GoalService:
 
     async def forget_session(self, session_key: str) -> str:
         """Stop and delete the session's goal. Return its title. Raises NanobotError."""
-        if not await self._is_there():
+        if not await self._has_goals():
             return ""
         from nanobot.agent.goals import texts
 
@@ -207,7 +207,7 @@ class GoalService:
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on the session's goal, else an empty string. Never raises."""
         with suppress(NanobotError):
-            return await self.manager.other_process_note(session_key) if await self._is_there() else ""
+            return await self.manager.other_process_note(session_key) if await self._has_goals() else ""
         return ""
 
     def lines(self, session_key: str) -> list[str]:
@@ -263,7 +263,7 @@ class GoalService:
     async def _status(self, call: CommandCall) -> str:
         from nanobot.agent.goals import texts
 
-        goal = await self.manager.last(call.session.key) if await self._is_there() else None
+        goal = await self.manager.last(call.session.key) if await self._has_goals() else None
         if goal is None:
             return f"There is no goal here. {_USAGE}"
         assert self._deps is not None  # noqa: S101 as above
@@ -321,7 +321,7 @@ class GoalService:
         """Whether other people have written in this chat, or set its last goal."""
         if has_other_authors(call.session, call.message.sender_id):
             return True
-        goal = await self.manager.last(call.session.key) if await self._is_there() else None
+        goal = await self.manager.last(call.session.key) if await self._has_goals() else None
         return goal is not None and not _may_stop(call.message, goal)
 
     def _limit_refusal(self, request: "_GoalRequest", call: CommandCall) -> str:

@@ -72,8 +72,8 @@ class SubagentManager:
         reports: TaskReports,
         team: TeamService,
         clock: Clock,
-        policy: SubagentPolicy | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
+        policy: SubagentPolicy,
+        is_stopping: Callable[[], bool],
     ) -> None:
         """`is_stopping`: whether nanobot is shutting down; interrupted tasks then continue at the next start."""
         self._store = store
@@ -81,7 +81,7 @@ class SubagentManager:
         self._reports = reports
         self._team = team
         self._clock = clock
-        self._policy = policy or SubagentPolicy()
+        self._policy = policy
         self._is_shutting_down = is_stopping
         self._closed = False
         self._lease = ProcessLease(store)
@@ -165,7 +165,7 @@ class SubagentManager:
 
     async def _recover(self, session_key: str | None) -> None:
         try:
-            if self._closed or not await asyncio.to_thread(lambda: self._store.is_there):
+            if self._closed or not await asyncio.to_thread(lambda: self._store.exists):
                 return
             tasks = await asyncio.to_thread(self._lease.inherit, session_key)
         except OSError as error:

@@ -67,7 +67,7 @@ class SubagentService:
         turns, reports = TaskTurns(environment, deps, self._task_taint, team), TaskReports(environment.bus, deps, loop)
         self._turns = turns
         store = TaskStore(self._folder)
-        return SubagentManager(store, turns, reports, team, deps.clock, policy, is_stopping=lambda: loop.is_stopping)
+        return SubagentManager(store, turns, reports, team, deps.clock, policy, lambda: loop.is_stopping)
 
     def renew(self, policies: "ToolPolicies") -> None:
         """Apply a changed config: subagents that start from now on use these tools."""

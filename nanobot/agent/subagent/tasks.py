@@ -125,7 +125,7 @@ class TaskStore:
         self._lives = folder / "lives"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there has ever been a task."""
         return self._open.is_dir()
 
