@@ -193,8 +193,12 @@ class Ineffective(Consolidator):
 
 async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
     consolidator, sessions = Ineffective(), SessionManager(tmp_path)
+
+    async def open_consolidator() -> Consolidator:
+        return consolidator
+
     tidying = ConsolidationScheduler(
-        lambda: consolidator,
+        open_consolidator,
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,

@@ -7,7 +7,7 @@ from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.events import TurnResult
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.interrupted import find_interrupted_turns, outcome_text
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, outcome_text
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.subagent.advisors import Plan, Review, make_plan, review_result
 from nanobot.agent.tools.base import ToolContext
@@ -35,7 +35,7 @@ class GoalTurns:
 
     async def resume(self, session_key: str) -> TurnResult | None:
         """Resume an interrupted turn of a goal. Other interrupted turns wait for their person."""
-        interrupted = (await asyncio.to_thread(find_interrupted_turns, self._deps.turns_folder)).get(session_key)
+        interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, session_key)
         if interrupted is None or interrupted.message.origin is not Origin.GOAL:
             return None
         return await self._loop.resume(session_key, Delivery(self._bus, interrupted.message, GOAL_DELIVERY))

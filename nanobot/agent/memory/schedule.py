@@ -63,7 +63,7 @@ class ConsolidationScheduler:
 
     def __init__(
         self,
-        open_consolidator: "Callable[[], Consolidator]",
+        open_consolidator: "Callable[[], Awaitable[Consolidator]]",
         sessions: SessionManager,
         clock: Clock,
         *,
@@ -71,7 +71,7 @@ class ConsolidationScheduler:
         waiting: Path,
         pause_s: float = 1.0,
     ) -> None:
-        """`open_consolidator` imports and creates it on the first call. `waiting` is the file that queues archived
+        """`open_consolidator` imports and creates it when first awaited. `waiting` is the file that queues archived
         sessions. A consolidation waits until nobody has spoken for `pause_s`.
         """
         self._open_consolidator = open_consolidator
@@ -205,7 +205,7 @@ class ConsolidationScheduler:
         """Run one pass over a live session with `count` messages."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        consolidator = await asyncio.to_thread(self._open_consolidator)
+        consolidator = await self._open_consolidator()
         moved, share = 0, 1.0
         for _ in range(_MAX_CALLS):
             result = await consolidator.move(key, self._rows_to_keep)
@@ -282,7 +282,7 @@ class ConsolidationScheduler:
     async def _consolidate_archived(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        consolidator = await asyncio.to_thread(self._open_consolidator)
+        consolidator = await self._open_consolidator()
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
         if session is None:

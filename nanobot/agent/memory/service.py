@@ -4,11 +4,12 @@ Heavy modules are imported on first use.
 """
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,44 +63,29 @@ class MemoryService:
         others_write: Callable[[str], bool],
         scope_of: Callable[[str, ChatMessage], Scope],
     ) -> None:
-        defaults = self._defaults = config.agents.defaults
-
-        @cache
-        def consolidator() -> "Consolidator":
-            from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
-
-            return Consolidator(
-                memory,
-                sessions,
-                models,
-                status,
-                clock,
-                background_model=defaults.background_model,
-                others_write=others_write,
-                scope_of=scope_of,
-            )
-
-        self.consolidation = ConsolidationScheduler(
-            consolidator, sessions, clock, memory_window=defaults.memory_window, waiting=places.pending_consolidation
-        )
-
-        @cache
-        def lessons() -> "Lessons":
-            from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
-
-            return Lessons(memory, places.lessons, clock, others_write=others_write)
-
-        self._lessons = lessons
-        self._has_lessons = places.lessons.exists
-        self._consolidator = consolidator
-        self._is_consolidator_made: Callable[[], bool] = lambda: consolidator.cache_info().currsize > 0
+        self._defaults = config.agents.defaults
+        self._lessons_file = places.lessons
         self._memory = memory
+        self._sessions = sessions
+        self._models = models
+        self._status = status
+        self._clock = clock
+        self._others_write = others_write
+        self._scope_of = scope_of
+        self._idle_s = self._defaults.idle_compact_after_minutes * 60
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
         self._stores: dict[Scope, MemoryStore] = {}
         self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
         """Scopes that a tool call has changed since: the session key, and the rows of the turn."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.consolidation = ConsolidationScheduler(
+            self._open_consolidator,
+            sessions,
+            clock,
+            memory_window=self._defaults.memory_window,
+            waiting=places.pending_consolidation,
+        )
         self.dreams = DreamScheduler(
             config,
             places,
@@ -111,12 +97,42 @@ class MemoryService:
             memory_of=self._memory_of,
             record_changes=self._record_if_changed,
         )
-        self._idle_s = defaults.idle_compact_after_minutes * 60
-        self._clock = clock
+
+    @cached_property
+    def _consolidator(self) -> "Consolidator":
+        from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
+
+        return Consolidator(
+            self._memory,
+            self._sessions,
+            self._models,
+            self._status,
+            self._clock,
+            background_model=self._defaults.background_model,
+            others_write=self._others_write,
+            scope_of=self._scope_of,
+        )
+
+    @property
+    def _has_consolidator(self) -> bool:
+        return "_consolidator" in self.__dict__
+
+    async def _open_consolidator(self) -> "Consolidator":
+        """Return the one consolidator. It is imported in a thread, but created by the event loop, so only once."""
+        if not self._has_consolidator:
+            await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
+        return self._consolidator
+
+    @cached_property
+    def _lessons(self) -> "Lessons":
+        from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
+
+        return Lessons(self._memory, self._lessons_file, self._clock, others_write=self._others_write)
 
     def renew(self) -> None:
         """Use the background model the config names now."""
-        self._consolidator().background_model = self._defaults.background_model
+        if self._has_consolidator:
+            self._consolidator.background_model = self._defaults.background_model
         self.dreams.renew()
 
     def on_session_saved(self, session: Session, scope: Scope) -> None:
@@ -139,14 +155,14 @@ class MemoryService:
         """Count failures of the last turn. A turn without one matters only if there are counts already."""
         rows, earlier = _last_turn(session)
         failed = any("failure" in row for row in rows)
-        if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
+        if not failed and not (any(row["role"] == "tool" for row in rows) and self._lessons_file.exists()):
             return
 
         session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
 
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons().learn(session_key, rows, earlier)))
+                await finish(asyncio.to_thread(lambda: self._lessons.learn(session_key, rows, earlier)))
             except (NanobotError, OSError) as error:
                 log.warning("Failures of a turn could not be counted: %s", error)
 
@@ -292,10 +308,9 @@ class MemoryService:
         """Compact a held session before its next prompt is built: apply a finished consolidation, or consolidate if the
         session was idle. Cancelling is safe; never raises for a model or the disk.
         """
-        is_idle, is_made = self._is_idle(session), self._is_consolidator_made()
-        if is_idle or is_made:
-            consolidator = self._consolidator() if is_made else await asyncio.to_thread(self._consolidator)
-            await consolidator.compact_held(session, is_idle=is_idle)
+        is_idle = self._is_idle(session)
+        if is_idle or self._has_consolidator:
+            await (await self._open_consolidator()).compact_held(session, is_idle=is_idle)
 
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
@@ -310,7 +325,10 @@ class MemoryService:
         """Return the watch that compacts idle sessions; None if it is disabled."""
         if not self._idle_s:
             return None
-        return IdleWatch(lambda key: self._consolidator().compact(key, self._is_idle), self._idle_s, self._clock)
+        return IdleWatch(self._compact_idle, self._idle_s, self._clock)
+
+    async def _compact_idle(self, session_key: str) -> None:
+        await (await self._open_consolidator()).compact(session_key, self._is_idle)
 
 
 def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:

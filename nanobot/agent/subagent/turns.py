@@ -11,7 +11,7 @@ from nanobot.agent.commands.context import Models
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
-from nanobot.agent.pipeline.interrupted import find_outcomes, message_from_row
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, find_outcomes
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, new_turn, nothing_to_compact
@@ -32,7 +32,6 @@ from nanobot.agent.tools.tell import TellTool
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
-from nanobot.session.checkpoint import Checkpoint
 
 
 class TaskTurns:
@@ -71,7 +70,7 @@ class TaskTurns:
                 await asyncio.to_thread(make_notes, self._environment.policies.paths, task.scope, task.goal)
             if in_team:
                 await self._team.begin_turn(task, await asyncio.to_thread(self._keys_read, task))
-            interrupted = await asyncio.to_thread(self._load_interrupted, task)
+            interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, task.session_key)
             if interrupted is None and (ended := await asyncio.to_thread(self._load_result, task)) is not None:
                 self._tasks.pop(task.session_key)
                 return TaskAttempt(_ended(ended))
@@ -80,10 +79,9 @@ class TaskTurns:
         except BaseException:
             self._tasks.pop(task.session_key, None)
             raise
-        message = interrupted[1] if interrupted is not None else _message(task, prompt)
-        turn = new_turn(
-            message, self._sink(task, watch, message), self._deps, turn_id=interrupted[0] if interrupted else ""
-        )
+        message = interrupted.message if interrupted is not None else _message(task, prompt)
+        turn_id = interrupted.turn_id if interrupted is not None else ""
+        turn = new_turn(message, self._sink(task, watch, message), self._deps, turn_id=turn_id)
         turn.resumes, turn.attended = interrupted is not None, task.attended
         if in_team:
             turn.waiting, turn.max_joining, turn.joins_at_start = (
@@ -150,12 +148,6 @@ class TaskTurns:
 
     def _max_steps(self, role: TaskRole) -> int:
         return min(ROLES[role].steps, self._environment.defaults.max_tool_iterations)
-
-    def _load_interrupted(self, task: Task) -> tuple[str, InboundMessage] | None:
-        """Return the id and message of the turn that a crash interrupted."""
-        interrupted = Checkpoint(self._deps.turns_folder, task.session_key).load()
-        message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
-        return (interrupted.turn_id, message) if message is not None else None
 
     def _load_result(self, task: Task) -> TurnResult | None:
         """Return the result of this attempt if a crash came before it was saved in the task."""
