@@ -269,7 +269,9 @@ class _ApprovalParts:
         self._hooks = hooks
         self._hook_lists: list[tuple[list[ToolPolicy], ApprovalRouter | TaskAudience]] = []
 
-    def hooks_with(self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy) -> list[ToolPolicy]:
+    def tool_policies_for(
+        self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy
+    ) -> list[ToolPolicy]:
         """Return the hooks around tool calls whose questions go to this router, in order. `renew` changes the list."""
         files, core, approval = self._services.file_provenance, self._core, self._approval(approval_router)
         hooks = [
@@ -317,7 +319,7 @@ def _create_background(
         bus,
         core.context,
         toolbox.policies,
-        approvals.hooks_with,
+        approvals.tool_policies_for,
         approvals.approval_router,
         core.memory.on_session_released,
     )
@@ -409,7 +411,7 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        hooks=approvals.hooks_with(approvals.approval_router, background.task_taint),
+        tool_policies=approvals.tool_policies_for(approvals.approval_router, background.task_taint),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,

@@ -303,7 +303,7 @@ class _Run:
             guard=self._guard,
             on_calls_start=spec.on_calls_start,
             request_rows=self._requests.shown,
-            hooks=spec.hooks,
+            tool_policies=spec.tool_policies,
             hook_runner=spec.hook_runner,
             hook_verdicts=hook_verdicts or {},
             rows=self._transcript.all,

@@ -59,7 +59,10 @@ class MemoryCommands:
             return editor.why(rest)
         if word == "search":
             matches = editor.search(rest)[:_MAX_MATCHES]
-            return "\n".join(f"{m.file}:{m.line}: {clip_line(m.text, 200)}" for m in matches) or "No matches."
+            return (
+                "\n".join(f"{match.file}:{match.line}: {clip_line(match.text, 200)}" for match in matches)
+                or "No matches."
+            )
         if word == "share":
             return self._share(call, editor, rest)
         forgotten = editor.forget(rest)

@@ -327,7 +327,7 @@ class Pipeline:
             window=built.window,
             save_window_state=lambda window: save_window(turn.session, first, window),
             last_request=self._last_request_of(turn.session.key),
-            hooks=tuple(deps.hooks),
+            tool_policies=tuple(deps.tool_policies),
             hook_runner=turn.hook_runner,
             untrusted_rows=[
                 *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),

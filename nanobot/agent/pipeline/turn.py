@@ -158,8 +158,8 @@ class TurnDeps:
     """Limits how many turns enter their expensive phases at the same time."""
     roll_over: RollOver = field(default_factory=RollOver)
     """When a session is archived and continued in a fresh one."""
-    hooks: Sequence[ToolPolicy] = ()
-    """Policies that see each tool call."""
+    tool_policies: Sequence[ToolPolicy] = ()
+    """Each sees every tool call before it starts."""
     hook_runner: HookRunner = field(default_factory=HookRunner)
     """Runs the hooks of plugins and programs."""
     approval_router: ApprovalRouter | None = None

@@ -26,9 +26,9 @@ class SubagentEnvironment:
     context: ContextBuilder
     policies: ToolPolicies
     """The current tool policies; they change with the config."""
-    hooks: Callable[["TaskAudience", ToolPolicy], Sequence[ToolPolicy]]
-    """Returns the hooks around their tool calls for an audience, behind a given first hook. They change with the config
-    too.
+    tool_policies_for: Callable[["TaskAudience", ToolPolicy], Sequence[ToolPolicy]]
+    """Returns the policies for their tool calls: who may approve, and the policy that comes first. They change with the
+    config too.
     """
     approval_router: ApprovalRouter
     on_session_released: Callable[[Session, Scope], None]

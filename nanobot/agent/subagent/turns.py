@@ -47,7 +47,9 @@ class TaskTurns:
         self._deps = replace(
             deps,
             turns_folder=deps.turns_folder / "subagents",
-            hooks=environment.hooks(TaskAudience(environment.approval_router, self._tasks.get), task_taint),
+            tool_policies=environment.tool_policies_for(
+                TaskAudience(environment.approval_router, self._tasks.get), task_taint
+            ),
             scope_of=lambda message: self._tasks[message.session_key].scope,
             roll_over=RollOver(),
             on_session_released=environment.on_session_released,
