@@ -7,7 +7,7 @@ Chinese are supported. Questions, conditions, quotes, code, earlier turns and re
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -258,7 +258,7 @@ class CallReceipt:
 
 SUBAGENT_REPORT = CallReceipt(Touches.ANYTHING, reads=False, words="")
 """A subagent has reported: its calls are not visible here."""
-Changed = Callable[[str, str], bool]
+WasChanged = Callable[[str, str], bool]
 
 
 def make_receipt(arguments: dict[str, Any], result: str, tool: Tool | None, *, failed: bool = False) -> CallReceipt:
@@ -291,7 +291,7 @@ def find_claim(
     started = next((row["timestamp"] for row in turn_rows if row.get("timestamp")), "1970-01-01")
     since = datetime.fromisoformat(started).replace(tzinfo=context.clock.now().tzinfo).timestamp() - _MTIME_SLACK_S
 
-    def changed(name: str, sentence: str) -> bool:
+    def was_changed(name: str, sentence: str) -> bool:
         try:
             return (context.workspace / Path(name).expanduser()).stat().st_mtime >= since
         except FileNotFoundError:
@@ -305,7 +305,7 @@ def find_claim(
         str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
     )
     return unsupported_claim(
-        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), changed=changed
+        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), was_changed=was_changed
     ), called_tools
 
 
@@ -328,13 +328,12 @@ def unsupported_claim(
     earlier_receipts: Sequence[CallReceipt] = (),
     *,
     has_tools: bool = True,
-    changed: Changed = lambda name, sentence: False,
+    was_changed: WasChanged = lambda name, sentence: False,
 ) -> str | None:
     """Return the first sentence of a final answer that claims an action without a receipt, or None.
 
-    `request` is the person's last message, `earlier_receipts` are those of earlier turns. `changed(name, sentence)`
-    tells whether a file that the sentence names was changed since the turn began; it is called if a command may have
-    done it.
+    `request` is the person's last message, `earlier_receipts` are those of earlier turns. `was_changed(name, sentence)`:
+    whether a file that the sentence names was changed since the turn began; it is called if a command may have done it.
     """
     language = _language_of(text)
     if language is None or SUBAGENT_REPORT in receipts:
@@ -349,7 +348,8 @@ def unsupported_claim(
     sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
     for sentence in sentences:
         actions = list(_actions_in(sentence, language, request if is_action_request else "", shows_code=shows_code))
-        if actions and not any(_is_supported(action, sentence, all_receipts, changed) for action in actions):
+        supports = (_supports(receipt, action, sentence, was_changed) for action in actions for receipt in all_receipts)
+        if actions and not any(supports):
             return sentence
         if (
             is_action_request
@@ -385,11 +385,7 @@ def _actions_in(sentence: str, language: Language, request: str, *, shows_code: 
                 yield action
 
 
-def _is_supported(action: ClaimedAction, sentence: str, receipts: Iterable[CallReceipt], changed: Changed) -> bool:
-    return any(_supports(receipt, action, sentence, changed) for receipt in receipts)
-
-
-def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, changed: Changed) -> bool:
+def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, was_changed: WasChanged) -> bool:
     """Whether a call can have performed the action on the files that the sentence names."""
     names = [name for name in _FILE_NAME.findall(sentence) if "://" not in name]
     base_names = [name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names]
@@ -409,7 +405,7 @@ def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, change
             return not receipt.in_this_chat or _matches(_THIS_CHAT, sentence)
         case ((Touches.FILE | Touches.COMMAND), Touches.COMMAND):
             is_supported = matches_name and not (receipt.failed and action.touches is Touches.FILE)
-            return is_supported or any(changed(name, sentence) for name in names)
+            return is_supported or any(was_changed(name, sentence) for name in names)
         case Touches.JOB, Touches.FILE:
             return _matches(rf"heartbeat|{_BY_CLOCK}", receipt.words)
         case _, Touches.COMMAND:

@@ -121,10 +121,10 @@ class ApprovalPolicy:
         texts, name, source = self._texts, planned.call.name, taint.source
         if self._mode is ApprovalMode.DENY:
             self._emit_refused(planned, needed, taint, "tools.approval is deny: nobody is asked.")
-            return texts.denied(name, needed, source)
+            return texts.denial(name, needed, source)
         if (why_not := await self._audience.unavailable_reason(planned)) is not None:
             self._emit_refused(planned, needed, taint, why_not)
-            return texts.nobody_there(name, needed, source, why_not)
+            return texts.nobody_available(name, needed, source, why_not)
         never = _NEVER_ALWAYS | {AccessKind.COMMAND} if planned.source else _NEVER_ALWAYS
         may_always = not any(access.kind in never for access in needed)
         answer = await self._ask(planned, needed, taint, may_always=may_always)
@@ -134,7 +134,7 @@ class ApprovalPolicy:
             if not taint:
                 self._grant_for_turn(planned.context.turn_id, _rules(needed))
             return None
-        return texts.unanswered(name, self._questions.expires_s) if answer is Answer.EXPIRED else texts.refused(name)
+        return texts.no_answer(name, self._questions.expires_s) if answer is Answer.EXPIRED else texts.refusal(name)
 
     def _emit_refused(self, planned: PlannedCall, needed: Sequence[Access], taint: ActiveTaint, reason: str) -> None:
         planned.emit(ApprovalRefused(**self._event_fields(planned, needed, taint), reason=reason))

@@ -66,7 +66,7 @@ class ApprovalTexts:
         """Return the text as one harmless line."""
         return clip_line(" ".join(without_markup(self._redact(text)).split()), _MAX_NAME * 4)
 
-    def denied(self, name: str, needed: Sequence[Access], source: str) -> str:
+    def denial(self, name: str, needed: Sequence[Access], source: str) -> str:
         """For the model: the config forbids it."""
         return (
             f"{name} was not run: it would {self._describe_actions(needed)}{self._describe_taint(source)}, and "
@@ -74,7 +74,7 @@ class ApprovalTexts:
             "would have done."
         )
 
-    def nobody_there(self, name: str, needed: Sequence[Access], source: str, why_not: str) -> str:
+    def nobody_available(self, name: str, needed: Sequence[Access], source: str, why_not: str) -> str:
         """For the model: nobody can be asked."""
         return (
             f"{name} was not run: it would {self._describe_actions(needed)}{self._describe_taint(source)}; that needs "
@@ -82,14 +82,14 @@ class ApprovalTexts:
             "answer what you wanted to do, and why."
         )
 
-    def refused(self, name: str) -> str:
+    def refusal(self, name: str) -> str:
         """For the model: the owner refused."""
         return (
             f"{name} was not run: the owner was asked and said no. Do not ask for the same in other words. Go on "
             "without it, or ask in your answer what they want instead."
         )
 
-    def unanswered(self, name: str, seconds: float) -> str:
+    def no_answer(self, name: str, seconds: float) -> str:
         """For the model: the owner did not answer in time."""
         return (
             f"{name} was not run: the owner was asked and did not answer within {seconds / 60:g} minutes. Go on "
@@ -104,12 +104,12 @@ class ApprovalTexts:
         return f" while untrusted content is in play ({self.line(source)})" if source else ""
 
     def _arguments(self, call: ToolCallRequest) -> list[str]:
-        arguments = [f"{self.line(name)}: {self._clipped(value)}" for name, value in call.arguments.items()]
+        arguments = [f"{self.line(name)}: {self._clip(value)}" for name, value in call.arguments.items()]
         body = "\n".join([call.name, *arguments])
         fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
         return [fence, *body.split("\n"), fence]
 
-    def _clipped(self, value: Any) -> str:
+    def _clip(self, value: Any) -> str:
         return clip(self._text(value), _MAX_SHOWN, "{left_out} characters are not shown here")
 
     def _text(self, value: Any) -> str:

@@ -173,7 +173,7 @@ class Consolidator:
         try:
             await self._apply_ready(session)
         except NanobotError as error:
-            self._failed(session.key, error)
+            self._record_failure(session.key, error)
         if is_idle:
             await self.consolidate(session, keep=IDLE_KEEP)
 
@@ -199,7 +199,7 @@ class Consolidator:
                 answer = await self._ask(plan)
                 await finish(self._store(session, answer))
         except (NanobotError, TimeoutError) as error:
-            result = self._failed(session.key, error)
+            result = self._record_failure(session.key, error)
             self._failures[session.key] = _Failure(state, self._clock.monotonic(), result)
             return result
         self._failures.pop(session.key, None)
@@ -225,7 +225,7 @@ class Consolidator:
                     await self._apply_ready(session)
                     moved = (session.created_at, session.last_consolidated) == (plan.created_at, answer.end)
         except (NanobotError, TimeoutError) as error:
-            return self._failed(session_key, error)
+            return self._record_failure(session_key, error)
         finally:
             self._moving.discard(session_key)
             self._ready.pop(session_key, None)
@@ -243,7 +243,7 @@ class Consolidator:
                 answer = await self._ask(plan)
                 await finish(asyncio.to_thread(self._write, answer))
         except (NanobotError, TimeoutError) as error:
-            return self._failed(session.key, error)
+            return self._record_failure(session.key, error)
         self._report_done(answer)
         return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
 
@@ -338,7 +338,7 @@ class Consolidator:
     def _report_done(self, answer: "_CheckedAnswer") -> None:
         self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
 
-    def _failed(self, session_key: str, error: Exception) -> ConsolidationResult:
+    def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
         self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
         log.warning("Session %s could not be consolidated: %s", session_key, reason)

@@ -370,7 +370,7 @@ class Dream:
                 number=self.log.next_number(),
                 bytes_before=len(raw),
                 bytes_after=len(data),
-                edits=[self._applied(edit) for edit in made],
+                edits=[self._describe_edit(edit) for edit in made],
                 refused=[*review.refused, *late],
             )
             if data != raw:
@@ -387,7 +387,7 @@ class Dream:
         new_texts = {words for words, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
         return bool(edit.edit.text) and any(is_like(edit.edit.text, words) for words in new_texts)
 
-    def _applied(self, edit: AcceptedEdit) -> AppliedEdit:
+    def _describe_edit(self, edit: AcceptedEdit) -> AppliedEdit:
         text = edit.edit.text or edit.edit.under
         trust = edit.provenance.value if is_outside(edit.provenance) else ""
         key = fact_key(text) if edit.action is EditAction.REPLACE else ""

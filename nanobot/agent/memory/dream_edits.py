@@ -110,7 +110,7 @@ class DreamInput:
     shows_ages: bool = True
     """Whether to show the model how old the facts are."""
 
-    def shown(self) -> str:
+    def format(self) -> str:
         """Format the user message."""
         heading, lines = "", []
         for number, item in enumerate(self.facts, 1):
@@ -130,7 +130,7 @@ class DreamInput:
 
     def request(self) -> list[ChatMessage]:
         """Return the messages of the request."""
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": self.shown()}]
+        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": self.format()}]
 
 
 @dataclass(frozen=True, slots=True)

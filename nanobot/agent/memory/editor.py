@@ -81,7 +81,7 @@ class MemoryEditor:
         facts = self.facts()
         matches = _matching(wanted, facts) or self._former(wanted)
         if not matches:
-            raise _unknown(wanted)
+            raise _no_match_error(wanted)
         return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MAX_CHOICES])
 
     def forget(self, wanted: str) -> list[Fact]:
@@ -99,7 +99,7 @@ class MemoryEditor:
             )
             keys = {known.fact.key for known in matches}
             if not keys:
-                raise _unknown(wanted)
+                raise _no_match_error(wanted)
             if len(keys) > 1:
                 choices = "\n".join(
                     f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
@@ -146,7 +146,9 @@ class MemoryEditor:
             matches = _matching(wanted, self.facts())
             keys = {known.fact.key: known.fact for known in matches}
             if len(keys) != 1:
-                raise (_unknown(wanted) if not keys else NanobotError("Several facts match. Name one by its id."))
+                raise (
+                    _no_match_error(wanted) if not keys else NanobotError("Several facts match. Name one by its id.")
+                )
             fact = next(iter(keys.values()))
             text = self._memory.file_text(self._memory.shared_file)
             if fact.key in {other.key for other in parse_facts(text)}:
@@ -269,7 +271,7 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
     return []
 
 
-def _unknown(wanted: str) -> NanobotError:
+def _no_match_error(wanted: str) -> NanobotError:
     return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN_CHARS)!r}. /memory lists them.")
 
 

@@ -75,7 +75,7 @@ class TaskTurns:
             interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, task.session_key)
             if interrupted is None and (ended := await asyncio.to_thread(self._load_result, task)) is not None:
                 self._tasks.pop(task.session_key)
-                return TaskAttempt(_ended(ended))
+                return TaskAttempt(_ended_future(ended))
             if interrupted is None:
                 await asyncio.to_thread(self._prepare_session, task)
         except BaseException:
@@ -223,7 +223,7 @@ class TaskAttempt:
         self.done.cancel()
 
 
-def _ended(result: TurnResult) -> asyncio.Future[TurnResult]:
+def _ended_future(result: TurnResult) -> asyncio.Future[TurnResult]:
     done: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
     done.set_result(result)
     return done

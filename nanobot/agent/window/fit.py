@@ -171,7 +171,7 @@ def _make_room(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted
         all_shrunk = view.with_spans(fitting.window, ShrunkSpan(view.turns[-1], view.end))
         # otherwise the next event would free as little
         if view.weigh(view.show(all_shrunk)) > request_tokens + int(free * _TIGHT_SHARE):
-            return replace(fitting, window=view.pre_shrunk(fitting.window, budget.tokens - fitting.tokens))
+            return replace(fitting, window=view.pre_shrink(fitting.window, budget.tokens - fitting.tokens))
     return fitting
 
 
