@@ -332,7 +332,7 @@ def unsupported_claim(
 ) -> str | None:
     """Return the first sentence of a final answer that claims an action without a receipt, or None.
 
-    `request` is the person's last message, `earlier_receipts` are those of earlier turns. `was_changed(name, sentence)`:
+    `request` is the person's last message, `earlier_receipts` are of earlier turns. `was_changed(name, sentence)`:
     whether a file that the sentence names was changed since the turn began; it is called if a command may have done it.
     """
     language = _language_of(text)
