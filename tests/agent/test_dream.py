@@ -426,6 +426,31 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
     assert "dream.modelOverride" in run.reason
 
 
+async def test_memory_that_an_editor_empties_while_its_pass_is_shortened_ends_the_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = Home(tmp_path, limits=RunLimits(window_tokens=2_000))
+    home.learns("\n".join(f"- Fact number {number} of many that stand here." for number in range(150)))
+    home.memory.append_history("[2026-02-27 10:00] One more entry.")
+    looks = 0
+    look = home.memory.record_changes
+
+    def empty_at_the_second_look(*args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 9, "the pass is planned again and again"
+        if looks == 2:
+            home.memory.memory_file.write_text("", encoding="utf-8")
+        look(*args)
+
+    monkeypatch.setattr(home.memory, "record_changes", empty_at_the_second_look)
+
+    run = await home.run()
+
+    assert run.outcome is FAILED
+    assert home.text == ""
+
+
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
     home = Home(tmp_path, batch=3)
     home.learns()

@@ -205,8 +205,10 @@ class Dream:
         budget = min(window, self.policy.max_tokens) - reply
         prompt = _prompt_tokens(plan.material)
         while prompt > budget and len(plan.material.entries) > 1:
-            plan = self._shorten(plan)
-            prompt = _prompt_tokens(plan.material)
+            shorter = self._shorten(plan)
+            if shorter is None:  # somebody emptied the memory meanwhile
+                break
+            plan, prompt = shorter, _prompt_tokens(shorter.material)
         if prompt > budget or reply < _MIN_REPLY_TOKENS:
             raise ProviderError(
                 f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
@@ -214,10 +216,10 @@ class Dream:
             )
         return plan, prompt, reply
 
-    def _shorten(self, plan: _Plan) -> _Plan:
-        """Keep the first half of the entries."""
+    def _shorten(self, plan: _Plan) -> _Plan | None:
+        """Keep the first half of the entries; None if there is nothing to do any more."""
         half = max(1, len(plan.material.entries) // 2)
-        return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half) or plan
+        return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half)
 
     async def _pass(self, plan: _Plan, model: Model, reply: int, who: str) -> DreamPass:
         chat = self._memory.scope.chat
