@@ -253,7 +253,9 @@ class GoalService:
                 return "Other people have written in this chat, so only an owner may set a goal."
             first, _, rest = argument.partition(" ")
             if first.lower() in ("resume", "continue"):
-                return await self._resume(call, rest)
+                options = _parse_request(rest)
+                if isinstance(options, str) or not options.text:  # else it is a goal, as "continue the report" is
+                    return options if isinstance(options, str) else await self._resume(call, options)
             return await self._begin(call, argument)
         except StorageError:
             raise
@@ -270,12 +272,9 @@ class GoalService:
         text = texts.status(goal, self._deps.clock.now().timestamp())
         return f"{text}\n{self._notes_of(goal)}".strip()
 
-    async def _resume(self, call: CommandCall, rest: str) -> str:
+    async def _resume(self, call: CommandCall, request: "_GoalRequest") -> str:
         from nanobot.agent.goals import texts
 
-        request = _parse_request(rest)
-        if isinstance(request, str) or request.text:
-            return request if isinstance(request, str) else _USAGE
         if refusal := self._limit_refusal(request, call):
             return refusal
         goal = await self.manager.resume(call.session.key, partial(_raise_limits, request, self.manager.policy.limits))
