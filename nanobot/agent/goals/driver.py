@@ -61,7 +61,7 @@ class GoalDriver:
         during a turn.
         """
         goal = self.goal
-        await self._turns.wait_idle(goal.session_key)
+        await self._turns.wait_for_lane(goal.session_key)
         if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
             return
         while goal.state is GoalState.ACTIVE and not self._is_stopping():

@@ -40,7 +40,7 @@ class GoalTurns:
             return None
         return await self._loop.resume(session_key, Delivery(self._bus, interrupted.message, GOAL_DELIVERY))
 
-    async def wait_idle(self, session_key: str) -> None:
+    async def wait_for_lane(self, session_key: str) -> None:
         """Wait until the session's lane is free."""
         async with self._loop.lane(session_key):
             pass

@@ -350,7 +350,7 @@ class Nobody(GoalTurns, GoalTeam):
     async def plan(self, goal: Goal) -> Plan:
         raise ZeroDivisionError
 
-    async def wait_idle(self, session_key: str) -> None:
+    async def wait_for_lane(self, session_key: str) -> None:
         pass
 
     async def resume(self, session_key: str) -> None:
