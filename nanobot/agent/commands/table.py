@@ -189,9 +189,9 @@ class SlashCommands:
         cleared += await self._forget_subagents(call.session)
         if not cleared:
             return "There was nothing to clear."
-        back = " /memory undo restores the memory." if restore is not None else ""
+        hint = " /memory undo restores the memory." if restore is not None else ""
         items = "\n".join(f"- {item}" for item in cleared)
-        return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{back}"
+        return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{hint}"
 
     async def _forget_subagents(self, session: Session) -> list[str]:
         """Stop the session's subagents, and record the reports under way so that they are dropped on arrival."""

@@ -291,7 +291,7 @@ class Dream:
             (change.number for change in self._memory.revisions.changes() if change.file == name), None
         )
         pass_revisions = {dream_pass.change for dream_pass in self.log.passes()}
-        forgotten = [words for words, _ in self._memory.revisions.forgotten()][-_MAX_FORGOTTEN:]
+        forgotten = [fact_text for fact_text, _ in self._memory.revisions.forgotten()][-_MAX_FORGOTTEN:]
         material = DreamInput(
             text,
             [_known_fact(fact, origins.get(fact.key), first_revision, pass_revisions) for fact in facts.values()],
@@ -364,7 +364,7 @@ class Dream:
             raw = memory.file_bytes(memory.memory_file) or b""
             allowed = [edit.edit for edit in review.edits if not self._is_forgotten_since(edit, plan.material)]
             text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), allowed)
-            made = [edit for edit in review.edits if edit.edit in done]
+            applied = [edit for edit in review.edits if edit.edit in done]
             late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
             data = text.encode("utf-8", "surrogateescape")
             dream_pass = replace(
@@ -372,11 +372,11 @@ class Dream:
                 number=self.log.next_number(),
                 bytes_before=len(raw),
                 bytes_after=len(data),
-                edits=[self._describe_edit(edit) for edit in made],
+                edits=[self._describe_edit(edit) for edit in applied],
                 refused=[*review.refused, *late],
             )
             if data != raw:
-                dream_pass = self.changes.apply(dream_pass, raw, data, made)
+                dream_pass = self.changes.apply(dream_pass, raw, data, applied)
             try:
                 self.log.add(dream_pass)
                 self._save_cursor(plan.after)
@@ -386,8 +386,8 @@ class Dream:
 
     def _is_forgotten_since(self, edit: AcceptedEdit, material: DreamInput) -> bool:
         """Whether its text was forgotten while the model was thinking."""
-        new_texts = {words for words, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
-        return bool(edit.edit.text) and any(is_like(edit.edit.text, words) for words in new_texts)
+        new_texts = {text for text, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
+        return bool(edit.edit.text) and any(is_like(edit.edit.text, text) for text in new_texts)
 
     def _describe_edit(self, edit: AcceptedEdit) -> AppliedEdit:
         text = edit.edit.text or edit.edit.under

@@ -168,11 +168,11 @@ class DreamChanges:
         with memory.revisions.lock():
             self.recover()
             memory.record_changes()
-            standing = self.active_passes()
-            target = next((target for target in standing if number in (None, target.number)), None)
+            active = self.active_passes()
+            target = next((target for target in active if number in (None, target.number)), None)
             if target is None:
-                raise NanobotError(_nothing_to_restore(number, standing))
-            restored = [later for later in standing if later.number >= target.number]
+                raise NanobotError(_nothing_to_restore(number, active))
+            restored = [later for later in active if later.number >= target.number]
             if not all(map(may, restored)):
                 raise NanobotError("Somebody else started that pass; only an owner may restore it.")
             data = self._without(target, restored)
@@ -248,7 +248,7 @@ def _without_forgotten(data: bytes, forgot: Sequence[str], current: bytes) -> by
     returning = [
         fact
         for fact in parse_facts(text)
-        if fact.key not in known and any(is_like(fact.text, words) for words in forgot)
+        if fact.key not in known and any(is_like(fact.text, forgotten) for forgotten in forgot)
     ]
     return remove_facts(text, returning).encode("utf-8", "surrogateescape") if returning else data
 
@@ -256,12 +256,12 @@ def _without_forgotten(data: bytes, forgot: Sequence[str], current: bytes) -> by
 def _sources_of(forgot: Sequence[str], passes: Sequence[DreamPass]) -> Iterator[str]:
     """Yield the facts that these passes merged into the forgotten ones."""
     for edit in (edit for dream_pass in passes for edit in dream_pass.edits if edit.after):
-        if any(is_like(edit.after, words) for words in forgot):
+        if any(is_like(edit.after, forgotten) for forgotten in forgot):
             yield from edit.before
 
 
-def _nothing_to_restore(number: int | None, standing: Sequence[DreamPass]) -> str:
-    if number is None or not standing:
+def _nothing_to_restore(number: int | None, active: Sequence[DreamPass]) -> str:
+    if number is None or not active:
         return "There is no Dream pass to restore."
-    known = ", ".join(str(dream_pass.number) for dream_pass in standing[:10])
+    known = ", ".join(str(dream_pass.number) for dream_pass in active[:10])
     return f"Dream pass {number} cannot be restored. These can: {known}."

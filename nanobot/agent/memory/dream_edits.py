@@ -276,8 +276,8 @@ class _EditChecker:
             raise _RefusedError(
                 f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
             )
-        for words in self.material.forgotten:
-            if is_like(text, words) and not any(is_like(known.fact.text, words) for known in facts):
+        for forgotten in self.material.forgotten:
+            if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
                 raise _RefusedError(f"{clip_line(text, _SHOWN_CHARS)!r} was forgotten on purpose")
         return text
 

@@ -27,8 +27,8 @@ def format_run(run: DreamRun, last: DreamPass | None, command: str = "/dream") -
 
 def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[str]:
     """Yield the lines of a pass and its diff."""
-    back = " (restored)" if restored else ""
-    yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{back}"
+    note = " (restored)" if restored else ""
+    yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{note}"
     if dream_pass.calls:
         yield (
             f"  {dream_pass.model}: {count_noun(dream_pass.calls, 'call')}, {dream_pass.prompt_tokens:,} tokens in, "

@@ -91,7 +91,7 @@ class Installer:
             bundle,
             manual,
             SkillNeeds.of(manual),
-            tuple(lint_skill(bundle, is_named=False, looks=False)),
+            tuple(lint_skill(bundle, checks_folder_name=False, with_risks=False)),
             tuple(find_risks(bundle)),
             tuple(addresses_in(bundle)),
             os.path.lexists(self._skills / name),

@@ -109,14 +109,14 @@ def name_problem(name: str) -> str:
 def lint_skill(
     bundle: Bundle,
     *,
-    is_named: bool = True,
-    looks: bool = True,
+    checks_folder_name: bool = True,
+    with_risks: bool = True,
     others: Mapping[str, Collection[str]] | None = None,
 ) -> list[LintFinding]:
     """Return all findings, by place in the file.
 
-    `is_named`: check the folder's name too. `looks`: report risks as findings. `others`: the other skills, each with
-    those it needs.
+    `checks_folder_name`: the name must be that of the folder. `with_risks`: report risks as findings. `others`: the
+    other skills, each with those it needs.
     """
     text, problem = decode_manual(bundle.manual)
     if problem:
@@ -130,11 +130,11 @@ def lint_skill(
     lines = _Lines(front)
     faults = [
         *_front_faults(manual, lines),
-        *_name_faults(manual, lines, bundle.name if is_named else ""),
+        *_name_faults(manual, lines, bundle.name if checks_folder_name else ""),
         *_our_faults(manual, lines),
         *_body_faults(bundle, text, manual),
         *_needed_faults(SkillNeeds.of(manual), lines, bundle.name, others),
-        *(_risk_fault(item) for item in find_risks(bundle) if looks),
+        *(_risk_fault(item) for item in find_risks(bundle) if with_risks),
     ]
     return sorted(faults, key=lambda fault: (fault.path != SKILL_FILE, fault.path, fault.line))
 

@@ -223,10 +223,12 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             joined += [row] if has_started else []
             has_started = True
         elif role == "assistant" and not _is_placeholder(row):
-            made = [call for raw_call in _dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None]
-            calls |= {call.id: call for call in made}
-            said = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
-            steps.append(RecordedStep(said, row.get("reasoning_content") or "", made, joined))
+            step_calls = [
+                call for raw_call in _dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None
+            ]
+            calls |= {call.id: call for call in step_calls}
+            text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
+            steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
             joined = []
         elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
             call.content, call.provenance = _content_of(row), row.get("provenance")
@@ -294,18 +296,18 @@ def _apply_trace(turn: RecordedTurn, facts: Facts) -> None:
     turn.cost_usd = facts.get("usd", sum(paid) if paid else None)
 
 
-def _merge_steps(said: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
+def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
     """Merge traced steps with those from rows. A step without text has no row, and an interrupted one no trace.
 
     Calls settled by a resumed run belong to the step that made them.
     """
     steps: list[RecordedStep] = []
-    waiting = list(said)
-    made = {call.id for step in said for call in step.calls}
+    waiting = list(from_rows)
+    row_call_ids = {call.id for step in from_rows for call in step.calls}
     for index, facts in enumerate(traced):
         ids = {str(call.get("id")) for call in _dicts(facts.get("calls"))}
-        if facts.get("finish") == FINISH_RESUMED and ids <= made:
-            for step in said:
+        if facts.get("finish") == FINISH_RESUMED and ids <= row_call_ids:
+            for step in from_rows:
                 _add_calls(step, facts)
             continue
         match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
@@ -370,13 +372,13 @@ def _last_reply(rows: Iterable[ChatMessage]) -> str:
 
     A text whose claim was rejected is not part of the answer that followed it.
     """
-    said: list[str] = []
+    parts: list[str] = []
     for row in rows:
         if row.get("tool_calls") or is_claim_feedback(row):
-            said.clear()
+            parts.clear()
         elif row.get("role") == "assistant" and not _is_placeholder(row):
-            said.append(shown_text(row))
-    return "".join(said)
+            parts.append(shown_text(row))
+    return "".join(parts)
 
 
 def _sum_usage(steps: Iterable[RecordedStep]) -> dict[str, int]:

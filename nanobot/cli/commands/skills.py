@@ -143,7 +143,7 @@ def validate(
     try:
         bundle = read_bundle(path)
         others = {skill.name: skill.needs for skill in loader.skills()}
-        faults = lint_skill(bundle, is_named=_has_own_folder(path, bundle.name), others=others)
+        faults = lint_skill(bundle, checks_folder_name=_has_own_folder(path, bundle.name), others=others)
         name = bundle.name
     except BundleError as error:
         faults, name = [LintFinding(str(error), "", path=str(path))], path.stem
