@@ -78,7 +78,7 @@ class ApprovalCommands:
                 return describe_forgotten(rule.strip(), await asyncio.to_thread(self._grants.forget, rule.strip()))
         except StorageError as error:
             return str(error)
-        return "Say /approvals list, or /approvals forget RULE."
+        return "Use /approvals list, or /approvals forget RULE."
 
 
 class ApprovalRouter:

@@ -21,7 +21,7 @@ ENDED_FROM = 5
 
 _NOT_RUN = (
     "Not run: this is call number {count} of {name} with the same arguments, and {outcome} each time so far. "
-    "That result still stands; it is above. {otherwise} {warning}"
+    "That result is still valid; it is above. {otherwise} {warning}"
 )
 _DEFAULT_ADVICE = "Use what you have, call with other arguments or another tool, or answer and say what is missing."
 _FAILURE_ADVICE = "Read that error and change something: other arguments, another tool, or say what prevents it."

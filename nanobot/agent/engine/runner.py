@@ -426,6 +426,6 @@ def _unique_calls(response: LLMResponse) -> list[ToolCallRequest]:
         seen_ids.add(call_id)
         calls.append(replace(call, id=call_id))
     if calls and response.finish_reason == "length":
-        problem = "the answer was cut off by the length limit before the call was whole; write less at once"
+        problem = "the answer was cut off by the length limit before the call was complete; write less at once"
         calls[-1] = replace(calls[-1], problem=problem)
     return calls

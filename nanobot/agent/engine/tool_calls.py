@@ -243,7 +243,7 @@ async def _call_or_refuse(call: ToolCallRequest, ctx: ToolCallContext, verdict: 
 
 async def _call_tool(call: ToolCallRequest, ctx: ToolCallContext, verdict: Verdict) -> ToolResult:
     if call.problem is not None:
-        return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
+        return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the complete call again.")
 
     def emit_progress(text: str) -> None:
         ctx.emit(ToolDelta(call_id=call.id, text=redact_known(text)))
