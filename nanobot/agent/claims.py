@@ -7,7 +7,7 @@ Chinese are supported. Questions, conditions, quotes, code, earlier turns and re
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -18,6 +18,7 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, Touches
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 
 FILE = (
     r"(?:https?://\S+|[\w~./\\-]*\w\.(?:txt|md|py|json|ya?ml|toml|csv|tsv|jsx?|tsx?|html?|css|sh|log|ini|cfg|conf|xml|"
@@ -257,7 +258,7 @@ class CallReceipt:
 
 SUBAGENT_REPORT = CallReceipt(Touches.ANYTHING, reads=False, words="")
 """A subagent has reported: its calls are not visible here."""
-Changed = Callable[[str, str], bool]
+WasChanged = Callable[[str, str], bool]
 
 
 def make_receipt(arguments: dict[str, Any], result: str, tool: Tool | None, *, failed: bool = False) -> CallReceipt:
@@ -290,7 +291,7 @@ def find_claim(
     started = next((row["timestamp"] for row in turn_rows if row.get("timestamp")), "1970-01-01")
     since = datetime.fromisoformat(started).replace(tzinfo=context.clock.now().tzinfo).timestamp() - _MTIME_SLACK_S
 
-    def changed(name: str, sentence: str) -> bool:
+    def was_changed(name: str, sentence: str) -> bool:
         try:
             return (context.workspace / Path(name).expanduser()).stat().st_mtime >= since
         except FileNotFoundError:
@@ -304,7 +305,7 @@ def find_claim(
         str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
     )
     return unsupported_claim(
-        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), changed=changed
+        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), was_changed=was_changed
     ), called_tools
 
 
@@ -315,17 +316,9 @@ def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> list[CallRece
         if row["role"] == "user" and row.get("origin") == Origin.SUBAGENT:
             receipts.append(SUBAGENT_REPORT)
         elif row["role"] == "tool" and not had_no_effect(row):
-            tool, arguments = tools.get(str(row.get("name"))), _arguments_of(calls.get(row["tool_call_id"], ""))
+            tool, arguments = tools.get(str(row.get("name"))), parse_arguments(calls.get(row["tool_call_id"], ""))[0]
             receipts.append(make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row))
     return receipts
-
-
-def _arguments_of(text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def unsupported_claim(
@@ -335,13 +328,12 @@ def unsupported_claim(
     earlier_receipts: Sequence[CallReceipt] = (),
     *,
     has_tools: bool = True,
-    changed: Changed = lambda name, sentence: False,
+    was_changed: WasChanged = lambda name, sentence: False,
 ) -> str | None:
     """Return the first sentence of a final answer that claims an action without a receipt, or None.
 
-    `request` is the person's last message, `earlier_receipts` are those of earlier turns. `changed(name, sentence)`
-    tells whether a file that the sentence names was changed since the turn began; it is called if a command may have
-    done it.
+    `request` is the person's last message, `earlier_receipts` are of earlier turns. `was_changed(name, sentence)`:
+    whether a file that the sentence names was changed since the turn began; it is called if a command may have done it.
     """
     language = _language_of(text)
     if language is None or SUBAGENT_REPORT in receipts:
@@ -356,7 +348,8 @@ def unsupported_claim(
     sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
     for sentence in sentences:
         actions = list(_actions_in(sentence, language, request if is_action_request else "", shows_code=shows_code))
-        if actions and not any(_is_supported(action, sentence, all_receipts, changed) for action in actions):
+        supports = (_supports(receipt, action, sentence, was_changed) for action in actions for receipt in all_receipts)
+        if actions and not any(supports):
             return sentence
         if (
             is_action_request
@@ -392,11 +385,7 @@ def _actions_in(sentence: str, language: Language, request: str, *, shows_code: 
                 yield action
 
 
-def _is_supported(action: ClaimedAction, sentence: str, receipts: Iterable[CallReceipt], changed: Changed) -> bool:
-    return any(_supports(receipt, action, sentence, changed) for receipt in receipts)
-
-
-def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, changed: Changed) -> bool:
+def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, was_changed: WasChanged) -> bool:
     """Whether a call can have performed the action on the files that the sentence names."""
     names = [name for name in _FILE_NAME.findall(sentence) if "://" not in name]
     base_names = [name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names]
@@ -416,7 +405,7 @@ def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, change
             return not receipt.in_this_chat or _matches(_THIS_CHAT, sentence)
         case ((Touches.FILE | Touches.COMMAND), Touches.COMMAND):
             is_supported = matches_name and not (receipt.failed and action.touches is Touches.FILE)
-            return is_supported or any(changed(name, sentence) for name in names)
+            return is_supported or any(was_changed(name, sentence) for name in names)
         case Touches.JOB, Touches.FILE:
             return _matches(rf"heartbeat|{_BY_CLOCK}", receipt.words)
         case _, Touches.COMMAND:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path, PurePath
 
-from nanobot.agent.memory.store import BUDGET_BYTES, NOTES_HEADING, MemoryStore, read_capped
+from nanobot.agent.memory.store import BUDGET_BYTES, NOTES_HEADING, MemoryStore, file_stamp, read_capped
 from nanobot.agent.scope import OWNERS, Scope, restrict_paths
 from nanobot.agent.skills.loader import SkillCatalog, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
-from nanobot.security.files.open import Opener
+from nanobot.security.files.open import Opener, Stamp
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
@@ -65,17 +65,15 @@ Your workspace is {workspace}
 _SKILLS_INTRO = """\
 # Skills
 
-Before you do what a skill describes, read its file with `read_file`. `$name` in a message means one. One with
-available="false" lacks what it requires: say so, or help to install it."""
-
-_FileStamp = tuple[int, int, int] | None
+Before you do what a skill describes, read its file with `read_file`. `$name` in a message names one. A skill with
+available="false" lacks something it requires: say so, or help to install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PromptSources:
     """Cache key of the system prompt: equal sources give equal prompts."""
 
-    files: tuple[_FileStamp, ...]
+    files: tuple[Stamp | None, ...]
     catalog: SkillCatalog
 
 
@@ -122,7 +120,7 @@ class ContextBuilder:
         """
         catalog = self.skills.catalog(began)
         prompt = self._prompt_for(scope, catalog.day)
-        sources = _PromptSources(tuple(map(_stamp, prompt.files)), catalog)
+        sources = _PromptSources(tuple(map(file_stamp, prompt.files)), catalog)
         if prompt.built is None or prompt.built[0] != sources:
             prompt.built = (sources, self._build(catalog, prompt.memory))
         text = prompt.built[1]
@@ -207,7 +205,7 @@ class ContextBuilder:
     def _identity(self, memory: MemoryStore) -> str:
         return _IDENTITY.format(
             name=self._name,
-            system=f"{_SYSTEM_NAMES.get(sys.platform, sys.platform)} {platform.machine()}".strip(),
+            system=system_name(),
             python=platform.python_version(),
             workspace=self.workspace,
             memory=memory.memory_file,
@@ -215,6 +213,11 @@ class ContextBuilder:
             note=memory.memory_dir / "YYYY-MM-DD.md",  # the day itself would move the prompt every midnight
             skills=self.workspace / "skills" / "<name>" / "SKILL.md",
         )
+
+
+def system_name() -> str:
+    """Operating system and architecture, as in `Linux x86_64`."""
+    return f"{_SYSTEM_NAMES.get(sys.platform, sys.platform)} {platform.machine()}".strip()
 
 
 def as_sent_message(message: ChatMessage) -> ChatMessage:
@@ -265,11 +268,3 @@ def _bootstrap_files(scope: Scope) -> Sequence[str]:
 
 def _section(heading: str, text: str) -> str:
     return f"{heading}\n\n{text}" if text else ""
-
-
-def _stamp(path: str) -> _FileStamp:
-    try:
-        status = os.stat(path)  # noqa: PTH116 called for each file in every turn; a Path costs more than the stat
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

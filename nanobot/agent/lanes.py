@@ -103,11 +103,8 @@ class Lanes(Generic[T, R]):
         elif was_first:
             lane[0].ready.set()
 
-    def length(self, session_key: str) -> int:
-        """The number of entries in the lane, including the running one."""
-        return len(self._lanes.get(session_key, ()))
-
     def __len__(self) -> int:
+        """The number of sessions with a turn that runs or waits."""
         return len(self._lanes)
 
 

@@ -22,7 +22,7 @@ from nanobot.agent.events import (
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.lanes import Backlog, Lanes
 from nanobot.agent.memory.idle import IdleWatch
-from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turns
+from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turn
 from nanobot.agent.pipeline.phases import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, Waiting, new_turn
 from nanobot.agent.recovery import plan_recovery
@@ -186,11 +186,11 @@ class AgentLoop:
         self, session_key: str, sink: EventSink | None = None, *, attended: bool = False
     ) -> TurnResult | None:
         """Resume the session's interrupted turn where it stopped. Return None if there is none."""
-        interrupted = await asyncio.to_thread(find_interrupted_turns, self._deps.turns_folder)
+        interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, session_key)
         try:
-            if session_key not in interrupted:
+            if interrupted is None:
                 return None
-            return await self._resume(interrupted[session_key], sink, attended=attended)
+            return await self._resume(interrupted, sink, attended=attended)
         finally:
             await self._resume_background(session_key)
 
@@ -331,7 +331,7 @@ class AgentLoop:
     async def _run_immediately(self, turn: Turn) -> TurnResult:
         key, name = turn.message.session_key, _priority_command(turn.message)
         if name is None and self._deps.approval_router is not None:
-            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.take(turn.message))
+            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
         if name == "stop":
             return _end_early(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
         try:

@@ -85,15 +85,13 @@ def repeated_row(
     if not untrusted:
         return None
     owner_rows = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
-    owner_texts = [_prepare(texts_in(row)).whole for row in owner_rows]
+    owner_texts = [_prepare(texts_in(row)).text for row in owner_rows]
     untrusted_texts = [(row, _prepare(texts_in(row))) for row in reversed(untrusted)]
     shingles: frozenset[str] = frozenset().union(*(prepared.shingles for _, prepared in untrusted_texts))
     normal_texts = [_normalize(text) for leaf in _strings(arguments) for text in _decodings(leaf)]
     for candidate in (candidate for text in normal_texts for candidate in _candidates(text, shingles)):
-        match: ChatMessage | None = next(
-            (row for row, prepared in untrusted_texts if candidate in prepared.whole), None
-        )
-        if match is not None and not any(candidate in whole for whole in owner_texts):
+        match: ChatMessage | None = next((row for row, prepared in untrusted_texts if candidate in prepared.text), None)
+        if match is not None and not any(candidate in text for text in owner_texts):
             return match
     return None
 
@@ -117,14 +115,14 @@ def _candidates(text: str, shingles: frozenset[str]) -> Iterator[str]:
 class _PreparedText:
     """A text with its decodings, normalized, and its non-overlapping shingles: any long substring contains one."""
 
-    whole: str
+    text: str
     shingles: frozenset[str]
 
 
 @lru_cache(maxsize=64)
 def _prepare(text: str) -> _PreparedText:
-    whole = "\n".join(_normalize(untrusted_turn) for untrusted_turn in _decodings(text))
-    return _PreparedText(whole, frozenset(whole[at : at + _SHINGLE] for at in range(0, len(whole), _SHINGLE)))
+    prepared = "\n".join(_normalize(decoded) for decoded in _decodings(text))
+    return _PreparedText(prepared, frozenset(prepared[at : at + _SHINGLE] for at in range(0, len(prepared), _SHINGLE)))
 
 
 def _normalize(text: str) -> str:
@@ -190,5 +188,5 @@ def texts_in(row: ChatMessage) -> str:
 def _argument_text(arguments: str) -> str:
     try:
         return "\n".join(_strings(json.loads(arguments)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

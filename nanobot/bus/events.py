@@ -71,6 +71,21 @@ class InboundMessage:
             provenance=Provenance.OWNER,
         )
 
+    @classmethod
+    def at(
+        cls, address: Address, sender_id: str | None, content: str, *, session_key: str, **fields: Any
+    ) -> "InboundMessage":
+        """A message in this chat, for a session that may belong to another one. Without a sender it is the owner's."""
+        return cls(
+            address.channel,
+            sender_id or "owner",
+            address.chat_id,
+            content,
+            session_key_override=session_key,
+            thread_id=address.thread_id,
+            **fields,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The message as JSON data, without empty optional fields."""
         payload = {item.name: getattr(self, item.name) for item in fields(self)}

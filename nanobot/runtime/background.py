@@ -1,12 +1,21 @@
 """Background work of sessions, goals and subagents, for the user interfaces."""
 
+import asyncio
+from contextlib import suppress
+
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.subagent.service import SubagentService
+from nanobot.bus.queue import MessageBus
 from nanobot.utils.text import count_noun
+
+_DELIVERY_TIMEOUT_S = 5.0
+_HANDOVER_S = 0.02
+"""Time for the channel to take the last message."""
 
 
 class BackgroundWork:
-    def __init__(self, goals: GoalService, subagents: SubagentService) -> None:
+    def __init__(self, bus: MessageBus, goals: GoalService, subagents: SubagentService) -> None:
+        self._bus = bus
         self._goals = goals
         self._subagents = subagents
 
@@ -23,6 +32,12 @@ class BackgroundWork:
 
     async def wait_until_delivered(self, session_key: str) -> None:
         """Wait until nothing runs for this session and its results were delivered to the channel."""
+        if not self.list_running(session_key):
+            return
         while self.list_running(session_key):
-            await self._goals.wait_until_delivered(session_key)
-            await self._subagents.wait_until_delivered(session_key)
+            await self._goals.wait_ended(session_key)
+            await self._subagents.wait_reported(session_key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
+                await self._bus.wait_outbound_empty()
+                await asyncio.sleep(_HANDOVER_S)

@@ -189,7 +189,7 @@ async def build_runtime(
             archive=core.archive,
             subagents=background.subagents,
             goals=background.goals,
-            background=BackgroundWork(background.goals, background.subagents),
+            background=BackgroundWork(bus, background.goals, background.subagents),
             memory=core.memory,
             troubles=plugins.troubles,
             renew=renew,
@@ -269,7 +269,9 @@ class _ApprovalParts:
         self._hooks = hooks
         self._hook_lists: list[tuple[list[ToolPolicy], ApprovalRouter | TaskAudience]] = []
 
-    def hooks_with(self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy) -> list[ToolPolicy]:
+    def tool_policies_for(
+        self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy
+    ) -> list[ToolPolicy]:
         """Return the hooks around tool calls whose questions go to this router, in order. `renew` changes the list."""
         files, core, approval = self._services.file_provenance, self._core, self._approval(approval_router)
         hooks = [
@@ -313,11 +315,17 @@ def _create_background(
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
     environment = SubagentEnvironment(
-        defaults, bus, core.context, toolbox.policies, approvals.hooks_with, approvals.approval_router, core.memory.look
+        defaults,
+        bus,
+        core.context,
+        toolbox.policies,
+        approvals.tool_policies_for,
+        approvals.approval_router,
+        core.memory.on_session_released,
     )
     subagents = SubagentService(services.places.tasks, environment, task_taint)
     goals = GoalService(services.places.goals, environment, subagents)
-    toolbox.tools.register(SpawnTool(subagents.spawner))
+    toolbox.tools.register(SpawnTool(lambda: subagents.manager))
     toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
     return _BackgroundParts(task_taint, subagents, goals)
 
@@ -400,12 +408,14 @@ def _turn_deps(
         turns_folder=services.places.turns,
         traces=TraceRecorder(TraceStore(services.places.traces, services.redactor), services.clock, services.workspace),
         timeouts=timeouts or turn_timeouts(services.config),
-        roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days, archived=consolidation.archived),
-        hooks=approvals.hooks_with(approvals.approval_router, background.task_taint),
+        roll_over=RollOver(
+            defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
+        ),
+        tool_policies=approvals.tool_policies_for(approvals.approval_router, background.task_taint),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
-        saved=core.memory.saved,
+        on_session_released=core.memory.on_session_saved,
         compact=core.memory.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,

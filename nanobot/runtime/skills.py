@@ -68,7 +68,9 @@ def skills_command(skills: SkillsLoader) -> "dict[str, CommandEntry]":
 
 def _format_skill(skill: Skill) -> str:
     needs = (
-        f"\n  needs {clip_line(one_line(', '.join(skill.told)), 2 * _MAX_DESCRIPTION_CHARS)}" if skill.missing else ""
+        f"\n  needs {clip_line(one_line(', '.join(skill.missing_hints)), 2 * _MAX_DESCRIPTION_CHARS)}"
+        if skill.missing
+        else ""
     )
     return f"{skill.name}: {clip_line(skill.description, _MAX_DESCRIPTION_CHARS)}{needs}"
 

@@ -50,6 +50,6 @@ async def test_a_word_among_others_counts_where_it_is_said_to_the_bot(
     async with asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(questions.wait_for_answer(PendingApproval("ab12", context, "exec")))
         await asyncio.sleep(0)
-        told = answering.take(said(text, in_group=in_group, is_mentioned=is_mentioned))
+        told = answering.handle_answer(said(text, in_group=in_group, is_mentioned=is_mentioned))
 
     assert (answer.result(), "/approve ab12" in told) == ((Answer.ONCE, False) if counts else (Answer.EXPIRED, True))

@@ -343,6 +343,31 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
     assert "dream.modelOverride" in run.reason
 
 
+async def test_memory_that_an_editor_empties_while_its_pass_is_shortened_ends_the_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    harness = DreamHarness(tmp_path, limits=RunLimits(window_tokens=2_000))
+    harness.learns("\n".join(f"- Fact number {number} of many that stand here." for number in range(150)))
+    harness.memory.append_history("[2026-02-27 10:00] One more entry.")
+    looks = 0
+    look = harness.memory.record_changes
+
+    def empty_at_the_second_look(*args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 9, "the pass is planned again and again"
+        if looks == 2:
+            harness.memory.memory_file.write_text("", encoding="utf-8")
+        look(*args)
+
+    monkeypatch.setattr(harness.memory, "record_changes", empty_at_the_second_look)
+
+    run = await harness.run()
+
+    assert run.outcome is FAILED
+    assert harness.text == ""
+
+
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
     harness = DreamHarness(tmp_path, batch=3)
     harness.learns()
@@ -400,7 +425,9 @@ async def test_a_merged_fact_is_trusted_as_its_least_trusted_source(tmp_path: Pa
     await harness.run(tidying(replace_("f1 f2", "Has a dog named Rex.")))
 
     origin = harness.memory.revisions.origins()
-    assert [one.told["provenance"] for one in origin.values() if one.told["text"] == "Has a dog named Rex."] == ["mcp"]
+    assert [one.details["provenance"] for one in origin.values() if one.details["text"] == "Has a dog named Rex."] == [
+        "mcp"
+    ]
 
 
 async def test_what_was_forgotten_does_not_come_back(harness: DreamHarness):
@@ -674,7 +701,7 @@ async def test_in_a_chat_what_a_tool_of_others_said_is_trusted_no_more_in_a_merg
 
     await harness.run(tidying(replace_("f1 h1", "The shop is open on Monday.")))
 
-    [told] = [one.told for key, one in harness.memory.revisions.origins().items() if "monday" in key]
+    [told] = [one.details for key, one in harness.memory.revisions.origins().items() if "monday" in key]
     assert told["provenance"] == "mcp"
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.subagent.planner import MOST_STEPS, Plan, SubagentPlanner
-from nanobot.agent.subagent.reviewer import Review, SubagentReviewer
+from nanobot.agent.subagent.advisors import MAX_STEPS, Plan, Review, make_plan, review_result
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.messages.types import Provenance
@@ -39,12 +38,11 @@ class Judge(Tool):
         self.plans: list[Plan] = []
 
     async def execute(self, *, ctx: ToolContext) -> str:
-        subagents = self._stage.runtime.subagents.spawner()
+        subagents = self._stage.runtime.subagents.manager
         if any(PLAN in name for name in self._stage.cast.children):
-            self.plans.append(await SubagentPlanner(subagents).plan("write a poem", ctx_of=ctx))
+            self.plans.append(await make_plan(subagents, "write a poem", ctx=ctx))
         else:
-            reviewer = SubagentReviewer(subagents)
-            self.reviews.append(await reviewer.review("a poem", self._result, check=self._check, ctx_of=ctx))
+            self.reviews.append(await review_result(subagents, "a poem", self._result, check=self._check, ctx=ctx))
         return "looked at"
 
 
@@ -287,21 +285,21 @@ async def test_a_planner_gives_the_steps_in_their_order(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("says", "trouble"),
+    ("says", "problem"),
     [
         (["I would begin with a poem."], "The planner's answer has no readable task list."),
         ([AuthenticationError("no key")], "The planning ended without a result (failed)."),
     ],
 )
-async def test_without_a_list_there_is_no_plan_and_it_is_said_why(tmp_path: Path, says: list[Any], trouble: str):
+async def test_without_a_list_there_is_no_plan_and_it_is_said_why(tmp_path: Path, says: list[Any], problem: str):
     judge, *_ = await judged(tmp_path, *says, role=PLAN)
 
     (plan,) = judge.plans
     assert plan.steps == ()
-    assert plan.trouble.startswith(trouble)
+    assert plan.problem.startswith(problem)
 
 
 async def test_a_list_without_end_is_cut(tmp_path: Path):
     judge, *_ = await judged(tmp_path, "\n".join(f"- [ ] step {n}" for n in range(99)), role=PLAN)
 
-    assert len(judge.plans[0].steps) == MOST_STEPS
+    assert len(judge.plans[0].steps) == MAX_STEPS

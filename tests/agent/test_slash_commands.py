@@ -113,6 +113,17 @@ async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
     assert "empty" not in reply
 
 
+@pytest.mark.parametrize("count", ["0", "²", "-3", "many"])
+async def test_history_of_no_number_of_messages_asks_for_one(bot: Bot, count: str):
+    bot.provider.script("hi")
+    await bot.say("hello")
+
+    reply = await bot.say(f"/history {count}")
+
+    assert "/history 20" in reply
+    assert "hello" not in reply
+
+
 async def test_context_counts_each_part(bot: Bot):
     reply = await bot.say("/context")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult
+from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -131,8 +131,8 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
         assert "consolidation failed" not in await bot.say("/status")
 
 
-class Ineffective:
-    """A mover whose passes free next to nothing."""
+class Ineffective(Consolidator):
+    """Its passes free next to nothing."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -141,17 +141,15 @@ class Ineffective:
         self.passes += 1
         return ConsolidationResult(ConsolidationOutcome.DONE if self.passes % 2 else NOTHING, moved=2, share=0.1)
 
-    async def move_archived(self, session: Any, done: int) -> ConsolidationResult:
-        raise AssertionError
-
-    async def note_archived(self, session: Any, done: int, stem: str) -> None:
-        raise AssertionError
-
 
 async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
-    mover, sessions = Ineffective(), SessionManager(tmp_path)
+    consolidator, sessions = Ineffective(), SessionManager(tmp_path)
+
+    async def open_consolidator() -> Consolidator:
+        return consolidator
+
     tidying = ConsolidationScheduler(
-        lambda: mover,
+        open_consolidator,
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,
@@ -164,11 +162,11 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         session.add_message("user", f"question {number}")
         session.add_message("assistant", f"answer {number}")
         sessions.save(session)
-        tidying.saved(session)
-        await tidying.settled()
+        tidying.on_session_saved(session)
+        await tidying.wait_done()
         told += tidying.take_notices(KEY)
 
-    assert mover.passes == 4  # two, and each time the look whether there is more
+    assert consolidator.passes == 4  # two, and each time the look whether there is more
     assert len(told) == 1
 
 

@@ -29,7 +29,7 @@ def test_a_notice_of_a_step_that_never_was_stands_at_the_end():
 
 
 def test_words_that_joined_stand_before_the_step_that_heard_them():
-    shown = lines(turn(RecordedStep("one"), RecordedStep("two", heard=[{"role": "user", "content": "faster"}])))
+    shown = lines(turn(RecordedStep("one"), RecordedStep("two", joined=[{"role": "user", "content": "faster"}])))
 
     assert shown[shown.index("You, meanwhile") + 1] == "  faster"
     assert shown.index("You, meanwhile") < shown.index("  two")

@@ -50,7 +50,7 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
         upkeep.consolidation.pause_s = 0
         for number in range(16):
             await bot.say(f"word {number}")
-            await upkeep.consolidation.settled()
+            await upkeep.consolidation.wait_done()
             clock.advance(60)
         assert three.scripts["save_memory"] == []
         asked = len(three.requests)
@@ -91,7 +91,7 @@ async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are
         runtime.memory.consolidation.pause_s = 0
         for number in range(14):
             await runtime.loop.run_turn(InboundMessage("telegram", "7", "7", f"word {number}"))
-        await runtime.memory.consolidation.settled()
+        await runtime.memory.consolidation.wait_done()
         await runtime.memory.dreams.run_all()
 
     memory = MemoryStore(tmp_path / "workspace")

@@ -78,7 +78,7 @@ class Hasty:
 
     async def settled(self) -> None:
         """Until no live session is being consolidated."""
-        await self.runtime.memory.consolidation.settled()
+        await self.runtime.memory.consolidation.wait_done()
 
 
 class Home:

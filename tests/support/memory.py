@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator, ModelHandle
+from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
 from nanobot.agent.memory.dream_log import DreamPass
 from nanobot.agent.memory.revisions import ChangeSource
@@ -65,7 +65,7 @@ class Models:
     limits: RunLimits = field(default_factory=RunLimits)
     wanted: list[str | None] = field(default_factory=list)
 
-    async def get(self, wanted: str | None) -> ModelHandle:
+    async def get(self, wanted: str | None) -> Model:
         self.wanted.append(wanted)
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 

@@ -1,8 +1,8 @@
 """The approval policy: asks the owner before a call does what they did not ask for.
 
-Two kinds of access need approval: what the sandbox does not give by itself (`Access.needs_approval`), whoever's words
-the turn answers; and every sensitive access of a call while untrusted content is in play, because it entered the turn
-or because the call repeats some of an older turn.
+Two kinds of access need approval: what the sandbox does not give by itself (`Access.needs_approval`), no matter who
+asked; and every sensitive access of a call while untrusted content is in play, because it entered the turn or because
+the call repeats some of an older turn.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from nanobot.security.grants import Grants
 log = logging.getLogger(__name__)
 
 _NEVER_ALWAYS = frozenset({AccessKind.SECRETS})
-"""Asked about each time anew."""
+"""Kinds of access for which the answer "always" is not offered."""
 _MAX_TURNS = 256
 """Turns whose answers are remembered; one that ran so long ago has ended."""
 _MAX_SOURCES = 3
@@ -89,7 +89,9 @@ class ApprovalPolicy:
             return Verdict()
         if self._mode is ApprovalMode.OFF:
             return Verdict(
-                _rules(one for one in accesses if not (one.needs_approval and one.kind is AccessKind.SECRETS))
+                _rules(
+                    access for access in accesses if not (access.needs_approval and access.kind is AccessKind.SECRETS)
+                )
             )
         taint = await asyncio.to_thread(_active_taint, planned)  # up to 40 ms in a long window
         needed = [access for access in accesses if access.needs_approval or taint]
@@ -119,10 +121,10 @@ class ApprovalPolicy:
         texts, name, source = self._texts, planned.call.name, taint.source
         if self._mode is ApprovalMode.DENY:
             self._emit_refused(planned, needed, taint, "tools.approval is deny: nobody is asked.")
-            return texts.denied(name, needed, source)
+            return texts.denial(name, needed, source)
         if (why_not := await self._audience.unavailable_reason(planned)) is not None:
             self._emit_refused(planned, needed, taint, why_not)
-            return texts.nobody_there(name, needed, source, why_not)
+            return texts.nobody_available(name, needed, source, why_not)
         never = _NEVER_ALWAYS | {AccessKind.COMMAND} if planned.source else _NEVER_ALWAYS
         may_always = not any(access.kind in never for access in needed)
         answer = await self._ask(planned, needed, taint, may_always=may_always)
@@ -132,7 +134,7 @@ class ApprovalPolicy:
             if not taint:
                 self._grant_for_turn(planned.context.turn_id, _rules(needed))
             return None
-        return texts.unanswered(name, self._questions.expires_s) if answer is Answer.EXPIRED else texts.refused(name)
+        return texts.no_answer(name, self._questions.expires_s) if answer is Answer.EXPIRED else texts.refusal(name)
 
     def _emit_refused(self, planned: PlannedCall, needed: Sequence[Access], taint: ActiveTaint, reason: str) -> None:
         planned.emit(ApprovalRefused(**self._event_fields(planned, needed, taint), reason=reason))
@@ -187,7 +189,7 @@ def _rules(accesses: Iterable[Access]) -> frozenset[str]:
 
 
 def _active_taint(planned: PlannedCall) -> ActiveTaint:
-    context, rows = planned.context, [*planned.told, *planned.rows]
+    context, rows = planned.context, [*planned.untrusted_rows, *planned.rows]
     if is_outside(context.entered):
         sources = [format_source(row, rows) for row in entered_rows(rows, context.turn_id)]
         sources += filter(None, [planned.source])

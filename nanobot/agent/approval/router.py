@@ -1,9 +1,9 @@
 """Who may answer an approval question, and which messages are answers.
 
-At a terminal, whoever watches the turn answers. In a chat an owner does, with the buttons below the question, with a
-word (yes, no, always, in several languages) or with `/approve ID` and `/deny ID`. In a group a bare word counts only if
-it is addressed to the bot, since the owner may be talking with somebody else. Jobs, the heartbeat and subagents ask
-nobody.
+At a terminal, the person who watches the turn answers. In a chat an owner does, with the buttons below the question,
+with a word (yes, no, always, in several languages) or with `/approve ID` and `/deny ID`. In a group a bare word counts
+only if it is addressed to the bot, since the owner may be talking with somebody else. Jobs, the heartbeat and subagents
+ask nobody.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class ApprovalCommands:
                 return describe_forgotten(rule.strip(), await asyncio.to_thread(self._grants.forget, rule.strip()))
         except StorageError as error:
             return str(error)
-        return "Say /approvals list, or /approvals forget RULE."
+        return "Use /approvals list, or /approvals forget RULE."
 
 
 class ApprovalRouter:
@@ -127,7 +127,7 @@ class ApprovalRouter:
             and bool(self._open_questions(message))
         )
 
-    def take(self, message: InboundMessage) -> str:
+    def handle_answer(self, message: InboundMessage) -> str:
         """Pass the answer to its question and return the text for the person. Only an owner's answer counts."""
         if not is_from_owner(message):
             return "Only an owner may answer that."

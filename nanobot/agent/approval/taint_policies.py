@@ -13,7 +13,6 @@ import asyncio
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.events import Emitter
@@ -21,6 +20,7 @@ from nanobot.agent.taint import provenance_of, repeated_row
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.security.provenance import ProvenanceStore
 
 log = logging.getLogger(__name__)
 
@@ -29,30 +29,10 @@ _WRITERS = {"write_file": True, "edit_file": False, "notebook_edit": False}
 _NO_OPINION = Verdict()
 
 
-class TaintedFiles(Protocol):
-    """The record of files with untrusted content. Its methods block."""
-
-    def named_in(self, command: str, folder: Path | None = None) -> Provenance | None:
-        """Return the least trusted provenance of the files that a command names which runs in `folder`."""
-        ...
-
-    def find_untrusted_source(self, command: str, folder: Path) -> tuple[Provenance, str] | None:
-        """Return provenance and path of a marked file that the command would run; None if it runs none."""
-        ...
-
-    def mark(self, file: Path, provenance: Provenance) -> None:
-        """Record that the file is at most this trusted. Raises StorageError."""
-        ...
-
-    def clear(self, file: Path) -> None:
-        """Record that the owner's words alone replaced the file's content. Raises StorageError."""
-        ...
-
-
 class ExecTaint:
     """Reports whose words a command would execute by running a file. Refuses nothing."""
 
-    def __init__(self, files: TaintedFiles) -> None:
+    def __init__(self, files: ProvenanceStore) -> None:
         self._files = files
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
@@ -65,7 +45,7 @@ class ExecTaint:
 class FileTaint:
     """Marks files that a call writes, and reports whose words a command reads. Refuses a write it could not mark."""
 
-    def __init__(self, files: TaintedFiles) -> None:
+    def __init__(self, files: ProvenanceStore) -> None:
         self._files = files
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
@@ -129,7 +109,7 @@ class TaskTaint:
         self._emitters[context.turn_id] = planned.emit
         if is_outside(context.entered):
             return _NO_OPINION
-        rows = [*planned.told, *planned.rows]
+        rows = [*planned.untrusted_rows, *planned.rows]
         row = await asyncio.to_thread(repeated_row, planned.call.arguments, rows, context.turn_id, context.session_key)
         return _NO_OPINION if row is None else Verdict(entered=provenance_of(row, context.session_key))
 

@@ -14,7 +14,7 @@ from typing import Any
 from nanobot.agent.taint import own_provenance
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import ToolCallRequest
+from nanobot.providers.base import ToolCallRequest, parse_arguments
 from nanobot.utils.text import clip, clip_line
 
 _MAX_SHOWN = 3000
@@ -66,15 +66,15 @@ class ApprovalTexts:
         """Return the text as one harmless line."""
         return clip_line(" ".join(without_markup(self._redact(text)).split()), _MAX_NAME * 4)
 
-    def denied(self, name: str, needed: Sequence[Access], source: str) -> str:
+    def denial(self, name: str, needed: Sequence[Access], source: str) -> str:
         """For the model: the config forbids it."""
         return (
             f"{name} was not run: it would {self._describe_actions(needed)}{self._describe_taint(source)}, and "
-            "tools.approval is `deny`. Do not try it another way. Do what can be done without it, and tell what you "
+            "tools.approval is `deny`. Do not try it another way. Do what can be done without it, and say what you "
             "would have done."
         )
 
-    def nobody_there(self, name: str, needed: Sequence[Access], source: str, why_not: str) -> str:
+    def nobody_available(self, name: str, needed: Sequence[Access], source: str, why_not: str) -> str:
         """For the model: nobody can be asked."""
         return (
             f"{name} was not run: it would {self._describe_actions(needed)}{self._describe_taint(source)}; that needs "
@@ -82,14 +82,14 @@ class ApprovalTexts:
             "answer what you wanted to do, and why."
         )
 
-    def refused(self, name: str) -> str:
+    def refusal(self, name: str) -> str:
         """For the model: the owner refused."""
         return (
             f"{name} was not run: the owner was asked and said no. Do not ask for the same in other words. Go on "
             "without it, or ask in your answer what they want instead."
         )
 
-    def unanswered(self, name: str, seconds: float) -> str:
+    def no_answer(self, name: str, seconds: float) -> str:
         """For the model: the owner did not answer in time."""
         return (
             f"{name} was not run: the owner was asked and did not answer within {seconds / 60:g} minutes. Go on "
@@ -104,12 +104,12 @@ class ApprovalTexts:
         return f" while untrusted content is in play ({self.line(source)})" if source else ""
 
     def _arguments(self, call: ToolCallRequest) -> list[str]:
-        arguments = [f"{self.line(name)}: {self._clipped(value)}" for name, value in call.arguments.items()]
+        arguments = [f"{self.line(name)}: {self._clip(value)}" for name, value in call.arguments.items()]
         body = "\n".join([call.name, *arguments])
         fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
         return [fence, *body.split("\n"), fence]
 
-    def _clipped(self, value: Any) -> str:
+    def _clip(self, value: Any) -> str:
         return clip(self._text(value), _MAX_SHOWN, "{left_out} characters are not shown here")
 
     def _text(self, value: Any) -> str:
@@ -166,7 +166,7 @@ def format_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
         for call in earlier.get("tool_calls") or ()
         if call["id"] == row.get("tool_call_id")
     ]
-    # The last one: some servers restart the call ids in each step.
+    # the last one: some servers restart the call ids in each step
     return clip_line(f"{name} {_first_argument(arguments[-1])}".strip(), _MAX_NAME) if arguments else name
 
 
@@ -175,8 +175,4 @@ def _provenance(row: ChatMessage) -> Provenance:
 
 
 def _first_argument(arguments: str) -> str:
-    try:
-        parsed = json.loads(arguments)
-    except ValueError:
-        return ""
-    return str(next(iter(parsed.values()), "")) if isinstance(parsed, dict) else ""
+    return str(next(iter(parse_arguments(arguments)[0].values()), ""))

@@ -123,7 +123,7 @@ class CommandEntry:
 class Memory(Protocol):
     """The part of the memory that commands use."""
 
-    async def archived(self, session_key: str, file: Path) -> None:
+    async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Handle a session that was archived to this file. Never raises."""
         ...
 

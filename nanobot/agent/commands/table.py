@@ -24,7 +24,7 @@ from nanobot.session.manager import Session
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, count_noun, nearest
+from nanobot.utils.text import clip_line, count_noun, duration, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -154,7 +154,7 @@ class SlashCommands:
         if archived is None:
             return f"This session is already new.{stopped}"
         if self._context.memory is not None:
-            await self._context.memory.archived(call.session.key, archived)
+            await self._context.memory.on_session_archived(call.session.key, archived)
         return f"Started a new session. The old one is archived: nanobot sessions show {archived.stem}{stopped}"
 
     async def _stop_background_work(self, call: CommandCall) -> str:
@@ -169,9 +169,9 @@ class SlashCommands:
         failure.
         """
         context, key, count = self._context, call.session.key, call.session.message_count
-        if context.goals is not None and (elsewhere := await context.goals.other_process_note(key)):
-            return elsewhere
-        note = session_summary(call.session.metadata)
+        if context.goals is not None and (note := await context.goals.other_process_note(key)):
+            return note
+        summary = session_summary(call.session.metadata)
         cleared, restore = await context.memory.clear(call) if context.memory is not None else ([], None)
         try:
             archived = await asyncio.to_thread(context.sessions.archive, key)
@@ -184,15 +184,15 @@ class SlashCommands:
             archive_note = (
                 f"this conversation ({count_noun(count, 'message')}; archived: nanobot sessions show {archived.stem})"
             )
-            cleared = [archive_note, *(["its session summary"] if note else []), *cleared]
+            cleared = [archive_note, *(["its session summary"] if summary else []), *cleared]
         if context.goals is not None and (goal := await context.goals.forget_session(key)):
             cleared.append(f"its goal ({goal})")
         cleared += await self._forget_subagents(call.session)
         if not cleared:
             return "There was nothing to clear."
-        back = " /memory undo restores the memory." if restore is not None else ""
+        hint = " /memory undo restores the memory." if restore is not None else ""
         items = "\n".join(f"- {item}" for item in cleared)
-        return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{back}"
+        return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{hint}"
 
     async def _forget_subagents(self, session: Session) -> list[str]:
         """Stop the session's subagents, and record the reports under way so that they are dropped on arrival."""
@@ -212,7 +212,7 @@ class SlashCommands:
 
     async def status_of(self, session: Session, scope: Scope = OWNERS) -> str:
         """Return the reply to `/status`. Reads only, so it is safe during a turn."""
-        context, vitals = self._context, self._context.status
+        context, status = self._context, self._context.status
         try:
             model = await context.models.of_session(session)
             model_text = _describe_model(model)
@@ -220,15 +220,15 @@ class SlashCommands:
             notes = model.provider.notes()
         except NanobotError as error:
             model_text, window, notes = f"none: {error}", "unknown", []
-        usage = vitals.usage_of(session.key)
+        usage = status.usage_of(session.key)
         sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
-        cost = vitals.cost_of(session.key)
+        cost = status.cost_of(session.key)
         price = f", {format_dollars(cost)}" if cost else ""
-        running = vitals.running if scope.is_owners else vitals.running & {session.key}
+        running = status.running if scope.is_owners else status.running & {session.key}
         waiting = context.approvals.waiting(session.key) if context.approvals is not None else []
         lines = [
-            f"nanobot {context.version}, up {_format_duration(vitals.uptime())}",
+            f"nanobot {context.version}, up {duration(status.uptime())}",
             f"Model: {model_text}",
             *(f"  {note}" for note in notes),
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
@@ -242,9 +242,9 @@ class SlashCommands:
         if context.memory is not None:
             lines += context.memory.state(session.key, scope)
         if scope.is_owners:  # these may quote what another chat said
-            lines += [f"Memory: {vitals.memory_note}"] if vitals.memory_note else []
+            lines += [f"Memory: {status.memory_note}"] if status.memory_note else []
             lines += [f"Plugins: {problem}" for problem in context.problems()]
-            lines += [f"Last error: {vitals.last_error}"] if vitals.last_error else []
+            lines += [f"Last error: {status.last_error}"] if status.last_error else []
         return "\n".join(lines)
 
     def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
@@ -272,12 +272,13 @@ class SlashCommands:
         return f"This session now uses {_describe_model(model)}."
 
     async def _history(self, call: CommandCall) -> str:
-        if call.argument and not call.argument.isdigit():
+        count = int(call.argument[:9]) if call.argument.isdecimal() else 0 if call.argument else 10
+        if not count:
             return "How many messages? For example: /history 20"
         messages = await asyncio.to_thread(lambda: call.session.messages)
         visible = [row for row in messages if row.get("role") in ("user", "assistant") and visible_text(row)]
         lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {visible_text(row)}" for row in visible]
-        return "\n".join(lines[-int(call.argument or 10) :]) or "This session has no messages yet."
+        return "\n".join(lines[-count:]) or "This session has no messages yet."
 
     async def _show_context(self, call: CommandCall) -> str:
         model = await self._context.models.of_session(call.session)
@@ -366,9 +367,3 @@ def _id_of(sender_id: str) -> str:
 
 def _describe_model(model: Model) -> str:
     return f"{model.name} ({model.provider_name}: {model.reason})"
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -72,7 +72,7 @@ def describe_interruption(
     finished_count: int, rerun: Sequence[ToolCallRequest], unknown: Sequence[ToolCallRequest]
 ) -> str:
     """The notice about interrupted calls."""
-    parts = ["nanobot was interrupted in the middle of this turn and goes on from there."]
+    parts = ["nanobot was interrupted in the middle of this turn and continues from there."]
     if finished_count:
         parts.append(f"{count_noun(finished_count, 'call')} had finished.")
     if rerun:

@@ -21,10 +21,10 @@ ENDED_FROM = 5
 
 _NOT_RUN = (
     "Not run: this is call number {count} of {name} with the same arguments, and {outcome} each time so far. "
-    "That result still stands; it is above. {otherwise} {warning}"
+    "That result is still valid; it is above. {otherwise} {warning}"
 )
 _DEFAULT_ADVICE = "Use what you have, call with other arguments or another tool, or answer and say what is missing."
-_FAILURE_ADVICE = "Read that error and change something: other arguments, another tool, or say what stands in the way."
+_FAILURE_ADVICE = "Read that error and change something: other arguments, another tool, or say what prevents it."
 _WAITING_ADVICE = (
     "If you are waiting for something, wait inside one command (a loop with `sleep`), or do something else."
 )
@@ -39,7 +39,7 @@ _VOLATILE = re.compile(
     r"|(?<=[/\\]spill[/\\])[\w-]+(?=\.txt\b)",  # where the whole of a long result is kept
     re.MULTILINE,
 )
-"""Parts of a result that differ in each call. Dates and times are compared: they may be what was asked for."""
+"""Parts of a result that differ in each call. Dates and times are not among them: the call may ask for them."""
 _MAX_NORMALIZED_CHARS = 200_000
 """Longer results are compared as they are."""
 

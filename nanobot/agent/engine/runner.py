@@ -101,7 +101,7 @@ class _Run:
             await self._accept_joining()
         elif parts := parts_of_answer(self._transcript.all, self._spec.context.turn_id):
             self._answer_parts += parts
-            self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and goes on."))
+            self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and continues it."))
             if self._transcript.last["role"] == "assistant":  # else the instruction or a new message follows already
                 await self._transcript.add_instruction(BROKEN_OFF)
 
@@ -199,7 +199,7 @@ class _Run:
         return None
 
     async def _is_sent_back(self, answer: str) -> bool:
-        """Review the answer. Return whether the model was asked for another one, at most MOST_SENT_BACK times."""
+        """Review the answer. Return whether the model was asked for another one, at most MAX_SENT_BACK times."""
         if self._draft is None or self._sent_back_count == MAX_SENT_BACK:
             await self._record_draft()
             return False
@@ -258,7 +258,7 @@ class _Run:
             except ContextOverflowError as error:
                 if not self._requests.handle_overflow(self._transcript.all, error.window_tokens):
                     raise
-                spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
+                spec.emit(events.Notice(text="The request was too long for the model; asking again with less."))
                 response = await self._ask()
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_usage(usage, cost)
@@ -303,7 +303,7 @@ class _Run:
             guard=self._guard,
             on_calls_start=spec.on_calls_start,
             request_rows=self._requests.shown,
-            hooks=spec.hooks,
+            tool_policies=spec.tool_policies,
             hook_runner=spec.hook_runner,
             hook_verdicts=hook_verdicts or {},
             rows=self._transcript.all,
@@ -395,7 +395,7 @@ def _room(spec: RunSpec) -> RequestRoom:
         max_tokens=limits.max_tokens,
         system=spec.system,
         tools_tokens=spec.tools.tokens,
-        most_rows=limits.window_messages,
+        max_rows=limits.window_messages,
         rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
 
@@ -426,6 +426,6 @@ def _unique_calls(response: LLMResponse) -> list[ToolCallRequest]:
         seen_ids.add(call_id)
         calls.append(replace(call, id=call_id))
     if calls and response.finish_reason == "length":
-        problem = "the answer was cut off by the length limit before the call was whole; write less at once"
+        problem = "the answer was cut off by the length limit before the call was complete; write less at once"
         calls[-1] = replace(calls[-1], problem=problem)
     return calls

@@ -71,8 +71,8 @@ class RunSpec:
     """Called with each change of the window."""
     last_request: LastRequest = field(default_factory=LastRequest)
     """Cached data about the rows of the session, from earlier runs."""
-    hooks: Sequence[ToolPolicy] = ()
-    """Policies that see each tool call before it starts."""
+    tool_policies: Sequence[ToolPolicy] = ()
+    """Each sees every tool call before it starts."""
     hook_runner: HookRunner = field(default_factory=HookRunner)
     """Runs the hooks of plugins and programs."""
     untrusted_rows: Sequence[ChatMessage] = ()

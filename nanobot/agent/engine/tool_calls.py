@@ -58,7 +58,7 @@ class ToolCallContext:
     on_calls_start: StartCalls = ignore_calls_start
     request_rows: Sequence[ChatMessage] = ()
     """The rows of the last request: a result that is still among them is not repeated."""
-    hooks: Sequence[ToolPolicy] = ()
+    tool_policies: Sequence[ToolPolicy] = ()
     hook_runner: HookRunner = field(default_factory=HookRunner)
     hook_verdicts: HookVerdicts = field(default_factory=dict)
     """What the hooks decided about these calls already."""
@@ -93,14 +93,16 @@ async def run_calls(calls: Sequence[ToolCallRequest], ctx: ToolCallContext) -> l
 async def _judge(call: ToolCallRequest, ctx: ToolCallContext) -> Verdict:
     hook_verdict = ctx.hook_verdicts.get(call.id, Verdict())
     ctx.on_provenance(hook_verdict.entered)
-    if hook_verdict.refusal is not None or not ctx.hooks or call.problem is not None:
+    if hook_verdict.refusal is not None or not ctx.tool_policies or call.problem is not None:
         return hook_verdict
     if (advice := ctx.guard.preview(call, ctx.tools.get(call.name))) is not None:
         return replace(hook_verdict, refusal=advice)
     context = replace(ctx.context, entered=least_trusted([ctx.context.entered, hook_verdict.entered]))
     reaches = await ctx.tools.required_access(call.name, call.arguments, context)
     untrusted_rows = [*ctx.untrusted_rows, *(_untrusted_tool_texts(call, ctx) if reaches else ())]
-    verdict = await judge_calls(ctx.hooks, PlannedCall(call, reaches, context, ctx.rows, ctx.emit, told=untrusted_rows))
+    verdict = await judge_calls(
+        ctx.tool_policies, PlannedCall(call, reaches, context, ctx.rows, ctx.emit, untrusted_rows=untrusted_rows)
+    )
     ctx.on_provenance(verdict.entered)
     return replace(verdict, entered=least_trusted([hook_verdict.entered, verdict.entered]))
 
@@ -241,7 +243,7 @@ async def _call_or_refuse(call: ToolCallRequest, ctx: ToolCallContext, verdict: 
 
 async def _call_tool(call: ToolCallRequest, ctx: ToolCallContext, verdict: Verdict) -> ToolResult:
     if call.problem is not None:
-        return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
+        return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the complete call again.")
 
     def emit_progress(text: str) -> None:
         ctx.emit(ToolDelta(call_id=call.id, text=redact_known(text)))

@@ -88,7 +88,7 @@ class Transcript:
         parts = [reason, f"{count_noun(len(ran), 'tool call')} ran ({done})." if ran else "No tool ran."]
         if failed:
             parts.append(f"{len(failed)} of them failed, the last with: {text_of(failed[-1]['content'])[:200]}")
-        return " ".join([*parts, f"Ask again, or say how to go on. (turn {turn_id})"])
+        return " ".join([*parts, f"Ask again, or say how to continue. (turn {turn_id})"])
 
     def _stamp(self, row: ChatMessage) -> ChatMessage:
         row["timestamp"] = timestamp(self._context.clock)

@@ -5,14 +5,14 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.agent.goals.turns import GoalTeam, GoalTurns
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import Origin, Provenance, least_trusted
+from nanobot.messages.types import Origin, least_trusted
 from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
@@ -29,83 +29,14 @@ MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
 
 
-class GoalTurnRunner(Protocol):
-    """Runs a goal's turns and sends its reports."""
-
-    async def run(self, message: InboundMessage) -> TurnResult:
-        """Run the turn in the session's lane without sending its reply. Never raises for a failure."""
-        ...
-
-    async def resume(self, session_key: str) -> TurnResult | None:
-        """Resume the goal's interrupted turn, as `run` would; None if there is none."""
-        ...
-
-    async def wait_idle(self, session_key: str) -> None:
-        """Wait until no turn of this session runs."""
-        ...
-
-    def send_report(self, goal: Goal) -> None:
-        """Send the goal's report exactly once, even across a crash."""
-        ...
-
-    async def called_tools(self, session_key: str, turn_id: str) -> set[str]:
-        """Return the names of the tools that this turn called."""
-        ...
-
-    async def last_reply(self, session_key: str) -> str:
-        """Return the reply of the session's last turn."""
-        ...
-
-
-class ReviewResult(Protocol):
-    @property
-    def passed(self) -> bool | None:
-        """Whether the result was accepted; None without a verdict."""
-        ...
-
-    @property
-    def reasons(self) -> str:
-        """Why it was rejected, or why there is no verdict."""
-        ...
-
-    @property
-    def provenance(self) -> Provenance:
-        """The least trusted content the reviewer read."""
-        ...
-
-
-class GoalPlan(Protocol):
-    @property
-    def steps(self) -> Sequence[str]:
-        """The tasks in order; empty if there is no plan."""
-        ...
-
-    @property
-    def provenance(self) -> Provenance:
-        """The least trusted content the planner read."""
-        ...
-
-
-class GoalHelpers(Protocol):
-    """The planner and the reviewer."""
-
-    async def plan(self, goal: Goal) -> GoalPlan:
-        """Return a task list. Never raises."""
-        ...
-
-    async def review(self, goal: Goal, result: str) -> ReviewResult:
-        """Review the result independently of the session. Never raises."""
-        ...
-
-
 class GoalDriver:
     """Drives one goal in this process."""
 
     def __init__(
         self,
         goal: Goal,
-        turns: GoalTurnRunner,
-        helpers: GoalHelpers,
+        turns: GoalTurns,
+        team: GoalTeam,
         save: Callable[[Goal], Awaitable[None]],
         is_stopping: Callable[[], bool],
         now: Callable[[], float],
@@ -117,7 +48,7 @@ class GoalDriver:
         self.failed_check = ""
         """Output of the last check that failed."""
         self._turns = turns
-        self._helpers = helpers
+        self._team = team
         self._save = save
         self._is_stopping = is_stopping
         self._now = now
@@ -130,7 +61,7 @@ class GoalDriver:
         during a turn.
         """
         goal = self.goal
-        await self._turns.wait_idle(goal.session_key)
+        await self._turns.wait_for_lane(goal.session_key)
         if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
             return
         while goal.state is GoalState.ACTIVE and not self._is_stopping():
@@ -168,13 +99,15 @@ class GoalDriver:
 
     async def _run_planner(self) -> None:
         goal = self.goal
-        plan = await self._helpers.plan(goal)
+        plan = await self._team.plan(goal)
         if self._is_stopping() or goal.state is not GoalState.ACTIVE:
             return
         goal.planned = True
         if plan.steps:
             goal.note.following = texts.format_plan(plan.steps)
             goal.noted = least_trusted([goal.noted, plan.provenance])
+        else:
+            log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
         await self._save(goal)
 
     async def _resume(self) -> bool:
@@ -200,13 +133,13 @@ class GoalDriver:
         if result.later or (result.outcome is TurnOutcome.STOPPED and self._is_stopping()):
             return False
         goal.turns += 1
-        self._last_text = "" if result.joined else result.text  # whoever joined has seen the reply
+        self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
         if goal.state is not GoalState.ACTIVE:
             await self._handle_state_change()
         elif result.outcome is TurnOutcome.STOPPED:
             await self.end(GoalState.STOPPED, "its turn was stopped", report_stop=True)
         elif goal.claim is not None:
-            await self._finish(result.text, told=bool(result.joined))
+            await self._finish(result.text, was_sent=bool(result.joined))
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
         else:
@@ -246,11 +179,11 @@ class GoalDriver:
             goal.report, goal.told = texts.end_report(goal, self._last_text), False
         await self._save(goal)
 
-    async def _finish(self, text: str, *, told: bool = False) -> None:
-        """Finish a proved goal, after a review if wanted. `told`: the person has already seen this reply."""
+    async def _finish(self, text: str, *, was_sent: bool = False) -> None:
+        """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
         goal = self.goal
         if goal.review:
-            review = await self._helpers.review(goal, text)
+            review = await self._team.review(goal, text)
             if self._is_stopping() or goal.state is not GoalState.ACTIVE:
                 return
             goal.objections = "" if review.passed else review.reasons
@@ -261,7 +194,7 @@ class GoalDriver:
                 await self._save(goal)
                 return
         goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._now()
-        goal.report, goal.told = texts.done_report(goal, "" if told else text), False
+        goal.report, goal.told = texts.done_report(goal, "" if was_sent else text), False
         await self._save(goal)
 
     async def _handle_failure(self, result: TurnResult) -> None:
@@ -287,14 +220,11 @@ class GoalDriver:
 
 def goal_message(goal: Goal) -> InboundMessage:
     """Return the message that starts the goal's next turn, in the session and chat where it was set."""
-    address = goal.address
-    return InboundMessage(
-        address.channel,
-        goal.sender_id or "owner",
-        address.chat_id,
+    return InboundMessage.at(
+        goal.address,
+        goal.sender_id,
         texts.turn_message(goal),
-        session_key_override=goal.session_key,
-        thread_id=address.thread_id,
+        session_key=goal.session_key,
         origin=Origin.GOAL,
         provenance=goal.asker,
         scope=goal.scope.chat,

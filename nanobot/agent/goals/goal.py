@@ -36,7 +36,7 @@ class GoalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GoalLimits:
-    """The most a goal may use."""
+    """What a goal may use at most."""
 
     steps: int = 200
     """Model calls, including those of its subagents."""
@@ -172,7 +172,7 @@ def _parse_check(data: dict[str, Any] | None) -> GoalCheck | None:
     )
 
 
-def check_length(most: int, text: str, name: str) -> None:
-    """Raise NanobotError if the text has more than `most` characters."""
-    if len(text) > most:
-        raise NanobotError(f"{name} has {len(text):,} characters; {most:,} are the most. Put the rest into a file.")
+def check_length(limit: int, text: str, name: str) -> None:
+    """Raise NanobotError if the text has more than `limit` characters."""
+    if len(text) > limit:
+        raise NanobotError(f"{name} has {len(text):,} characters; {limit:,} are the most. Put the rest into a file.")

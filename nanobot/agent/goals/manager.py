@@ -14,9 +14,10 @@ from weakref import WeakValueDictionary
 
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
-from nanobot.agent.goals.driver import GoalDriver, GoalHelpers, GoalTurnRunner
+from nanobot.agent.goals.driver import GoalDriver
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, check_length
 from nanobot.agent.goals.store import GoalStore
+from nanobot.agent.goals.turns import GoalTeam, GoalTurns
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Origin, is_outside
@@ -66,8 +67,8 @@ class GoalManager:
     def __init__(
         self,
         store: GoalStore,
-        turns: GoalTurnRunner,
-        helpers: GoalHelpers,
+        turns: GoalTurns,
+        team: GoalTeam,
         clock: Clock,
         policy: GoalPolicy | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
@@ -75,7 +76,7 @@ class GoalManager:
         """`is_stopping`: whether nanobot is shutting down; interrupted turns then continue at the next start."""
         self._store = store
         self._turns = turns
-        self._helpers = helpers
+        self._team = team
         self._clock = clock
         self.policy = policy or GoalPolicy()
         self._is_shutting_down = is_stopping
@@ -105,8 +106,8 @@ class GoalManager:
                 raise NanobotError(_ENDING)
             if existing is not None and not existing.state.is_over:
                 raise NanobotError(
-                    f"This session already has a goal: {texts.title(existing)} ({texts.used(existing)}). A session has "
-                    "one at a time: /stop ends it, and a note can add work to it."
+                    f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
+                    "A session has one at a time: /stop ends it, and a note can add work to it."
                 )
             goal.id, goal.created_at = secrets.token_hex(4), self._clock.now().timestamp()
             owned = await self._acquire(goal)
@@ -209,7 +210,7 @@ class GoalManager:
         owned = self._owned.get(session_key)
         return owned is None or (owned.goal.state is GoalState.ACTIVE and owned.goal.claim is None)
 
-    def used(self, session_key: str, step: StepEnded) -> None:
+    def record_usage(self, session_key: str, step: StepEnded) -> None:
         """Count a model call of the session's goal."""
         owned = self._owned.get(session_key)
         if owned is None:
@@ -400,7 +401,7 @@ class GoalManager:
         if not is_acquired:
             raise NanobotError(_ELSEWHERE)
         driver = GoalDriver(
-            goal, self._turns, self._helpers, self.save, self._is_stopping, now=lambda: self._clock.now().timestamp()
+            goal, self._turns, self._team, self.save, self._is_stopping, now=lambda: self._clock.now().timestamp()
         )
         owned = self._owned[goal.session_key] = _OwnedGoal(driver, lock)
         return owned

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _Number = TypeVar("_Number", int, float)
 _MAX_NUMBER = 1_000_000
-_DELIVERY_TIMEOUT_S = 5.0
-_HANDOVER_S = 0.02
 _OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
 """One option. Phones replace two hyphens by a dash."""
 _QUOTES = {'"': '"', "'": "'", "“": "”", "„": "“", "‘": "’"}
@@ -102,7 +100,7 @@ class GoalService:
         """Whether this process has used goals."""
         return "manager" in self.__dict__
 
-    async def _is_there(self) -> bool:
+    async def _has_goals(self) -> bool:
         return self.is_created or await asyncio.to_thread(self._folder.is_dir)
 
     # --- for turns
@@ -125,7 +123,7 @@ class GoalService:
         goal = Goal("", text, key, message.address, asker, Origin.USER, scope=scope, limits=policy.limits)
         goal.review, goal.state, goal.why = policy.review, GoalState.WAITING, texts.ADOPTED
         try:
-            return texts.adopted(goal) if await self.manager.adopt(goal) else ""
+            return texts.adopted_notice(goal) if await self.manager.adopt(goal) else ""
         except NanobotError as error:
             return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
 
@@ -141,14 +139,14 @@ class GoalService:
         note, goal = self.manager.note_for(message), self.goal_of(message.session_key)
         return f"{note}\n\n{self._notes_of(goal)}".strip() if goal is not None and self.serves(message) else note
 
-    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """Return the untrusted content of that note."""
         return self.manager.untrusted_rows(message.session_key) if self.is_created else ()
 
-    def used(self, message: InboundMessage, step: StepEnded) -> None:
+    def record_usage(self, message: InboundMessage, step: StepEnded) -> None:
         """Count a model call of a goal's turn."""
         if self.is_created:
-            self.manager.used(message.session_key, step)
+            self.manager.record_usage(message.session_key, step)
 
     def stop_reason(self, message: InboundMessage) -> str:
         """Return why no further model call is allowed; empty if one is."""
@@ -167,7 +165,7 @@ class GoalService:
         """Return the id of the session's goal, also before it is resumed after a crash; empty if there is none."""
         with suppress(StorageError):
             goal = self.goal_of(session_key) or (
-                await self.manager.last(session_key) if await self._is_there() else None
+                await self.manager.last(session_key) if await self._has_goals() else None
             )
             return goal.id if goal is not None else ""
         return ""
@@ -183,12 +181,12 @@ class GoalService:
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume the unfinished goals of previous processes, of one session or all. Never raises."""
-        if await self._is_there():
+        if await self._has_goals():
             await self.manager.recover(session_key)
 
     async def stop_for(self, message: InboundMessage) -> str:
         """Stop the session's goal if the sender may. Return its title, or an empty string."""
-        if not await self._is_there():
+        if not await self._has_goals():
             return ""
         from nanobot.agent.goals import texts
 
@@ -199,7 +197,7 @@ class GoalService:
 
     async def forget_session(self, session_key: str) -> str:
         """Stop and delete the session's goal. Return its title. Raises NanobotError."""
-        if not await self._is_there():
+        if not await self._has_goals():
             return ""
         from nanobot.agent.goals import texts
 
@@ -209,7 +207,7 @@ class GoalService:
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on the session's goal, else an empty string. Never raises."""
         with suppress(NanobotError):
-            return await self.manager.other_process_note(session_key) if await self._is_there() else ""
+            return await self.manager.other_process_note(session_key) if await self._has_goals() else ""
         return ""
 
     def lines(self, session_key: str) -> list[str]:
@@ -227,16 +225,10 @@ class GoalService:
         """Return the titles of the goals that run for this session, or for any."""
         return self.manager.titles(session_key) if self.is_created else []
 
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Wait until no goal of this session runs and its messages were delivered."""
-        if not self.is_created:
-            return
-        await self.manager.wait_ended(session_key)
-        bus = self._environment.bus
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
-                await bus.wait_outbound_empty()
-                await asyncio.sleep(_HANDOVER_S)  # time for the channel to take the last message
+    async def wait_ended(self, session_key: str) -> None:
+        """Wait until no goal of this session runs."""
+        if self.is_created:
+            await self.manager.wait_ended(session_key)
 
     # --- the command
 
@@ -261,7 +253,9 @@ class GoalService:
                 return "Other people have written in this chat, so only an owner may set a goal."
             first, _, rest = argument.partition(" ")
             if first.lower() in ("resume", "continue"):
-                return await self._resume(call, rest)
+                options = _parse_request(rest)
+                if isinstance(options, str) or not options.text:  # else it is a goal, as "continue the report" is
+                    return options if isinstance(options, str) else await self._resume(call, options)
             return await self._begin(call, argument)
         except StorageError:
             raise
@@ -271,23 +265,20 @@ class GoalService:
     async def _status(self, call: CommandCall) -> str:
         from nanobot.agent.goals import texts
 
-        goal = await self.manager.last(call.session.key) if await self._is_there() else None
+        goal = await self.manager.last(call.session.key) if await self._has_goals() else None
         if goal is None:
             return f"There is no goal here. {_USAGE}"
         assert self._deps is not None  # noqa: S101 as above
         text = texts.status(goal, self._deps.clock.now().timestamp())
         return f"{text}\n{self._notes_of(goal)}".strip()
 
-    async def _resume(self, call: CommandCall, rest: str) -> str:
+    async def _resume(self, call: CommandCall, request: "_GoalRequest") -> str:
         from nanobot.agent.goals import texts
 
-        request = _parse_request(rest)
-        if isinstance(request, str) or request.text:
-            return request if isinstance(request, str) else _USAGE
         if refusal := self._limit_refusal(request, call):
             return refusal
         goal = await self.manager.resume(call.session.key, partial(_raise_limits, request, self.manager.policy.limits))
-        return f"Resumed the goal: {texts.title(goal)} ({texts.used(goal)})."
+        return f"Resumed the goal: {texts.title(goal)} ({texts.format_usage(goal)})."
 
     async def _begin(self, call: CommandCall, text: str) -> str:
         from nanobot.agent.goals import texts
@@ -316,7 +307,7 @@ class GoalService:
             plan=request.plan,
             review=request.review or policy.review,
         )
-        return texts.started(await self.manager.set(goal))
+        return texts.started_reply(await self.manager.set(goal))
 
     async def _is_offline(self, call: CommandCall) -> bool:
         """Whether only the offline provider is available, which cannot work on goals. Raises NanobotError if no model
@@ -329,7 +320,7 @@ class GoalService:
         """Whether other people have written in this chat, or set its last goal."""
         if has_other_authors(call.session, call.message.sender_id):
             return True
-        goal = await self.manager.last(call.session.key) if await self._is_there() else None
+        goal = await self.manager.last(call.session.key) if await self._has_goals() else None
         return goal is not None and not _may_stop(call.message, goal)
 
     def _limit_refusal(self, request: "_GoalRequest", call: CommandCall) -> str:
@@ -412,8 +403,8 @@ def _split_first(text: str) -> tuple[str | None, str]:
 
 
 def _raise_limits(request: _GoalRequest, defaults: "GoalLimits", goal: "Goal") -> "GoalLimits":
-    """Return the limits of a resumed goal: what was asked for on top of what it has used; without a wish, the usual
-    amount again if a limit was reached.
+    """Return the limits of a resumed goal: what was asked for on top of what it has used; if nothing
+    was asked for, the usual amount again where a limit was reached.
     """
     steps, usd, limits = request.steps, request.usd, goal.limits
     if steps is not None or goal.steps >= limits.steps:

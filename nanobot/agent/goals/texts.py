@@ -40,7 +40,7 @@ def title(goal: Goal) -> str:
     return clip_line(" ".join(goal.text.split()), 60)
 
 
-def used(goal: Goal) -> str:
+def format_usage(goal: Goal) -> str:
     """Return what the goal has used of its limits."""
     limits = goal.limits
     if goal.steps and goal.cost_usd is None:
@@ -52,7 +52,7 @@ def used(goal: Goal) -> str:
 
 def turn_message(goal: Goal) -> str:
     """Return the message of the goal's next turn."""
-    parts = [f"[Goal, turn {goal.turns + 1}: {used(goal)}]", goal.text]
+    parts = [f"[Goal, turn {goal.turns + 1}: {format_usage(goal)}]", goal.text]
     if goal.check is not None:
         parts.append(f"{GOAL_CHECK} {goal.check}")
     if goal.turns == 0:
@@ -95,7 +95,7 @@ def _format_note(goal: Goal) -> str:
     return "\n".join(f"{name}: {text}" for name, text in note.items() if text)
 
 
-def started(goal: Goal) -> str:
+def started_reply(goal: Goal) -> str:
     """Return the reply to the person who set the goal."""
     limits = goal.limits
     limits_text = f"at most {limits.steps} steps and {format_dollars(limits.usd)}"
@@ -106,7 +106,7 @@ def started(goal: Goal) -> str:
     )
 
 
-def adopted(goal: Goal) -> str:
+def adopted_notice(goal: Goal) -> str:
     """Return the notice that a goal of an earlier release was found."""
     return (
         f"An earlier release was working on a goal here: {title(goal)}. It is paused. /goal resume continues it, "
@@ -114,10 +114,10 @@ def adopted(goal: Goal) -> str:
     )
 
 
-def started_by_agent(goal: Goal) -> str:
+def started_tool_result(goal: Goal) -> str:
     """Return the tool result for the model that set the goal."""
     return (
-        f"The goal is set. Its own turns start when this one ends ({used(goal)}). Tell "
+        f"The goal is set. Its own turns start when this one ends ({format_usage(goal)}). Tell "
         "the person so in a sentence, and end this turn now."
     )
 
@@ -127,7 +127,7 @@ def status(goal: Goal, now: float) -> str:
     why = f": {goal.why}" if goal.why else ""
     lines = [
         f"Goal: {goal.text}",
-        f"It {_state_clause(goal)}{why}. {count_noun(goal.turns, 'turn')}, {used(goal)}, "
+        f"It {_state_clause(goal)}{why}. {count_noun(goal.turns, 'turn')}, {format_usage(goal)}, "
         f"{duration(now - goal.created_at)} old.",
     ]
     if goal.check is not None:
@@ -150,7 +150,7 @@ def status(goal: Goal, now: float) -> str:
 def status_line(goal: Goal) -> str:
     """Return the goal's line in `/status`."""
     why = f": {goal.why}" if goal.why else ""
-    return f"Goal: {title(goal)} ({_STATES[goal.state]}{why}; {used(goal)})"
+    return f"Goal: {title(goal)} ({_STATES[goal.state]}{why}; {format_usage(goal)})"
 
 
 def _state_clause(goal: Goal) -> str:
@@ -165,7 +165,7 @@ def format_plan(steps: Sequence[str]) -> str:
 
 def done_report(goal: Goal, text: str) -> str:
     """Return the report of a reached goal."""
-    proof = f"(Goal reached, checked by {goal.claim}; {used(goal)}.)"
+    proof = f"(Goal reached, checked by {goal.claim}; {format_usage(goal)}.)"
     if goal.objections:
         proof += f"\n(The reviewer still objects: {goal.objections})"
     return f"{text.strip() or title(goal)}\n\n{proof}"

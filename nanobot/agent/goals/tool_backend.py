@@ -38,7 +38,7 @@ class GoalToolBackend:
                 review=self._goals.policy.review,
             )
         )
-        return texts.started_by_agent(goal)
+        return texts.started_tool_result(goal)
 
     async def note(self, ctx: ToolContext, *, done: str = "", doing: str = "", following: str = "") -> str:
         """Update the note. Raises NanobotError."""

@@ -7,10 +7,9 @@ from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.events import TurnResult
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.interrupted import find_interrupted_turns, outcome_text
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, outcome_text
 from nanobot.agent.pipeline.turn import TurnDeps
-from nanobot.agent.subagent.planner import Plan, SubagentPlanner
-from nanobot.agent.subagent.reviewer import Review, SubagentReviewer
+from nanobot.agent.subagent.advisors import Plan, Review, make_plan, review_result
 from nanobot.agent.tools.base import ToolContext
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -30,18 +29,18 @@ class GoalTurns:
         self._loop = loop
 
     async def run(self, message: InboundMessage) -> TurnResult:
-        """Run the turn in its session's lane, after other processes that wait for the session."""
+        """Run the turn in its session's lane, after other processes that wait for it. Never raises for a failure."""
         await self._deps.sessions.yield_to_waiters(message.session_key)
         return await self._loop.serve(message)
 
     async def resume(self, session_key: str) -> TurnResult | None:
         """Resume an interrupted turn of a goal. Other interrupted turns wait for their person."""
-        interrupted = (await asyncio.to_thread(find_interrupted_turns, self._deps.turns_folder)).get(session_key)
+        interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, session_key)
         if interrupted is None or interrupted.message.origin is not Origin.GOAL:
             return None
         return await self._loop.resume(session_key, Delivery(self._bus, interrupted.message, GOAL_DELIVERY))
 
-    async def wait_idle(self, session_key: str) -> None:
+    async def wait_for_lane(self, session_key: str) -> None:
         """Wait until the session's lane is free."""
         async with self._loop.lane(session_key):
             pass
@@ -81,11 +80,13 @@ class GoalTeam:
         self._deps = deps
 
     async def plan(self, goal: Goal) -> Plan:
-        return await SubagentPlanner(self._subagents.manager).plan(goal.text, ctx_of=self._context(goal))
+        """Return a task list. Never raises."""
+        return await make_plan(self._subagents.manager, goal.text, ctx=self._context(goal))
 
     async def review(self, goal: Goal, result: str) -> Review:
-        reviewer, check = SubagentReviewer(self._subagents.manager), str(goal.claim or "")
-        return await reviewer.review(goal.text, result, check=check, ctx_of=self._context(goal))
+        """Review the result independently of the session. Never raises."""
+        check, ctx = str(goal.claim or ""), self._context(goal)
+        return await review_result(self._subagents.manager, goal.text, result, check=check, ctx=ctx)
 
     def _context(self, goal: Goal) -> ToolContext:
         """Return the context of the goal's turn, as far as subagents need it."""

@@ -12,19 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.hooks.api import (
-    AnswerSeen,
-    CallSeen,
-    Deny,
-    Hook,
-    MessageSeen,
-    NewArguments,
-    NewResult,
-    NewText,
-    RequestSeen,
-    ResultSeen,
-    TurnSeen,
-)
+from nanobot.agent.hooks import api
 from nanobot.utils.processes import child_process
 
 METHODS = {
@@ -43,8 +31,8 @@ class CommandHookError(Exception):
     """The program failed or its output is not allowed; the text says which."""
 
 
-class CommandHook(Hook):
-    """Runs the program anew for each event."""
+class CommandHook(api.Hook):
+    """Runs the program once per event."""
 
     def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str]) -> None:
         """`folder` is its working directory, `env` its whole environment."""
@@ -52,35 +40,35 @@ class CommandHook(Hook):
         self._folder = folder
         self._env = env
 
-    async def on_message(self, message: MessageSeen) -> Deny | NewText | None:
+    async def on_message(self, message: api.MessageSeen) -> api.Deny | api.NewText | None:
         match await self._run("message", message):
             case {"text": str(text)}:
-                return NewText(text)
+                return api.NewText(text)
             case reply:
                 return _parse_deny(reply)
 
-    async def on_request(self, request: RequestSeen) -> None:
+    async def on_request(self, request: api.RequestSeen) -> None:
         _expect_empty(await self._run("request", request))
 
-    async def on_answer(self, answer: AnswerSeen) -> None:
+    async def on_answer(self, answer: api.AnswerSeen) -> None:
         _expect_empty(await self._run("answer", answer))
 
-    async def before_tool(self, call: CallSeen) -> Deny | NewArguments | None:
+    async def before_tool(self, call: api.CallSeen) -> api.Deny | api.NewArguments | None:
         match await self._run("beforeTool", call):
             case {"arguments": dict(arguments)}:
-                return NewArguments(arguments)
+                return api.NewArguments(arguments)
             case reply:
                 return _parse_deny(reply)
 
-    async def after_tool(self, result: ResultSeen) -> NewResult | None:
+    async def after_tool(self, result: api.ResultSeen) -> api.NewResult | None:
         match await self._run("afterTool", result):
             case {"text": str(text)}:
-                return NewResult(text)
+                return api.NewResult(text)
             case reply:
                 _expect_empty(reply)
                 return None
 
-    async def on_turn_end(self, turn: TurnSeen) -> None:
+    async def on_turn_end(self, turn: api.TurnSeen) -> None:
         _expect_empty(await self._run("turnEnd", turn))
 
     async def _run(self, event: str, event_data: Any) -> Mapping[str, Any]:
@@ -113,9 +101,9 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
     return bytes(output)
 
 
-def _parse_deny(reply: Mapping[str, Any]) -> Deny | None:
+def _parse_deny(reply: Mapping[str, Any]) -> api.Deny | None:
     if isinstance(reason := reply.get("deny"), str):
-        return Deny(reason)
+        return api.Deny(reason)
     _expect_empty(reply)
     return None
 

@@ -42,6 +42,10 @@ while.
 TIMEOUT_S = 5.0
 MAX_TIMEOUTS = 3
 """Timeouts in a row after which a hook is disabled."""
+_MAX_PROBLEMS = 8
+"""Problems kept per hook: each error may have another text."""
+_MAX_PROBLEM_CHARS = 300
+_NO_REASON = "This is not allowed here."
 
 _abandoned: set["asyncio.Task[Any]"] = set()
 """Hooks that timed out; referenced so that they are not collected while they still run."""
@@ -133,13 +137,6 @@ class GuardedHook:
             log.warning("The hook %s failed and is ignored: %s.", self.name, problem)
             self.on_problem(self.name, problem)
         return _HookFailedError(problem)
-
-
-_MAX_PROBLEMS = 8
-"""Problems kept per hook: each error may have another text."""
-
-
-_MAX_PROBLEM_CHARS = 300
 
 
 class _HookFailedError(Exception):
@@ -292,9 +289,6 @@ class HookRunner:
             await hook.ask(method, seen)
         except _HookFailedError:
             return
-
-
-_NO_REASON = "This is not allowed here."
 
 
 def _replace_seen(outcome: HookResult, provenance: Provenance, **changed: object) -> HookResult:

@@ -13,8 +13,8 @@ from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line
 
-_MOST_LOG = 15
-_MOST_FOUND = 20
+_MAX_LOG = 15
+_MAX_MATCHES = 20
 USAGE = (
     "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
     "ID-or-TEXT removes it, /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
@@ -52,14 +52,17 @@ class MemoryCommands:
         if word == "undo":
             return "\n".join(["Undone:", *map(format_change, editor.undo(lambda change: _may_undo(call, change)))])
         if word == "log":
-            return "\n".join(map(format_change, editor.log()[:_MOST_LOG])) or "Nothing has changed yet."
+            return "\n".join(map(format_change, editor.log()[:_MAX_LOG])) or "Nothing has changed yet."
         if word not in ("why", "forget", "share", "search") or not rest:
             return USAGE
         if word == "why":
             return editor.why(rest)
         if word == "search":
-            matches = editor.search(rest)[:_MOST_FOUND]
-            return "\n".join(f"{m.file}:{m.line}: {clip_line(m.text, 200)}" for m in matches) or "No matches."
+            matches = editor.search(rest)[:_MAX_MATCHES]
+            return (
+                "\n".join(f"{match.file}:{match.line}: {clip_line(match.text, 200)}" for match in matches)
+                or "No matches."
+            )
         if word == "share":
             return self._share(call, editor, rest)
         forgotten = editor.forget(rest)
@@ -80,5 +83,5 @@ class MemoryCommands:
 
 
 def _may_undo(call: CommandCall, change: Revision) -> bool:
-    """The owner may; in a chat of several, also whoever made the change."""
+    """The owner may; in a chat of several, also the person who made the change."""
     return call.scope.is_owners or is_from_owner(call.message) or change.who == call.message.sender_id

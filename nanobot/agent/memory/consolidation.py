@@ -2,13 +2,12 @@
 
 The order prevents loss: fix the range, ask the model, check its answer, write HISTORY.md, write MEMORY.md, and only
 then move the session's cursor. A kill in between costs a duplicate log entry, never a message. What was said in a chat
-with other people goes into that chat's memory, whoever said it.
+with other people goes into that chat's memory, also what the owner said there.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +15,7 @@ from itertools import accumulate
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.save_memory import (
     MemoryTranscript,
@@ -39,8 +39,8 @@ from nanobot.agent.status import AgentStatus
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, is_synthetic, least_trusted
-from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
-from nanobot.session.manager import Session
+from nanobot.providers.base import CallContext, call_context_scope
+from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun
@@ -50,67 +50,22 @@ log = logging.getLogger(__name__)
 IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
 
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 """Calls for one idle session; a long unconsolidated session continues the next time."""
-_MOST_TOKENS = 32_000
+_MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
-_LEAST_TOKENS = 500
+_MIN_TOKENS = 500
 _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
 _ENTRY_TOKENS = 700
 """Part of the reply reserved for the log entry and the JSON around both texts."""
-_TRY_AGAIN_S = 3600.0
-
-
-class ModelLimits(Protocol):
-    """The limits of a model, in tokens."""
-
-    @property
-    def window_tokens(self) -> int:
-        """Request and reply together."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """The reply."""
-        ...
-
-
-class ModelHandle(Protocol):
-    """A model and the provider to call it through."""
-
-    @property
-    def provider(self) -> LLMProvider: ...
-
-    @property
-    def name(self) -> str:
-        """Its name at the provider."""
-        ...
-
-    @property
-    def limits(self) -> ModelLimits: ...
+_RETRY_S = 3600.0
 
 
 class ModelSource(Protocol):
-    async def get(self, name: str | None) -> ModelHandle:
+    async def get(self, name: str | None) -> Model:
         """Return the model of that name or preset, the configured one for None. Raises NanobotError."""
-        ...
-
-
-class SessionSource(Protocol):
-    """What consolidation needs of the SessionManager."""
-
-    def hold(self, key: str) -> AbstractAsyncContextManager[Session]:
-        """Hold a session's lock."""
-        ...
-
-    def read_unconsolidated(self, session: Session, limit: int) -> list[ChatMessage]:
-        """Return the oldest messages past the cursor. Raises StorageError."""
-        ...
-
-    async def move_cursor(self, session: Session, count: int) -> None:
-        """Advance the cursor by `count` messages; durable on return. Raises StorageError."""
         ...
 
 
@@ -161,7 +116,7 @@ class Consolidator:
     def __init__(
         self,
         memory: MemoryStore,
-        sessions: SessionSource,
+        sessions: SessionManager,
         models: ModelSource,
         status: AgentStatus,
         clock: Clock,
@@ -184,23 +139,23 @@ class Consolidator:
         self._limit_s = limit_s
         self._others_write = others_write
         self._scope_of = scope_of
-        self._one_at_a_time: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
         self._failures: dict[str, _Failure] = {}
         self._moving: set[str] = set()
         """Keys of sessions being moved; a caller that holds one must not wait for it."""
         self._ready: dict[str, _CheckedAnswer] = {}
-        """By session key, a finished consolidation that is applied once the session's turn lets go of it."""
+        """By session key, a finished consolidation that is applied once the session's turn releases it."""
 
     async def compact(
         self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
     ) -> ConsolidationResult:
-        """Move all but the last messages of an idle session into memory, in at most `_MOST_PARTS` calls, as long as it
+        """Move all but the last messages of an idle session into memory, in at most `_MAX_PARTS` calls, as long as it
         `is_idle`. Turns of the session do not wait for it.
 
         Cancelling is safe: checked answers are kept. Never raises for a model or the disk.
         """
         moved = 0
-        for _ in range(_MOST_PARTS):
+        for _ in range(_MAX_PARTS):
             result = await self.move(
                 session_key, lambda session: IDLE_KEEP if is_idle(session) else session.message_count
             )
@@ -218,7 +173,7 @@ class Consolidator:
         try:
             await self._apply_ready(session)
         except NanobotError as error:
-            self._failed(session.key, error)
+            self._record_failure(session.key, error)
         if is_idle:
             await self.consolidate(session, keep=IDLE_KEEP)
 
@@ -233,7 +188,7 @@ class Consolidator:
             return _NOTHING
         state = (session.last_consolidated, session.message_count)
         failure = self._failures.get(session.key)
-        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _TRY_AGAIN_S:
+        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _RETRY_S:
             return failure.result
         try:
             plan = await asyncio.to_thread(self._plan, session, keep)
@@ -244,7 +199,7 @@ class Consolidator:
                 answer = await self._ask(plan)
                 await finish(self._store(session, answer))
         except (NanobotError, TimeoutError) as error:
-            result = self._failed(session.key, error)
+            result = self._record_failure(session.key, error)
             self._failures[session.key] = _Failure(state, self._clock.monotonic(), result)
             return result
         self._failures.pop(session.key, None)
@@ -270,7 +225,7 @@ class Consolidator:
                     await self._apply_ready(session)
                     moved = (session.created_at, session.last_consolidated) == (plan.created_at, answer.end)
         except (NanobotError, TimeoutError) as error:
-            return self._failed(session_key, error)
+            return self._record_failure(session_key, error)
         finally:
             self._moving.discard(session_key)
             self._ready.pop(session_key, None)
@@ -288,7 +243,7 @@ class Consolidator:
                 answer = await self._ask(plan)
                 await finish(asyncio.to_thread(self._write, answer))
         except (NanobotError, TimeoutError) as error:
-            return self._failed(session.key, error)
+            return self._record_failure(session.key, error)
         self._report_done(answer)
         return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
 
@@ -383,7 +338,7 @@ class Consolidator:
     def _report_done(self, answer: "_CheckedAnswer") -> None:
         self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
 
-    def _failed(self, session_key: str, error: Exception) -> ConsolidationResult:
+    def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
         self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
         log.warning("Session %s could not be consolidated: %s", session_key, reason)
@@ -394,27 +349,24 @@ class Consolidator:
 
     def _lock_of(self, scope: Scope) -> asyncio.Lock:
         """Serialises read-modify-write of one memory, so that two sessions do not overwrite each other."""
-        lock = self._one_at_a_time.get(scope)
-        if lock is None:
-            lock = self._one_at_a_time[scope] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(scope, asyncio.Lock())
 
     def _now(self) -> str:
         return f"{self._clock.now():%Y-%m-%d %H:%M}"
 
 
-def _room(model: ModelHandle, memory: str) -> tuple[int, int]:
+def _room(model: Model, memory: str) -> tuple[int, int]:
     """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
     window = model.limits.window_tokens
     reply = min(model.limits.max_tokens, window // 4)
-    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _LEAST_TOKENS:
+    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _MIN_TOKENS:
         raise ProviderError(
             f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
             "Set agents.defaults.backgroundModel to a larger one."
         )
     weight = estimate_tokens(memory)
-    room = min(_MOST_TOKENS, window - reply - weight - _PROMPT_TOKENS)
-    if weight + _ENTRY_TOKENS > reply or room < _LEAST_TOKENS:
+    room = min(_MAX_TOKENS, window - reply - weight - _PROMPT_TOKENS)
+    if weight + _ENTRY_TOKENS > reply or room < _MIN_TOKENS:
         raise ProviderError(
             f"MEMORY.md has about {weight:,} tokens; {model.name} cannot write it again in a reply of {reply:,}. "
             "Shorten it, or raise maxTokens."
@@ -430,9 +382,9 @@ class _Excerpt:
     ) -> None:
         self._rows = rows
         self._weights = weights
-        words = list(accumulate(bool(line) for line in lines))
+        filled = list(accumulate(bool(line) for line in lines))
         self.ends = [
-            at for at in range(1, max_rows + 1) if words[at - 1] and (at == len(rows) or is_turn_start(rows, at))
+            at for at in range(1, max_rows + 1) if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
         ]
         """Possible row counts; empty if none of the rows has anything to keep."""
 

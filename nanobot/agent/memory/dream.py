@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from nanobot.agent.memory.consolidation import ModelHandle, ModelSource
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.dream_changes import DreamChanges
 from nanobot.agent.memory.dream_edits import (
     TIDY_MEMORY,
@@ -42,10 +43,10 @@ from nanobot.utils.storage_error import storage_error
 log = logging.getLogger(__name__)
 
 _REPLY_TOKENS = 4_096
-_LEAST_REPLY = 256
+_MIN_REPLY_TOKENS = 256
 _SCHEMA_TOKENS = 400
-_FIRST_REST_S, _LONGEST_REST_S = 3600.0, 7 * 86_400.0
-_MOST_FORGOTTEN = 200
+_BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
+_MAX_FORGOTTEN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,28 +198,30 @@ class Dream:
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
-    def _fit(self, plan: _Plan, model: ModelHandle) -> tuple[_Plan, int, int]:
+    def _fit(self, plan: _Plan, model: Model) -> tuple[_Plan, int, int]:
         """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
         window = model.limits.window_tokens
         reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
         budget = min(window, self.policy.max_tokens) - reply
         prompt = _prompt_tokens(plan.material)
         while prompt > budget and len(plan.material.entries) > 1:
-            plan = self._shorten(plan)
-            prompt = _prompt_tokens(plan.material)
-        if prompt > budget or reply < _LEAST_REPLY:
+            shorter = self._shorten(plan)
+            if shorter is None:  # somebody emptied the memory meanwhile
+                break
+            plan, prompt = shorter, _prompt_tokens(shorter.material)
+        if prompt > budget or reply < _MIN_REPLY_TOKENS:
             raise ProviderError(
                 f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
                 "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
             )
         return plan, prompt, reply
 
-    def _shorten(self, plan: _Plan) -> _Plan:
-        """Keep the first half of the entries."""
+    def _shorten(self, plan: _Plan) -> _Plan | None:
+        """Keep the first half of the entries; None if there is nothing to do any more."""
         half = max(1, len(plan.material.entries) // 2)
-        return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half) or plan
+        return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half)
 
-    async def _pass(self, plan: _Plan, model: ModelHandle, reply: int, who: str) -> DreamPass:
+    async def _pass(self, plan: _Plan, model: Model, reply: int, who: str) -> DreamPass:
         chat = self._memory.scope.chat
         with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
             async with asyncio.timeout(self.policy.limit_s):
@@ -242,7 +245,7 @@ class Dream:
     def _new_pass(self, who: str) -> DreamPass:
         return DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who, calls=0)
 
-    async def _ask(self, material: DreamInput, model: ModelHandle, reply: int) -> LLMResponse:
+    async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
         try:
             response = await model.provider.chat(
                 messages=material.request(), tools=[TIDY_MEMORY], model=model.name, max_tokens=reply, temperature=0.1
@@ -261,7 +264,7 @@ class Dream:
         state = self.state()
         news = self.log.news(state, self.policy.batch)
         plan = self._plan_of(state, news, self.policy.batch)
-        if plan is None and (not state.begun or (news.end, self._last_change()) != (state.offset, state.change)):
+        if plan is None and (not state.begun or (news.end, self.changes.last_change()) != (state.offset, state.change)):
             with suppress(StorageError):  # `_unsaved` has it until the process ends
                 self._save_cursor(self._state_at(state, news.end))
         return plan
@@ -281,14 +284,14 @@ class Dream:
         chosen = usable[:limit]
         end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
         after = replace(
-            state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
+            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, rests_until=0.0, error=""
         )
         name = self._memory.memory_file.name
         first_revision = next(
             (change.number for change in self._memory.revisions.changes() if change.file == name), None
         )
         pass_revisions = {dream_pass.change for dream_pass in self.log.passes()}
-        forgotten = [words for words, _ in self._memory.revisions.forgotten()][-_MOST_FORGOTTEN:]
+        forgotten = [fact_text for fact_text, _ in self._memory.revisions.forgotten()][-_MAX_FORGOTTEN:]
         material = DreamInput(
             text,
             [_known_fact(fact, origins.get(fact.key), first_revision, pass_revisions) for fact in facts.values()],
@@ -311,12 +314,8 @@ class Dream:
             for change in self._memory.revisions.changes()
         )
 
-    def _last_change(self) -> int:
-        changes = self._memory.revisions.changes()
-        return changes[-1].number if changes else 0
-
     def _state_at(self, state: DreamState, offset: int) -> DreamState:
-        return replace(state, begun=True, offset=offset, change=self._last_change())
+        return replace(state, begun=True, offset=offset, change=self.changes.last_change())
 
     def _save_cursor(self, state: DreamState) -> None:
         """Store the cursor with its anchor. Raises StorageError."""
@@ -341,7 +340,7 @@ class Dream:
         reason = str(error) or f"The model gave no answer within {self.policy.limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
         state, now = self.state(), self._clock.now().timestamp()
-        rest = min(_FIRST_REST_S * 2**state.failures, _LONGEST_REST_S)
+        rest = min(_BACKOFF_S * 2**state.failures, _MAX_BACKOFF_S)
         state = replace(
             state,
             failures=min(state.failures + 1, 30),
@@ -365,7 +364,7 @@ class Dream:
             raw = memory.file_bytes(memory.memory_file) or b""
             allowed = [edit.edit for edit in review.edits if not self._is_forgotten_since(edit, plan.material)]
             text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), allowed)
-            made = [edit for edit in review.edits if edit.edit in done]
+            applied = [edit for edit in review.edits if edit.edit in done]
             late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
             data = text.encode("utf-8", "surrogateescape")
             dream_pass = replace(
@@ -373,11 +372,11 @@ class Dream:
                 number=self.log.next_number(),
                 bytes_before=len(raw),
                 bytes_after=len(data),
-                edits=[self._applied(edit) for edit in made],
+                edits=[self._describe_edit(edit) for edit in applied],
                 refused=[*review.refused, *late],
             )
             if data != raw:
-                dream_pass = self.changes.apply(dream_pass, raw, data, made)
+                dream_pass = self.changes.apply(dream_pass, raw, data, applied)
             try:
                 self.log.add(dream_pass)
                 self._save_cursor(plan.after)
@@ -387,10 +386,10 @@ class Dream:
 
     def _is_forgotten_since(self, edit: AcceptedEdit, material: DreamInput) -> bool:
         """Whether its text was forgotten while the model was thinking."""
-        new_texts = {words for words, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
-        return bool(edit.edit.text) and any(is_like(edit.edit.text, words) for words in new_texts)
+        new_texts = {text for text, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
+        return bool(edit.edit.text) and any(is_like(edit.edit.text, text) for text in new_texts)
 
-    def _applied(self, edit: AcceptedEdit) -> AppliedEdit:
+    def _describe_edit(self, edit: AcceptedEdit) -> AppliedEdit:
         text = edit.edit.text or edit.edit.under
         trust = edit.provenance.value if is_outside(edit.provenance) else ""
         key = fact_key(text) if edit.action is EditAction.REPLACE else ""
@@ -405,7 +404,7 @@ def _known_fact(
     """
     if origin is None:
         return KnownFact(fact, is_old=True)
-    details, is_initial = origin.told, is_initial_snapshot(origin.change) and origin.change.number == first_revision
+    details, is_initial = origin.details, is_initial_snapshot(origin.change) and origin.change.number == first_revision
     return KnownFact(
         fact,
         "" if is_initial else str(details.get("said_at") or origin.change.at)[:10],

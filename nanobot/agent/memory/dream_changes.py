@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 class _MergedFrom(ChangeSource):
     """Origins of facts that were merged from others, by key."""
 
-    told: Mapping[str, Mapping[str, Any]] | None = None
+    origins: Mapping[str, Mapping[str, Any]] | None = None
 
-    def of(self, fact: Fact) -> dict[str, Any]:
-        return dict((self.told or {}).get(fact.key, {}))
+    def origin_of(self, fact: Fact) -> dict[str, Any]:
+        return dict((self.origins or {}).get(fact.key, {}))
 
 
 class DreamChanges:
@@ -56,7 +56,7 @@ class DreamChanges:
             before=content_hash(raw),
             after=content_hash(data),
             archived=block.decode("utf-8", "surrogateescape"),
-            since=self._last_change(),
+            since=self.last_change(),
         )
         origins = {name: dict(origin) for name, origin in self._merged_origins(edits).items()}
         self.log.add(dream_pass, begun=True)
@@ -64,7 +64,7 @@ class DreamChanges:
             if block:
                 memory.write_unrecorded(memory.archive_file, (archive or b"") + block)
             change = memory.change(
-                memory.memory_file, data, ChangedBy.DREAM, _MergedFrom(who=dream_pass.who, told=origins)
+                memory.memory_file, data, ChangedBy.DREAM, _MergedFrom(who=dream_pass.who, origins=origins)
             )
         except NanobotError as error:
             if not self._roll_back(raw, data):
@@ -76,7 +76,8 @@ class DreamChanges:
             raise
         return replace(dream_pass, change=change.number if change is not None else None)
 
-    def _last_change(self) -> int:
+    def last_change(self) -> int:
+        """Return the number of the last revision."""
         changes = self._memory.revisions.changes()
         return changes[-1].number if changes else 0
 
@@ -112,7 +113,7 @@ class DreamChanges:
         for edit in edits:
             if edit.action is not EditAction.REPLACE:
                 continue
-            sources = [origins[key].told for key in edit.edit.keys if key in origins]
+            sources = [origins[key].details for key in edit.edit.keys if key in origins]
             origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
             kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
@@ -132,7 +133,7 @@ class DreamChanges:
             if content_hash(raw) == interrupted.after:
                 origins = {edit.key: _trust_of(edit) for edit in interrupted.edits if edit.key}
                 memory.revisions.record(
-                    memory.memory_file.name, raw, ChangedBy.DREAM, _MergedFrom(who=interrupted.who, told=origins)
+                    memory.memory_file.name, raw, ChangedBy.DREAM, _MergedFrom(who=interrupted.who, origins=origins)
                 )
             change = next(
                 (revision for revision in reversed(memory.revisions.changes()) if _belongs_to(revision, interrupted)),
@@ -167,11 +168,11 @@ class DreamChanges:
         with memory.revisions.lock():
             self.recover()
             memory.record_changes()
-            standing = self.active_passes()
-            target = next((target for target in standing if number in (None, target.number)), None)
+            active = self.active_passes()
+            target = next((target for target in active if number in (None, target.number)), None)
             if target is None:
-                raise NanobotError(_nothing_to_restore(number, standing))
-            restored = [later for later in standing if later.number >= target.number]
+                raise NanobotError(_nothing_to_restore(number, active))
+            restored = [later for later in active if later.number >= target.number]
             if not all(map(may, restored)):
                 raise NanobotError("Somebody else started that pass; only an owner may restore it.")
             data = self._without(target, restored)
@@ -247,7 +248,7 @@ def _without_forgotten(data: bytes, forgot: Sequence[str], current: bytes) -> by
     returning = [
         fact
         for fact in parse_facts(text)
-        if fact.key not in known and any(is_like(fact.text, words) for words in forgot)
+        if fact.key not in known and any(is_like(fact.text, forgotten) for forgotten in forgot)
     ]
     return remove_facts(text, returning).encode("utf-8", "surrogateescape") if returning else data
 
@@ -255,12 +256,12 @@ def _without_forgotten(data: bytes, forgot: Sequence[str], current: bytes) -> by
 def _sources_of(forgot: Sequence[str], passes: Sequence[DreamPass]) -> Iterator[str]:
     """Yield the facts that these passes merged into the forgotten ones."""
     for edit in (edit for dream_pass in passes for edit in dream_pass.edits if edit.after):
-        if any(is_like(edit.after, words) for words in forgot):
+        if any(is_like(edit.after, forgotten) for forgotten in forgot):
             yield from edit.before
 
 
-def _nothing_to_restore(number: int | None, standing: Sequence[DreamPass]) -> str:
-    if number is None or not standing:
+def _nothing_to_restore(number: int | None, active: Sequence[DreamPass]) -> str:
+    if number is None or not active:
         return "There is no Dream pass to restore."
-    known = ", ".join(str(dream_pass.number) for dream_pass in standing[:10])
+    known = ", ".join(str(dream_pass.number) for dream_pass in active[:10])
     return f"Dream pass {number} cannot be restored. These can: {known}."

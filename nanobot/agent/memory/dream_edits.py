@@ -24,13 +24,13 @@ from nanobot.utils.text import clip, clip_line, escape_brackets
 TOOL_NAME = "tidy_memory"
 
 MAX_EDITS = 60
-_MOST_ENTRY = 2_000
+_MAX_ENTRY_CHARS = 2_000
 """Characters shown of a log entry."""
-_MOST_TEXT = 400
-_MOST_WHY = 200
+_MAX_TEXT_CHARS = 400
+_MAX_WHY_CHARS = 200
 _FEW_FACTS = 3
 """Facts that may be lost at once: this many, a third of a long memory, half of a very short one."""
-_SHOWN = 60
+_SHOWN_CHARS = 60
 
 _SYSTEM = """\
 You tidy the long-term memory of a personal AI agent. You get its facts, each with an id, and what is new in its \
@@ -110,7 +110,7 @@ class DreamInput:
     shows_ages: bool = True
     """Whether to show the model how old the facts are."""
 
-    def shown(self) -> str:
+    def format(self) -> str:
         """Format the user message."""
         heading, lines = "", []
         for number, item in enumerate(self.facts, 1):
@@ -121,7 +121,7 @@ class DreamInput:
             notes += ["by hand"] if item.by_hand else []
             lines.append(f"[f{number}] {item.fact.text}" + (f" ({', '.join(notes)})" if notes else ""))
         entries = [
-            f"[h{number}] [{entry.timestamp or 'unknown time'}] {_escape(clip(entry.content, _MOST_ENTRY))}"
+            f"[h{number}] [{entry.timestamp or 'unknown time'}] {_escape(clip(entry.content, _MAX_ENTRY_CHARS))}"
             for number, entry in enumerate(self.entries, 1)
         ]
         facts, log = "\n".join(lines), "\n".join(entries) or "(nothing; the agent wrote facts down itself)"
@@ -130,7 +130,7 @@ class DreamInput:
 
     def request(self) -> list[ChatMessage]:
         """Return the messages of the request."""
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": self.shown()}]
+        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": self.format()}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +206,15 @@ class _EditChecker:
         try:
             action = EditAction(str(wanted.get("action")).lower())
         except ValueError:
-            raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN)!r}") from None
+            raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN_CHARS)!r}") from None
         facts, entries = self._sources(wanted.get("ids"))
         if again := next((known for known in facts if known.fact.key in self.named), None):
-            raise _RefusedError(f"another edit already names {clip_line(again.fact.text, _SHOWN)!r}")
+            raise _RefusedError(f"another edit already names {clip_line(again.fact.text, _SHOWN_CHARS)!r}")
         if own := next((known for known in facts if known.by_hand), None):
-            raise _RefusedError(f"the owner wrote {clip_line(own.fact.text, _SHOWN)!r} by hand")
+            raise _RefusedError(f"the owner wrote {clip_line(own.fact.text, _SHOWN_CHARS)!r} by hand")
         keys = tuple(known.fact.key for known in facts)
         is_old = action is EditAction.DROP and any(known.is_old for known in facts)
-        why = clip_line(" ".join(_text(wanted.get("why")).split()), _MOST_WHY)
+        why = clip_line(" ".join(_text(wanted.get("why")).split()), _MAX_WHY_CHARS)
         if action is EditAction.REPLACE:
             edit = FactEdit(keys, self._check_text(_text(wanted.get("text")), facts, entries))
         elif action is EditAction.MOVE:
@@ -243,7 +243,7 @@ class _EditChecker:
             number = int(name[1:]) if re.fullmatch(r"[fh]\d{1,5}", name) else 0
             numbered = self.material.facts if name[:1] == "f" else self.material.entries
             if not 1 <= number <= len(numbered):
-                raise _RefusedError(f"there is no {clip_line(name, _SHOWN)!r}")
+                raise _RefusedError(f"there is no {clip_line(name, _SHOWN_CHARS)!r}")
             if name[0] == "f":
                 known = self.material.facts[number - 1]
                 facts[known.fact.key] = known
@@ -259,34 +259,36 @@ class _EditChecker:
         if len(parsed) != 1 or text.splitlines() != [text] or parse_facts(text) == []:
             raise _RefusedError("its text is not a single line of words")
         text, key = parsed[0].text, parsed[0].key
-        if len(text) > _MOST_TEXT:
-            raise _RefusedError(f"its text has {len(text)} characters; the limit is {_MOST_TEXT}")
+        if len(text) > _MAX_TEXT_CHARS:
+            raise _RefusedError(f"its text has {len(text)} characters; the limit is {_MAX_TEXT_CHARS}")
         if is_refusal(text):
             raise _RefusedError("its text is a refusal or an error")
         if [known.fact.key for known in facts] == [key]:
-            raise _RefusedError(f"it changes nothing: the fact already says {clip_line(text, _SHOWN)!r}")
+            raise _RefusedError(f"it changes nothing: the fact already says {clip_line(text, _SHOWN_CHARS)!r}")
         named_keys = {known.fact.key for known in facts}
         if key not in named_keys and any(known.fact.key == key for known in self.material.facts):
-            raise _RefusedError(f"another fact already says {clip_line(text, _SHOWN)!r}")
+            raise _RefusedError(f"another fact already says {clip_line(text, _SHOWN_CHARS)!r}")
         sources = [*(known.fact.text for known in facts), *(entry.content for entry in entries)]
         if unknown := find_unknown_word(text, sources):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
         newer = [entry.content for entry in entries]
         if all(is_empty_fact(text, known.fact.text, newer) for known in facts):
-            raise _RefusedError(f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN)!r} and adds nothing newer")
-        for words in self.material.forgotten:
-            if is_like(text, words) and not any(is_like(known.fact.text, words) for known in facts):
-                raise _RefusedError(f"{clip_line(text, _SHOWN)!r} was forgotten on purpose")
+            raise _RefusedError(
+                f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
+            )
+        for forgotten in self.material.forgotten:
+            if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
+                raise _RefusedError(f"{clip_line(text, _SHOWN_CHARS)!r} was forgotten on purpose")
         return text
 
     def _target_heading(self, under: str, facts: Sequence[KnownFact]) -> str:
         heading = under.strip("# \t")
         if heading not in find_headings(self.material.memory):
-            raise _RefusedError(f"there is no heading {clip_line(under, _SHOWN)!r}")
+            raise _RefusedError(f"there is no heading {clip_line(under, _SHOWN_CHARS)!r}")
         if len(facts) != 1:
             raise _RefusedError("it moves several facts; move one at a time")
         if facts[0].fact.heading == heading:
-            raise _RefusedError(f"it changes nothing: the fact is already under {clip_line(heading, _SHOWN)!r}")
+            raise _RefusedError(f"it changes nothing: the fact is already under {clip_line(heading, _SHOWN_CHARS)!r}")
         return heading
 
 

@@ -12,16 +12,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore, entry_spans, parse_entry
-from nanobot.errors import StorageError
+from nanobot.agent.memory.store import HistoryEntry, MemoryStore, entry_spans, parse_entry, storage_errors
 from nanobot.security.files.paths import PathDeniedError
 from nanobot.utils.files import PRIVATE_FILE
-from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import json_objects, strict_json
 
 _ANCHOR_BYTES = 256
 """Bytes of the log before the cursor that are hashed to detect a rewritten log."""
-_MOST_READ = 4 << 20
+_MAX_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +124,17 @@ class DreamLog:
 
     def save(self, state: DreamState) -> None:
         """Store the state."""
-        try:
-            with self._files.own_location(self._state) as place:
-                place.replace((json.dumps(asdict(state)) + "\n").encode(), PRIVATE_FILE)
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error("The state of Dream cannot be stored", error) from error
+        with (
+            storage_errors("The state of Dream cannot be stored"),
+            self._files.own_location(self._state) as place,
+        ):
+            place.replace((json.dumps(asdict(state)) + "\n").encode(), PRIVATE_FILE)
 
     def add(self, dream_pass: DreamPass, *, begun: bool = False) -> None:
         """Append a pass that is about to change something (`begun`), or has ended."""
         row = {name: value for name, value in asdict(dream_pass).items() if value not in ("", None, (), [])}
-        try:
-            with self._files.own_location(self._lines) as place:
-                place.append((strict_json({**row, "begun": True} if begun else row) + "\n").encode())
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error("The Dream pass cannot be recorded", error) from error
+        with storage_errors("The Dream pass cannot be recorded"), self._files.own_location(self._lines) as place:
+            place.append((strict_json({**row, "begun": True} if begun else row) + "\n").encode())
 
     def passes(self) -> list[DreamPass]:
         """Return the finished passes, newest first."""
@@ -165,7 +156,7 @@ class DreamLog:
         if state.begun and size == state.offset:
             return NewEntries(size)
         is_continued = state.begun and size > state.offset and self.anchor_at(state.offset) == state.anchor
-        begin = state.offset if is_continued else max(0, size - _MOST_READ)
+        begin = state.offset if is_continued else max(0, size - _MAX_READ_BYTES)
         data = self._read(begin, size - begin)
         text = data.decode("utf-8", "surrogateescape")
         entries = [
@@ -188,16 +179,13 @@ class DreamLog:
         return content_hash(self._read(begin, offset - begin))
 
     def _read(self, begin: int, size: int) -> bytes:
-        try:
-            with self._files.read(self._memory.history_file) as file:
-                file.seek(begin)
-                return file.read(size)
-        except FileNotFoundError:
-            return b""
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error("HISTORY.md cannot be read", error) from error
+        with storage_errors("HISTORY.md cannot be read"):
+            try:
+                with self._files.read(self._memory.history_file) as file:
+                    file.seek(begin)
+                    return file.read(size)
+            except FileNotFoundError:
+                return b""
 
     def _rows(self) -> dict[int, tuple[DreamPass, bool]]:
         """Return the last line of each pass by number, and whether it only announces the pass."""

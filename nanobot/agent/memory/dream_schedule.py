@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 _NIGHTLY = "0 4 * * *"
 _FIRST_S = 60.0
 """Delay after a start, before missed runs."""
-_LONGEST_S = 3600.0
-"""Longest timer: timers stop while the machine sleeps, so look at the wall clock this often."""
-_BUSY_S, _MOST_BUSY = 300.0, 12
+_MAX_TIMER_S = 3600.0
+"""Limit of a timer: timers stop while the machine sleeps, so look at the wall clock this often."""
+_BUSY_S, _MAX_BUSY_WAITS = 300.0, 12
 """While turns are running Dream waits, at most this often."""
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -88,8 +88,8 @@ class DreamScheduler:
         while True:
             due = await asyncio.to_thread(self._due)
             while (left := due - self._now()) > 0:
-                await sleep(min(left, _LONGEST_S))
-            for _ in range(_MOST_BUSY):
+                await sleep(min(left, _MAX_TIMER_S))
+            for _ in range(_MAX_BUSY_WAITS):
                 if not self._status.running:
                     break
                 await sleep(_BUSY_S)
@@ -175,7 +175,7 @@ class DreamScheduler:
         if not count.isdecimal() or not int(count):
             return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
         try:
-            return await asyncio.to_thread(self.format_log, call.scope, min(int(count), _MOST_SHOWN))
+            return await asyncio.to_thread(self.format_log, call.scope, min(int(count), _MAX_SHOWN))
         except NanobotError as error:
             return str(error)
 

@@ -7,8 +7,8 @@ from nanobot.agent.memory.dream_log import AppliedEdit, DreamPass, DreamState, P
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line, count_noun
 
-_SHOWN = 160
-_MOST_LINES = 40
+_SHOWN_CHARS = 160
+_MAX_LINES = 40
 
 
 def format_run(run: DreamRun, last: DreamPass | None, command: str = "/dream") -> str:
@@ -27,8 +27,8 @@ def format_run(run: DreamRun, last: DreamPass | None, command: str = "/dream") -
 
 def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[str]:
     """Yield the lines of a pass and its diff."""
-    back = " (restored)" if restored else ""
-    yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{back}"
+    note = " (restored)" if restored else ""
+    yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{note}"
     if dream_pass.calls:
         yield (
             f"  {dream_pass.model}: {count_noun(dream_pass.calls, 'call')}, {dream_pass.prompt_tokens:,} tokens in, "
@@ -36,9 +36,9 @@ def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[st
             f"{count_noun(dream_pass.entries, 'new entry', 'new entries')}"
         )
     lines = [line for edit in dream_pass.edits for line in _diff(edit)] + [f"  ! {why}" for why in dream_pass.refused]
-    yield from (clip_line(line, _SHOWN) for line in lines[:_MOST_LINES])
-    if len(lines) > _MOST_LINES:
-        yield f"  and {len(lines) - _MOST_LINES} more lines"
+    yield from (clip_line(line, _SHOWN_CHARS) for line in lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        yield f"  and {len(lines) - _MAX_LINES} more lines"
 
 
 def format_log(passes: Sequence[DreamPass], active: Sequence[DreamPass]) -> str:

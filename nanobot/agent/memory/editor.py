@@ -17,8 +17,8 @@ from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun
 
-_SHOWN = 80
-_MOST_CHOICES = 8
+_SHOWN_CHARS = 80
+_MAX_CHOICES = 8
 _HOW = {
     ChangedBy.CONSOLIDATION: "from a conversation",
     ChangedBy.AGENT: "written by the agent",
@@ -81,8 +81,8 @@ class MemoryEditor:
         facts = self.facts()
         matches = _matching(wanted, facts) or self._former(wanted)
         if not matches:
-            raise _unknown(wanted)
-        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MOST_CHOICES])
+            raise _no_match_error(wanted)
+        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MAX_CHOICES])
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
@@ -99,10 +99,10 @@ class MemoryEditor:
             )
             keys = {known.fact.key for known in matches}
             if not keys:
-                raise _unknown(wanted)
+                raise _no_match_error(wanted)
             if len(keys) > 1:
                 choices = "\n".join(
-                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN)}" for match in matches[:_MOST_CHOICES]
+                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
                 )
                 raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
             removed: dict[str, Fact] = {}
@@ -146,7 +146,9 @@ class MemoryEditor:
             matches = _matching(wanted, self.facts())
             keys = {known.fact.key: known.fact for known in matches}
             if len(keys) != 1:
-                raise (_unknown(wanted) if not keys else NanobotError("Several facts match. Name one by its id."))
+                raise (
+                    _no_match_error(wanted) if not keys else NanobotError("Several facts match. Name one by its id.")
+                )
             fact = next(iter(keys.values()))
             text = self._memory.file_text(self._memory.shared_file)
             if fact.key in {other.key for other in parse_facts(text)}:
@@ -210,7 +212,7 @@ class MemoryEditor:
 
     def _former(self, wanted: str) -> list[FactDetails]:
         facts = [
-            self._details(Fact(str(origin.told["text"]), key, 0, 0), "", origin)
+            self._details(Fact(str(origin.details["text"]), key, 0, 0), "", origin)
             for key, origin in self._memory.revisions.origins().items()
         ]
         return _matching(wanted, facts)
@@ -223,7 +225,7 @@ class MemoryEditor:
         if origin is None:
             yield "  Its origin was not recorded."
             return
-        change, details = origin.change, origin.told
+        change, details = origin.change, origin.details
         session = f" {details['session']}" if details.get("session") else ""
         turn = f", turn {details['turn']}" if details.get("turn") else ""
         yield f"  Since {_minute(change.at)}, {_HOW[change.by]}{session}{turn}."
@@ -236,15 +238,15 @@ class MemoryEditor:
         words = fact_words(fact.text)
         for text in change.removed:
             if len(words & fact_words(text)) * 3 >= len(words):
-                yield f"  It replaced: {clip_line(text, _SHOWN)}"
+                yield f"  It replaced: {clip_line(text, _SHOWN_CHARS)}"
         again = f"Stated again {count_noun(origin.mentions, 'time')}. " if origin.mentions else ""
         yield f"  {again}Importance: {item.importance:.1f}."
 
 
 def format_change(change: Revision) -> str:
     """Format a revision as a line."""
-    diff = [f"+ {clip_line(str(fact['text']), _SHOWN)}" for fact in change.added]
-    diff += [f"- {clip_line(text, _SHOWN)}" for text in change.removed]
+    diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
+    diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
     undone = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
@@ -269,9 +271,9 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
     return []
 
 
-def _unknown(wanted: str) -> NanobotError:
+def _no_match_error(wanted: str) -> NanobotError:
     listing = "/memory, or `nanobot memory show` in a terminal, lists them."
-    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. {listing}")
+    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN_CHARS)!r}. {listing}")
 
 
 def _minute(timestamp: str) -> str:

@@ -152,7 +152,7 @@ def _section_end(heading: str, lines: Sequence[str], cut: set[int]) -> int | Non
     for number, (at, name) in enumerate(headings):
         if name == heading:
             end = headings[number + 1][0] if number + 1 < len(headings) else len(lines)
-            filled = [number_ for number_ in range(at + 1, end) if lines[number_].strip() and number_ not in cut]
+            filled = [line for line in range(at + 1, end) if lines[line].strip() and line not in cut]
             if filled:
                 return filled[-1] + 1
             return at + 2 if at + 1 < end and not lines[at + 1].strip() else at + 1

@@ -5,7 +5,6 @@ codes and error names. A program is named only by a word of the command itself. 
 turn on nothing counts, since it may have been written to be learned. Pure, no I/O.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,16 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 from nanobot.security.redaction import redact_known
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,39}")
 """A program or its path; nothing that could be a sentence."""
-_MOST_WORDS = 3
-_LOOKED_AT = 4_000
+_MAX_REMEDY_WORDS = 3
+_EXAMINED_CHARS = 4_000
 """Characters examined: the end of a command's output, the start of other results."""
-_BETWEEN = "();&|\n"
+_SEPARATORS = "();&|\n"
 _REDIRECTED = re.compile(r"\d?>&\d|&>>?")
-_BEFORE = frozenset({"sudo", "time", "nohup", "env", "exec"})
+_WRAPPERS = frozenset({"sudo", "time", "nohup", "env", "exec"})
 _OWN = frozenset(
     {"read_file", "write_file", "edit_file", "list_dir", "glob", "grep", "notebook_edit", "web_fetch", "web_search"}
     | {"exec", "cron", "message", "spawn", "session_search", "inbox"}
@@ -123,7 +123,7 @@ def review_turn(
         if _is_untrusted(row, person_is_owner=person_is_owner):
             break
         for call in row.get("tool_calls", ()):
-            calls[call["id"]] = (call["function"]["name"], _arguments(call["function"]["arguments"]))
+            calls[call["id"]] = (call["function"]["name"], parse_arguments(call["function"]["arguments"])[0])
         if row["role"] == "tool" and (known_call := calls.get(row.get("tool_call_id", ""))) and known_call[0] in _OWN:
             command = str(known_call[1].get("command", "")) if known_call[0] == "exec" else ""
             failed = "failure" in row
@@ -152,7 +152,7 @@ def _match_failure(tool: str, command: str, row: ChatMessage) -> Failure | None:
     if row.get("failure") not in (ToolFailure.NOT_DONE, ToolFailure.ENDED_BADLY):
         return None
     text = text_of(row["content"])
-    text = text[-_LOOKED_AT:] if tool == "exec" else text[:_LOOKED_AT]
+    text = text[-_EXAMINED_CHARS:] if tool == "exec" else text[:_EXAMINED_CHARS]
     for shape in _SHAPES:
         match = shape.pattern.match(text) if tool in shape.tools else None
         if match is None:
@@ -175,15 +175,15 @@ def _programs_in(command: str, *, piped: bool = True) -> list[str]:
     """Return the programs that a command names, in order; empty if it cannot be parsed. Without `piped`, only the first
     of each pipe.
     """
-    command = _REDIRECTED.sub(" ", command[:_LOOKED_AT].partition("<<")[0])
-    words = shlex.shlex(command, posix=True, punctuation_chars=_BETWEEN)
+    command = _REDIRECTED.sub(" ", command[:_EXAMINED_CHARS].partition("<<")[0])
+    words = shlex.shlex(command, posix=True, punctuation_chars=_SEPARATORS)
     words.whitespace, words.commenters, words.whitespace_split = " \t\r", "", True
     programs, begins = [], True
     try:
         for word in words:
-            if set(word) <= set(_BETWEEN):
+            if set(word) <= set(_SEPARATORS):
                 begins = word != ")" and (piped or word not in ("|", "|&"))
-            elif begins and "=" not in word and word not in _BEFORE:
+            elif begins and "=" not in word and word not in _WRAPPERS:
                 begins = False
                 programs += [word] if _NAME.fullmatch(word) and word != "cd" else []
     except ValueError:  # a quote that is not closed
@@ -225,18 +225,12 @@ def _find_remedy(
         same = _same_end(rest, later_words)
         if tool != failure.tool or later_failure is not None or same * 2 < len(rest):
             continue
-        begin = next(
-            (
-                n
-                for n, (word_, later_word) in enumerate(zip(words[:at], later_words, strict=False))
-                if word_ != later_word
-            ),
-            at,
-        )
+        pairs = enumerate(zip(words[:at], later_words, strict=False))
+        begin = next((index for index, (word, later_word) in pairs if word != later_word), at)
         replacement = later_words[begin : len(later_words) - same]
         replacement = replacement[: len(replacement) - (len(rest) - same)] if same < len(rest) else replacement
         fits = all(_NAME.fullmatch(word) and _base(word) not in named_by_others for word in replacement)
-        if replacement and len(replacement) <= _MOST_WORDS and fits and replacement != [words[at]]:
+        if replacement and len(replacement) <= _MAX_REMEDY_WORDS and fits and replacement != [words[at]]:
             return " ".join(replacement)
     return ""
 
@@ -246,14 +240,6 @@ def _same_end(words: Sequence[str], other: Sequence[str]) -> int:
     while same < min(len(words), len(other)) and words[-1 - same] == other[-1 - same]:
         same += 1
     return same
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def format_lesson(failure: Failure, times: int, since: str, today: str) -> str:

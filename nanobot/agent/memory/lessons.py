@@ -32,7 +32,7 @@ KEPT_DAYS = 60
 """A failure not seen for this many days is counted from zero."""
 UNLEARN_AFTER = {True: 3, False: 10}
 """Turns in which the same must succeed before a lesson leaves: for a program, and for a tool as a whole."""
-_MOST_TURNS = 8
+_MAX_TURNS = 8
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Lessons:
             return  # a resumed turn counts once
         count.last, count.went_well = today, 0
         count.times += times
-        count.turns = [*count.turns, turn_id][-_MOST_TURNS:]
+        count.turns = [*count.turns, turn_id][-_MAX_TURNS:]
         count.sessions = list(dict.fromkeys([*count.sessions, session_key]))[-2:]
         if count.is_recurring and not count.lesson:
             line = format_lesson(failure, count.times, count.first, today)

@@ -70,7 +70,7 @@ class ChangeSource:
     rows: Sequence[ChatMessage] = ()
     provenance: Provenance = Provenance.OWNER
 
-    def of(self, fact: Fact) -> dict[str, Any]:
+    def origin_of(self, fact: Fact) -> dict[str, Any]:
         """Return the stored origin of a fact: the message that shares most words with it, users' messages first."""
         details = {"session": self.session} if self.session else {}
         best_row, best_share, trust = None, 0.0, self.provenance
@@ -131,7 +131,7 @@ class FactOrigin:
     """The revision that added a fact, the origin it recorded, and how often the fact was stated again."""
 
     change: Revision
-    told: Mapping[str, Any]
+    details: Mapping[str, Any]
     mentions: int = 0
 
 
@@ -223,7 +223,9 @@ class RevisionLog:
             file=file,
             before=before,
             after=name,
-            added=[{"key": key, "text": fact.text, **source.of(fact)} for key, fact in new.items() if key not in old],
+            added=[
+                {"key": key, "text": fact.text, **source.origin_of(fact)} for key, fact in new.items() if key not in old
+            ],
             removed=[fact.text for key, fact in old.items() if key not in new],
             who=source.who,
             undoes=undoes,
@@ -271,7 +273,7 @@ class RevisionLog:
                     origins[details["key"]] = FactOrigin(change, details)
             for key in change.mentioned:
                 mentions[key] = mentions.get(key, 0) + 1
-        return {key: FactOrigin(origin.change, origin.told, mentions.get(key, 0)) for key, origin in origins.items()}
+        return {key: FactOrigin(origin.change, origin.details, mentions.get(key, 0)) for key, origin in origins.items()}
 
     def forgotten(self) -> list[tuple[str, str]]:
         """Return the forgotten facts and when each was forgotten, without undone ones."""
@@ -318,7 +320,7 @@ class RevisionLog:
         mentioned = [key for change in old for key in change.mentioned if key in current]
         seen: set[str] = set()
         for change in old:
-            added = [fact for fact in change.added if fact["key"] in current and origins[fact["key"]].told is fact]
+            added = [fact for fact in change.added if fact["key"] in current and origins[fact["key"]].details is fact]
             forgot = () if change.number in undone else change.forgot
             if added or forgot or change.file not in seen or newest[change.file] is change:
                 seen.add(change.file)
@@ -327,7 +329,7 @@ class RevisionLog:
 
 
 def _parse_appended(parsed: _ParsedLog, stamp: Stamp, file: BinaryIO) -> _ParsedLog:
-    """Parse what was appended since `known`; everything if the file was replaced or ends in an incomplete line."""
+    """Parse what was appended since `parsed`; everything if the file was replaced or ends in an incomplete line."""
     start = parsed.offset if stamp[0] == parsed.stamp[0] and stamp[2] >= parsed.offset else 0
     file.seek(start - len(parsed.tail) if start else 0)
     if start and file.read(len(parsed.tail)) != parsed.tail:

@@ -1,7 +1,7 @@
 """The `save_memory` call: what a model is shown of old messages, and which of its answers may be kept. No disk here.
 
-Words from mail and from the web are not shown. Those of other people and of tool servers are told in the log, which is
-marked by them; MEMORY.md stands in every later prompt as the owner's own, so it is made of what is theirs alone.
+Content from mail and the web is not shown. Content from other people and tool servers goes only into the log entry,
+which is then marked. MEMORY.md is part of every later prompt, so it is built from the owner's content alone.
 """
 
 import json
@@ -31,13 +31,13 @@ from nanobot.utils.text import clip, clip_line
 
 TOOL_NAME = "save_memory"
 
-_MOST_WORDS = 4_000
-_MOST_RESULT = 600
-_MOST_ARGUMENTS = 200
+_MAX_MESSAGE_CHARS = 4_000
+_MAX_RESULT_CHARS = 600
+_MAX_ARGUMENT_CHARS = 200
 """Characters shown of a message, a tool result and a tool call."""
-_MOST_ENTRY = 8_000
-_MOST_HANDOVER = 2_000
-_MOST_GROWTH = 16_000
+_MAX_ENTRY_CHARS = 8_000
+_MAX_HANDOVER_CHARS = 2_000
+_MAX_GROWTH_CHARS = 16_000
 """Limits in characters: a longer entry or a memory growing by more copies the conversation instead of summarising."""
 _EMPTY = "(empty)"
 _TINY_MEMORY = 200
@@ -256,14 +256,14 @@ def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
         update = wrapped[1].strip()
     if not any(map(str.isalnum, entry)):
         raise UnusableAnswerError("The model's history_entry is empty.")
-    if len(entry) > _MOST_ENTRY:
+    if len(entry) > _MAX_ENTRY_CHARS:
         raise UnusableAnswerError(
-            f"The model's history_entry has {len(entry):,} characters; the limit is {_MOST_ENTRY:,}."
+            f"The model's history_entry has {len(entry):,} characters; the limit is {_MAX_ENTRY_CHARS:,}."
         )
     old, new = len(memory.strip()), len(update)
     if old >= _TINY_MEMORY and new < old / 2:
         raise UnusableAnswerError(f"The model would shorten MEMORY.md from {old:,} to {new:,} characters.")
-    if new > old + _MOST_GROWTH:
+    if new > old + _MAX_GROWTH_CHARS:
         raise UnusableAnswerError(f"The model would lengthen MEMORY.md from {old:,} to {new:,} characters.")
     if is_left_open(update) and not is_left_open(memory):
         raise UnusableAnswerError("The model's memory_update ends inside a code block or comment.")
@@ -279,7 +279,7 @@ def _handover(arguments: Mapping[str, object]) -> str:
     if not value or (isinstance(value, str) and not value.strip()):
         return ""
     try:
-        return clip(_text_argument(arguments, "handover"), _MOST_HANDOVER)
+        return clip(_text_argument(arguments, "handover"), _MAX_HANDOVER_CHARS)
     except UnusableAnswerError:
         return ""
 
@@ -345,9 +345,9 @@ def _line(row: ChatMessage, provenance: Provenance) -> str:
         return ""
     text = shown_text(row).strip()
     if role == "TOOL":
-        text = f"{row.get('name') or 'tool'}: {clip(text, _MOST_RESULT)}" if text else ""
+        text = f"{row.get('name') or 'tool'}: {clip(text, _MAX_RESULT_CHARS)}" if text else ""
     else:
-        text = "\n".join(filter(None, [clip(text, _MOST_WORDS), *_calls_of(row)]))
+        text = "\n".join(filter(None, [clip(text, _MAX_MESSAGE_CHARS), *_calls_of(row)]))
     if role == "USER" and provenance is Provenance.PERSON:
         role = "USER (not the owner)"
     return f"[{_minute(row.get('timestamp'))}] {role}: {text}".replace("\n", "\n  ") if text else ""
@@ -359,7 +359,7 @@ def _calls_of(row: ChatMessage) -> Iterator[str]:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             arguments = " ".join(str(function.get("arguments", "")).split())
-            yield f"(calls {function.get('name')} {clip_line(arguments, _MOST_ARGUMENTS)})"
+            yield f"(calls {function.get('name')} {clip_line(arguments, _MAX_ARGUMENT_CHARS)})"
 
 
 def _minute(timestamp: object) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
@@ -22,19 +22,19 @@ from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock, file_lock
 
 if TYPE_CHECKING:
-    from nanobot.agent.memory.consolidation import ConsolidationResult
+    from nanobot.agent.memory.consolidation import Consolidator
 
 log = logging.getLogger(__name__)
 
 KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
-_MOST_CALLS = 8
+_MAX_CALLS = 8
 """Model calls per pass."""
-_AT_ONCE = 4
-_LEAST_SHARE = 0.15
+_MAX_CONCURRENT = 4
+_MIN_SHARE = 0.15
 """Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
 
 _MAX_BACKOFFS = 200
@@ -43,22 +43,6 @@ _FREES_NOTHING = (
     "The last messages of this conversation fill the context window: consolidating older ones frees little. From now "
     "on the oldest are dropped from what I see when room runs out. /new starts a new conversation."
 )
-
-
-class Mover(Protocol):
-    """What the scheduler needs of a Consolidator."""
-
-    async def move(self, session_key: str, keep: Callable[[Session], int]) -> "ConsolidationResult":
-        """Consolidate the oldest messages, as many as fit one call. Never raises for a model or the disk."""
-        ...
-
-    async def move_archived(self, session: Session, done: int) -> "ConsolidationResult":
-        """Consolidate an archived session from message number `done` on."""
-        ...
-
-    async def note_archived(self, session: Session, done: int, stem: str) -> None:
-        """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +59,11 @@ _NO_BACKOFF = _Backoff(0, 0)
 
 
 class ConsolidationScheduler:
-    """Consolidates all sessions in the background. `saved` and `archived` return at once."""
+    """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
     def __init__(
         self,
-        open_mover: Callable[[], Mover],
+        open_consolidator: "Callable[[], Awaitable[Consolidator]]",
         sessions: SessionManager,
         clock: Clock,
         *,
@@ -87,11 +71,10 @@ class ConsolidationScheduler:
         waiting: Path,
         pause_s: float = 1.0,
     ) -> None:
-        """`open_mover` is called on first use. `waiting` is the file that queues archived sessions. A consolidation
-        waits until nobody has spoken for `pause_s`.
+        """`open_consolidator` imports and creates it when first awaited. `waiting` is the file that queues archived
+        sessions. A consolidation waits until nobody has spoken for `pause_s`.
         """
-        self._open_mover = open_mover
-        self._mover: Mover | None = None
+        self._open_consolidator = open_consolidator
         self._sessions = sessions
         self._clock = clock
         self._window = memory_window
@@ -99,7 +82,7 @@ class ConsolidationScheduler:
         self.pause_s = pause_s
         self._waiting: dict[str, int] = {}
         """By session that waits for a pause, its number of messages after the last turn."""
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._backoffs: dict[str, _Backoff] = {}
         self._backoff_file = waiting.with_name("tidying.json")
@@ -110,7 +93,7 @@ class ConsolidationScheduler:
         self._has_backoffs = False
         self._closed = False
 
-    def saved(self, session: Session) -> None:
+    def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
         if session.key in self._waiting:
             self._waiting[session.key] = session.message_count
@@ -119,7 +102,7 @@ class ConsolidationScheduler:
         if not self._has_resumed:  # archived sessions queued by a previous process
             self.resume_archived()
 
-    async def archived(self, session_key: str, file: Path) -> None:
+    async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
         try:
@@ -168,15 +151,10 @@ class ConsolidationScheduler:
         """Whether a live session is being consolidated."""
         return any(key for key in self._tasks)
 
-    async def settled(self) -> None:
-        """Wait until no live session is being consolidated."""
-        while tasks := [task for key, task in self._tasks.items() if key]:
+    async def wait_done(self, *, archived: bool = False) -> None:
+        """Wait until no live session is being consolidated; with `archived`, no archived one either."""
+        while tasks := [task for key, task in self._tasks.items() if key or archived]:
             await asyncio.wait(tasks)
-
-    async def wait_until_idle(self) -> None:
-        """Wait until no session is being consolidated, live or archived."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
@@ -210,11 +188,6 @@ class ConsolidationScheduler:
         except Exception:  # must not keep other sessions from being consolidated
             log.exception("Old messages could not be moved into memory")
 
-    def _get_mover(self) -> Mover:
-        if self._mover is None:
-            self._mover = self._open_mover()
-        return self._mover
-
     async def _consolidate_in_pause(self, key: str, count: int) -> None:
         """Consolidate once nobody speaks, but after at most half a memory window of new messages."""
         self._waiting[key] = count
@@ -232,10 +205,10 @@ class ConsolidationScheduler:
         """Run one pass over a live session with `count` messages."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        mover = await asyncio.to_thread(self._get_mover)
+        consolidator = await self._open_consolidator()
         moved, share = 0, 1.0
-        for _ in range(_MOST_CALLS):
-            result = await mover.move(key, self._rows_to_keep)
+        for _ in range(_MAX_CALLS):
+            result = await consolidator.move(key, self._rows_to_keep)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
             share = result.share if not moved else share
@@ -268,7 +241,7 @@ class ConsolidationScheduler:
 
     def _next_backoff(self, backoff: _Backoff, share: float, key: str, count: int) -> _Backoff:
         """Return the backoff after a pass. A second ineffective pass in a row waits longer and notifies the person."""
-        times = backoff.ineffective + 1 if share < _LEAST_SHARE else 0
+        times = backoff.ineffective + 1 if share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
         wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
@@ -309,7 +282,7 @@ class ConsolidationScheduler:
     async def _consolidate_archived(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        mover = await asyncio.to_thread(self._get_mover)
+        consolidator = await self._open_consolidator()
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
         if session is None:
@@ -318,7 +291,7 @@ class ConsolidationScheduler:
         progress = self._queue.read().get(stem, {})
         done = max(progress.get("done", 0), session.last_consolidated)
         while True:
-            result = await mover.move_archived(session, done)
+            result = await consolidator.move_archived(session, done)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
             done += result.moved
@@ -327,10 +300,10 @@ class ConsolidationScheduler:
             self._queue.change(stem, None)
             return
         tries = progress.get("tries", 0) + 1
-        if tries < _MOST_TRIES:
+        if tries < _MAX_TRIES:
             self._queue.change(stem, {"done": done, "tries": tries})
         else:
-            await mover.note_archived(session, done, stem)
+            await consolidator.note_archived(session, done, stem)
             self._queue.change(stem, None)
 
 

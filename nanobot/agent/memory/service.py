@@ -4,11 +4,12 @@ Heavy modules are imported on first use.
 """
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from nanobot.agent.commands.context import CommandCall, CommandEntry, Models
 from nanobot.agent.memory.dream_schedule import DreamScheduler
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.schedule import ConsolidationScheduler
-from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.memory.store import MemoryStore, file_stamp
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.taint import repeated_row
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
 _MAX_SCOPES = 256
-_LONGEST_TURN = 400
+_MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
 
@@ -62,44 +63,29 @@ class MemoryService:
         others_write: Callable[[str], bool],
         scope_of: Callable[[str, ChatMessage], Scope],
     ) -> None:
-        defaults = self._defaults = config.agents.defaults
-
-        @cache
-        def consolidator() -> "Consolidator":
-            from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
-
-            return Consolidator(
-                memory,
-                sessions,
-                models,
-                status,
-                clock,
-                background_model=defaults.background_model,
-                others_write=others_write,
-                scope_of=scope_of,
-            )
-
-        self.consolidation = ConsolidationScheduler(
-            consolidator, sessions, clock, memory_window=defaults.memory_window, waiting=places.pending_consolidation
-        )
-
-        @cache
-        def lessons() -> "Lessons":
-            from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
-
-            return Lessons(memory, places.lessons, clock, others_write=others_write)
-
-        self._lessons = lessons
-        self._has_lessons = places.lessons.exists
-        self._consolidator = consolidator
-        self._is_consolidator_made: Callable[[], bool] = lambda: consolidator.cache_info().currsize > 0
+        self._defaults = config.agents.defaults
+        self._lessons_file = places.lessons
         self._memory = memory
+        self._sessions = sessions
+        self._models = models
+        self._status = status
+        self._clock = clock
+        self._others_write = others_write
+        self._scope_of = scope_of
+        self._idle_s = self._defaults.idle_compact_after_minutes * 60
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
         self._stores: dict[Scope, MemoryStore] = {}
         self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
         """Scopes that a tool call has changed since: the session key, and the rows of the turn."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.consolidation = ConsolidationScheduler(
+            self._open_consolidator,
+            sessions,
+            clock,
+            memory_window=self._defaults.memory_window,
+            waiting=places.pending_consolidation,
+        )
         self.dreams = DreamScheduler(
             config,
             places,
@@ -111,21 +97,51 @@ class MemoryService:
             memory_of=self._memory_of,
             record_changes=self._record_if_changed,
         )
-        self._idle_s = defaults.idle_compact_after_minutes * 60
-        self._clock = clock
+
+    @cached_property
+    def _consolidator(self) -> "Consolidator":
+        from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
+
+        return Consolidator(
+            self._memory,
+            self._sessions,
+            self._models,
+            self._status,
+            self._clock,
+            background_model=self._defaults.background_model,
+            others_write=self._others_write,
+            scope_of=self._scope_of,
+        )
+
+    @property
+    def _has_consolidator(self) -> bool:
+        return "_consolidator" in self.__dict__
+
+    async def _open_consolidator(self) -> "Consolidator":
+        """Return the one consolidator. It is imported in a thread, but created by the event loop, so only once."""
+        if not self._has_consolidator:
+            await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
+        return self._consolidator
+
+    @cached_property
+    def _lessons(self) -> "Lessons":
+        from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
+
+        return Lessons(self._memory, self._lessons_file, self._clock, others_write=self._others_write)
 
     def renew(self) -> None:
         """Use the background model the config names now."""
-        self._consolidator().background_model = self._defaults.background_model
+        if self._has_consolidator:
+            self._consolidator.background_model = self._defaults.background_model
         self.dreams.renew()
 
-    def saved(self, session: Session, scope: Scope) -> None:
+    def on_session_saved(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
-        self.consolidation.saved(session)
-        self.look(session, scope)
+        self.consolidation.on_session_saved(session)
+        self.on_session_released(session, scope)
 
-    def look(self, session: Session, scope: Scope) -> None:
-        """Like `saved`, for sessions that are not consolidated, such as a subagent's."""
+    def on_session_released(self, session: Session, scope: Scope) -> None:
+        """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
         if scope.is_owners:
             self._learn(session)
         known = self._recorded.get(scope)
@@ -139,14 +155,14 @@ class MemoryService:
         """Count failures of the last turn. A turn without one matters only if there are counts already."""
         rows, earlier = _last_turn(session)
         failed = any("failure" in row for row in rows)
-        if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
+        if not failed and not (any(row["role"] == "tool" for row in rows) and self._lessons_file.exists()):
             return
 
         session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
 
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons().learn(session_key, rows, earlier)))
+                await finish(asyncio.to_thread(lambda: self._lessons.learn(session_key, rows, earlier)))
             except (NanobotError, OSError) as error:
                 log.warning("Failures of a turn could not be counted: %s", error)
 
@@ -223,11 +239,11 @@ class MemoryService:
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
         store = self._memory_of(scope)
-        return tuple(_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+        return tuple(file_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
 
-    async def archived(self, session_key: str, file: Path) -> None:
+    async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Consolidate an archived session in the background."""
-        await self.consolidation.archived(session_key, file)
+        await self.consolidation.on_session_archived(session_key, file)
 
     def state(self, session_key: str, scope: Scope) -> list[str]:
         """Return status lines: size of the memory, and failures."""
@@ -292,10 +308,9 @@ class MemoryService:
         """Compact a held session before its next prompt is built: apply a finished consolidation, or consolidate if the
         session was idle. Cancelling is safe; never raises for a model or the disk.
         """
-        is_idle, is_made = self._is_idle(session), self._is_consolidator_made()
-        if is_idle or is_made:
-            consolidator = self._consolidator() if is_made else await asyncio.to_thread(self._consolidator)
-            await consolidator.compact_held(session, is_idle=is_idle)
+        is_idle = self._is_idle(session)
+        if is_idle or self._has_consolidator:
+            await (await self._open_consolidator()).compact_held(session, is_idle=is_idle)
 
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
@@ -310,15 +325,18 @@ class MemoryService:
         """Return the watch that compacts idle sessions; None if it is disabled."""
         if not self._idle_s:
             return None
-        return IdleWatch(lambda key: self._consolidator().compact(key, self._is_idle), self._idle_s, self._clock)
+        return IdleWatch(self._compact_idle, self._idle_s, self._clock)
+
+    async def _compact_idle(self, session_key: str) -> None:
+        await (await self._open_consolidator()).compact(session_key, self._is_idle)
 
 
 def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
     """Return the owner's facts that came from other people or untrusted content, and their least trust."""
     untrusted = {
-        key: str(origin.told["provenance"])
+        key: str(origin.details["provenance"])
         for key, origin in memory.revisions.origins().items()
-        if is_outside(str(origin.told.get("provenance", Provenance.OWNER)))
+        if is_outside(str(origin.details.get("provenance", Provenance.OWNER)))
     }
     if not untrusted:
         return "", Provenance.OWNER
@@ -334,7 +352,7 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
     turn_id = last.get("turn_id") if last is not None else None
     if not turn_id:
         return [], []
-    rows = session.since(session.message_count - min(session.rows_in_memory, _LONGEST_TURN))
+    rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS))
     begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
     return rows[begin:], rows[:begin]
 
@@ -342,11 +360,3 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
 def _may_write_memory(row: ChatMessage) -> bool:
     """Whether a call in this row names a memory file."""
     return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 cheaper than a Path; runs for every turn
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -14,20 +14,20 @@ overwritten because of that. Invalid UTF-8 reads as replacement characters.
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
-from nanobot.security.files.open import FileLocation, Opener
+from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -38,6 +38,7 @@ from nanobot.utils.text import json_objects
 if TYPE_CHECKING:
     from nanobot.agent.memory.facts import Fact
     from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
+    from nanobot.session.manager import Session
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ NOTES_HEADING = "## Today's Notes"
 
 BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
-_FORGOTTEN_S = 600.0
+_STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
@@ -63,15 +64,6 @@ class HistoryEntry:
 
     timestamp: str
     content: str
-
-
-class Conversation(Protocol):
-    """What `MemoryStore.consolidate` needs of a Session."""
-
-    last_consolidated: int
-
-    @property
-    def messages(self) -> list[ChatMessage]: ...
 
 
 class MemoryStore:
@@ -193,15 +185,12 @@ class MemoryStore:
 
     def file_bytes(self, file: Path) -> bytes | None:
         """Return the content of a memory file, None if there is none. Raises StorageError."""
-        try:
-            with self._files.read(file) as opened:
-                return opened.read()
-        except FileNotFoundError:
-            return None
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error(f"{file.name} cannot be read", error) from error
+        with storage_errors(f"{file.name} cannot be read"):
+            try:
+                with self._files.read(file) as opened:
+                    return opened.read()
+            except FileNotFoundError:
+                return None
 
     def read_for_update(self) -> str:
         """Return MEMORY.md to be rewritten. Raises StorageError if it cannot be read completely."""
@@ -259,7 +248,7 @@ class MemoryStore:
 
     async def consolidate(
         self,
-        session: Conversation,
+        session: "Session",
         provider: LLMProvider,
         model: str,
         *,
@@ -397,33 +386,29 @@ class MemoryStore:
         return self._clock.now().date()
 
     def _remove(self, path: Path) -> None:
-        try:
-            with self._files.own_location(path) as place:
-                place.real.unlink(missing_ok=True)
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error(f"Cannot remove {path.name}", error) from error
+        with storage_errors(f"Cannot remove {path.name}"), self._files.own_location(path) as place:
+            place.real.unlink(missing_ok=True)
 
     def _write(self, path: Path, content: bytes) -> None:
-        try:
-            with self._files.own_location(path) as place:
-                remove_stale_temps(place.real, older_than_s=_FORGOTTEN_S)
-                place.replace(content, PRIVATE_FILE)
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error(f"Cannot write {path.name}", error) from error
+        with storage_errors(f"Cannot write {path.name}"), self._files.own_location(path) as place:
+            remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
+            place.replace(content, PRIVATE_FILE)
 
     def _append(self, path: Path, text: str) -> None:
         """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
-        try:
-            with self._files.own_location(path) as place:
-                place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error(f"Cannot write {path.name}", error) from error
+        with storage_errors(f"Cannot write {path.name}"), self._files.own_location(path) as place:
+            place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Raise a StorageError that says `what` failed if the disk fails or the path is denied."""
+    try:
+        yield
+    except PathDeniedError as error:
+        raise StorageError(str(error)) from error
+    except OSError as error:
+        raise storage_error(what, error) from error
 
 
 def _mentions(fact: set[str], line: set[str]) -> bool:
@@ -434,6 +419,14 @@ def _text_of(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
+        return None
+
+
+def file_stamp(path: str) -> Stamp | None:
+    """What changes with the content of a file; None if there is none."""
+    try:
+        return stamp_of(os.stat(path))  # noqa: PTH116 called for several files in every turn; a Path costs more
+    except OSError:
         return None
 
 

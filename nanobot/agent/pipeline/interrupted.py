@@ -49,13 +49,17 @@ class MessageOutcome:
 
 def find_interrupted_turns(folder: Path) -> dict[str, InterruptedTurn]:
     """Turns that have not ended, by session key. Blocks on the disk, never raises."""
-    turns_by_session: dict[str, InterruptedTurn] = {}
-    for key in interrupted_keys(folder):
-        interrupted = Checkpoint(folder, key).load()
-        message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
-        if message is not None and message.session_key == key:
-            turns_by_session[key] = InterruptedTurn(interrupted.turn_id, message)
-    return turns_by_session
+    turns = ((key, find_interrupted_turn(folder, key)) for key in interrupted_keys(folder))
+    return {key: turn for key, turn in turns if turn is not None}
+
+
+def find_interrupted_turn(folder: Path, session_key: str) -> InterruptedTurn | None:
+    """The turn of this session that has not ended; None if there is none. Blocks on the disk, never raises."""
+    interrupted = Checkpoint(folder, session_key).load()
+    message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
+    if message is None or message.session_key != session_key:
+        return None
+    return InterruptedTurn(interrupted.turn_id, message)
 
 
 def is_answer(row: ChatMessage) -> bool:
@@ -97,7 +101,8 @@ def is_accepted(folder: Path, sessions: SessionManager, session_key: str, journa
 
     Raises StorageError if the session cannot be read.
     """
-    if any(entry.message.journal_key == journal_key for entry in find_interrupted_turns(folder).values()):
+    interrupted = find_interrupted_turn(folder, session_key)
+    if interrupted is not None and interrupted.message.journal_key == journal_key:
         return True
     return journal_key in find_outcomes(sessions.get_or_create(session_key).since(0), {journal_key})
 

@@ -222,7 +222,7 @@ class Pipeline:
         if not turn.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
             turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
             return TurnPhase.SAVE
-        turn.trace.heard(turn.message.content)
+        turn.trace.set_message(turn.message.content)
         session, interrupted = turn.restored.session, turn.restored.interrupted
         turn.checkpoint = turn.restored.checkpoint
         if not interrupted and (reason := self._deps.roll_over.reason(session, self._deps.clock.now())):
@@ -277,7 +277,7 @@ class Pipeline:
 
         async def record(row: ChatMessage) -> None:
             if turn.abandoned:
-                raise asyncio.CancelledError("this run was left behind")
+                raise asyncio.CancelledError("this run was abandoned")
             await self._record(turn, row)
 
         def on_partial_text(text: str) -> None:
@@ -288,7 +288,7 @@ class Pipeline:
 
         async def take_joining() -> list[ChatMessage]:
             if turn.abandoned:
-                raise asyncio.CancelledError("this run was left behind")
+                raise asyncio.CancelledError("this run was abandoned")
             await self._accept_waiting(turn)
             return await finish(self._store_pending_rows(turn))
 
@@ -328,16 +328,16 @@ class Pipeline:
             window=built.window,
             save_window_state=lambda window: save_window(turn.session, first, window),
             last_request=self._last_request_of(turn.session.key),
-            hooks=tuple(deps.hooks),
+            tool_policies=tuple(deps.tool_policies),
             hook_runner=turn.hook_runner,
             untrusted_rows=[
                 *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
-                *(deps.goals.told(message) if deps.goals is not None else ()),
+                *(deps.goals.untrusted_rows(message) if deps.goals is not None else ()),
             ],
             stop_reason=self._stop_check(turn),
             review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
         )
-        turn.trace.runs(spec)
+        turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn, deps.goals)):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
         turn.result = TurnResult(
@@ -383,7 +383,7 @@ class Pipeline:
             turn.checkpoint.discard()
         await turn.resources.aclose()
         if turn.restored is not None:
-            self._deps.saved(turn.session, turn.scope)
+            self._deps.on_session_released(turn.session, turn.scope)
         return TurnPhase.RESPOND
 
     async def _respond(self, turn: Turn) -> TurnPhase:
@@ -493,7 +493,7 @@ class Pipeline:
         """The message as stored in the session, with its runtime context."""
         deps = self._deps
         # before `note_for`, which may consume an answer
-        untrusted = deps.goals.told(message) if deps.goals is not None else ()
+        untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
         goal = deps.goals.note_for(message) if deps.goals is not None else ""
         context = deps.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {

@@ -37,7 +37,7 @@ class RollOver:
 
     max_bytes: int = 0
     max_days: int = 0
-    archived: Callable[[str, Path], Awaitable[None]] = _ignore
+    on_archived: Callable[[str, Path], Awaitable[None]] = _ignore
     """Called with the session key and the path of the archived file."""
 
     def reason(self, session: Session, now: datetime) -> str:
@@ -68,7 +68,7 @@ class RollOver:
         session.metadata = metadata
         if rows := _last_turns(history):
             await sessions.append(session, _note_row(rows, _NOTE.format(why=reason, name=path.stem)))
-        await self.archived(session.key, path)
+        await self.on_archived(session.key, path)
         return path.stem
 
 

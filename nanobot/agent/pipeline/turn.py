@@ -110,11 +110,11 @@ class TurnGoals(Protocol):
         """What the model should know about the session's goal, sent with this message; empty if none is open."""
         ...
 
-    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """The untrusted content in that note, as rows without a turn."""
         ...
 
-    def used(self, message: InboundMessage, step: events.StepEnded) -> None:
+    def record_usage(self, message: InboundMessage, step: events.StepEnded) -> None:
         """Record the usage of a model call in this message's turn, which works for a goal."""
         ...
 
@@ -158,15 +158,15 @@ class TurnDeps:
     """Limits how many turns enter their expensive phases at the same time."""
     roll_over: RollOver = field(default_factory=RollOver)
     """When a session is archived and continued in a fresh one."""
-    hooks: Sequence[ToolPolicy] = ()
-    """Policies that see each tool call."""
+    tool_policies: Sequence[ToolPolicy] = ()
+    """Each sees every tool call before it starts."""
     hook_runner: HookRunner = field(default_factory=HookRunner)
     """Runs the hooks of plugins and programs."""
     approval_router: ApprovalRouter | None = None
     """Receives the answers to approval questions; None if turns ask none."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
     """The memory that a message's turn may read."""
-    saved: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
+    on_session_released: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
     """Called with each session that a turn has released, before the reply is sent. Neither blocks nor raises."""
     compact: Callable[[Session], Awaitable[None]] = field(default=nothing_to_compact)
     """Moves old messages of a session into memory before its prompt is built. Cancelling is safe; never raises."""
@@ -192,7 +192,7 @@ class TurnEnding(Enum):
 MAX_JOINING = 3
 """Messages that may join one turn; further ones get turns of their own."""
 Waiting = Callable[[int], Sequence[InboundMessage]]
-"""Removes and returns up to so many messages that wait for this session."""
+"""Removes and returns at most this many messages that wait for this session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ class Turn:
         self.waiting = _no_messages
 
 
-def _no_messages(most: int) -> Sequence[InboundMessage]:
+def _no_messages(limit: int) -> Sequence[InboundMessage]:
     return ()
 
 
@@ -354,7 +354,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
         if deps.goals is not None and deps.goals.serves(message):
-            deps.goals.used(message, step)
+            deps.goals.record_usage(message, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 

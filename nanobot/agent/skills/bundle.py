@@ -13,7 +13,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -74,13 +74,6 @@ class Bundle:
         return sum(len(file.data) for file in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: str
-    data: bytes
-    executable: bool
-
-
 def read_bundle(source: Path) -> Bundle:
     """Read the skill in a folder (or at its SKILL.md) or in a zip. Raises BundleError, OSError."""
     if source.name == SKILL_FILE and source.is_file():
@@ -94,37 +87,36 @@ def read_bundle(source: Path) -> Bundle:
     return _bundle(source, source.stem, _read_zip(source))
 
 
-def _bundle(source: Path, name: str, entries: Iterator[_Entry]) -> Bundle:
-    by_path: dict[str, _Entry] = {}
-    for entry in entries:
-        if entry.path in by_path:
-            raise BundleError(f"{source} contains {entry.path} twice.")
-        by_path[entry.path] = entry
+def _bundle(source: Path, name: str, files: Iterator[BundledFile]) -> Bundle:
+    by_path: dict[str, BundledFile] = {}
+    for file in files:
+        if file.path in by_path:
+            raise BundleError(f"{source} contains {file.path} twice.")
+        by_path[file.path] = file
         if len(by_path) > MAX_FILES:
             raise BundleError(f"{source} contains more than {MAX_FILES} files, too many for a skill.")
     _check_clashes(source, list(by_path))
     manuals = [path for path in by_path if PurePosixPath(path).name == SKILL_FILE]
-    manuals_by_depth = sorted((path for path in manuals), key=lambda path: path.count("/"))
-    if not manuals_by_depth:
+    if not manuals:
         similar = next((path for path in by_path if PurePosixPath(path).name.lower() == SKILL_FILE.lower()), None)
         hint = f" Rename {similar} to {SKILL_FILE}, in capitals." if similar else ""
         raise BundleError(f"{source} contains no {SKILL_FILE}.{hint}")
-    if manuals_by_depth[0] != SKILL_FILE:
-        others = [path for path in manuals_by_depth if path.count("/") == manuals_by_depth[0].count("/")]
-        if len(others) > 1:
-            folders = ", ".join(str(PurePosixPath(path).parent) for path in others[:20])
+    depth = min(path.count("/") for path in manuals)
+    if depth:
+        topmost = [path for path in manuals if path.count("/") == depth]
+        if len(topmost) > 1:
+            folders = ", ".join(str(PurePosixPath(path).parent) for path in topmost[:20])
             raise BundleError(f"{source} contains several skills ({folders}). Name the folder of one.")
-        folder = f"{PurePosixPath(manuals_by_depth[0]).parent}/"
-        by_path = {path.removeprefix(folder): entry for path, entry in by_path.items() if path.startswith(folder)}
+        folder = f"{PurePosixPath(topmost[0]).parent}/"
+        by_path = {path.removeprefix(folder): file for path, file in by_path.items() if path.startswith(folder)}
         name = PurePosixPath(folder).name
-    files = (BundledFile(path, entry.data, entry.executable) for path, entry in sorted(by_path.items()))
-    return Bundle(source, name, tuple(files))
+    return Bundle(source, name, tuple(replace(file, path=path) for path, file in sorted(by_path.items())))
 
 
 # --- folders
 
 
-def _read_folder(folder: Path) -> Iterator[_Entry]:
+def _read_folder(folder: Path) -> Iterator[BundledFile]:
     total = 0
     for path, status in _walk(folder, folder, 0):
         relative = path.relative_to(folder).as_posix()
@@ -137,7 +129,7 @@ def _read_folder(folder: Path) -> Iterator[_Entry]:
         with os.fdopen(os.open(path, flags), "rb") as file:
             data = _read_limited(file, MAX_BYTES - total, folder)
         total += len(data)
-        yield _Entry(relative, data, os.name == "posix" and bool(status.st_mode & 0o111))
+        yield BundledFile(relative, data, os.name == "posix" and bool(status.st_mode & 0o111))
 
 
 def _walk(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
@@ -159,7 +151,7 @@ def _walk(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path, os.stat_r
 # --- zips
 
 
-def _read_zip(path: Path) -> Iterator[_Entry]:
+def _read_zip(path: Path) -> Iterator[BundledFile]:
     if path.stat().st_size > _MAX_ZIP_BYTES:
         raise BundleError(f"{path} is larger than {_MAX_ZIP_BYTES // 1_000_000} MB, too large for a skill.")
     try:
@@ -171,7 +163,7 @@ def _read_zip(path: Path) -> Iterator[_Entry]:
         raise BundleError(f"{path} uses an unsupported compression: {error}") from error
 
 
-def _read_members(path: Path, archive: zipfile.ZipFile) -> Iterator[_Entry]:
+def _read_members(path: Path, archive: zipfile.ZipFile) -> Iterator[BundledFile]:
     infos = archive.infolist()
     if len(infos) > 4 * MAX_FILES:
         raise BundleError(f"{path} contains more than {MAX_FILES} files, too many for a skill.")
@@ -193,7 +185,7 @@ def _read_members(path: Path, archive: zipfile.ZipFile) -> Iterator[_Entry]:
         with archive.open(info) as file:
             data = _read_limited(file, MAX_BYTES - total, path)
         total += len(data)
-        yield _Entry(name, data, bool(mode & 0o111))
+        yield BundledFile(name, data, bool(mode & 0o111))
 
 
 def _read_limited(file: IO[bytes], max_bytes: int, source: Path) -> bytes:

@@ -1,6 +1,5 @@
 """Installs and removes skills of a workspace, atomically and without losing the previous one.
 
-
 skills/<name>/                      the skill
 skills/.new-<random>/               being written; renamed once everything is synced
 skills/.replaced/<name>-<time>/     what was replaced or removed
@@ -60,7 +59,7 @@ class SkillOffer:
         return {file.path: file.data for file in self.bundle.files if file.is_program}
 
     @property
-    def is_severe(self) -> tuple[RiskWarning, ...]:
+    def severe_warnings(self) -> tuple[RiskWarning, ...]:
         """The warnings that must be seen before agreeing."""
         return tuple(warning for warning in self.warnings if warning.is_severe)
 
@@ -92,7 +91,7 @@ class Installer:
             bundle,
             manual,
             SkillNeeds.of(manual),
-            tuple(lint_skill(bundle, is_named=False, looks=False)),
+            tuple(lint_skill(bundle, checks_folder_name=False, with_risks=False)),
             tuple(find_risks(bundle)),
             tuple(addresses_in(bundle)),
             os.path.lexists(self._skills / name),
@@ -101,7 +100,7 @@ class Installer:
     def install(self, offer: SkillOffer, *, replaces: bool = False) -> Path:
         """Install the skill and return its folder. A replaced one is kept in `.replaced`.
 
-        Raises NanobotError if one exists and must not be replaced, StorageError on a storage failure.
+        Raises NanobotError if one exists and may not be replaced, StorageError on a storage failure.
         """
         target = self._skills / offer.name
         try:
@@ -131,7 +130,7 @@ class Installer:
 
     def remove(self, name: str) -> Path:
         """Remove a skill and return where it is kept. Raises NanobotError, StorageError."""
-        if not os.path.lexists(self._skills / name) or name_is_hidden(name):
+        if not os.path.lexists(self._skills / name) or is_hidden_name(name):
             raise NanobotError(f"There is no skill {name} in {self._skills}. See `nanobot skills list`.")
         try:
             replaced = self._move_to_replaced(name)
@@ -188,7 +187,7 @@ class Installer:
                     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def name_is_hidden(name: str) -> bool:
+def is_hidden_name(name: str) -> bool:
     """Whether a name in the skills folder cannot be a skill."""
     return name.startswith(".") or not name or "/" in name or "\\" in name
 

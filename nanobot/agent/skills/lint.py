@@ -80,8 +80,8 @@ class LintFinding:
     path: str = SKILL_FILE
 
     @property
-    def told(self) -> str:
-        """In one line."""
+    def summary(self) -> str:
+        """The finding in one line, with its place."""
         place = f"{self.path}:{self.line}" if self.line else self.path
         return f"{place}: {self.text} {self.advice}".strip()
 
@@ -109,14 +109,14 @@ def name_problem(name: str) -> str:
 def lint_skill(
     bundle: Bundle,
     *,
-    is_named: bool = True,
-    looks: bool = True,
+    checks_folder_name: bool = True,
+    with_risks: bool = True,
     others: Mapping[str, Collection[str]] | None = None,
 ) -> list[LintFinding]:
     """Return all findings, by place in the file.
 
-    `is_named`: check the folder's name too. `looks`: report risks as findings. `others`: the other skills, each with
-    those it needs.
+    `checks_folder_name`: the name must be that of the folder. `with_risks`: report risks as findings. `others`: the
+    other skills, each with those it needs.
     """
     text, problem = decode_manual(bundle.manual)
     if problem:
@@ -130,11 +130,11 @@ def lint_skill(
     lines = _Lines(front)
     faults = [
         *_front_faults(manual, lines),
-        *_name_faults(manual, lines, bundle.name if is_named else ""),
+        *_name_faults(manual, lines, bundle.name if checks_folder_name else ""),
         *_our_faults(manual, lines),
         *_body_faults(bundle, text, manual),
         *_needed_faults(SkillNeeds.of(manual), lines, bundle.name, others),
-        *(_risk_fault(item) for item in find_risks(bundle) if looks),
+        *(_risk_fault(item) for item in find_risks(bundle) if with_risks),
     ]
     return sorted(faults, key=lambda fault: (fault.path != SKILL_FILE, fault.path, fault.line))
 
@@ -256,9 +256,8 @@ def _our_faults(manual: Manual, lines: _Lines) -> Iterator[LintFinding]:
     for key in ours:
         if key not in _OUR_FIELDS and (similar := nearest(str(key), _OUR_FIELDS, 1, cutoff=0.75)):
             yield _warning(f"`{key}` in metadata is unknown.", f"Did you mean `{similar[0]}`?", lines.of(str(key)))
-    for kind in ("always",):
-        if kind in ours and not isinstance(ours[kind], bool):
-            yield LintFinding(f"`{kind}` is neither true nor false.", "Write true, or remove it.", lines.of(kind))
+    if "always" in ours and not isinstance(ours["always"], bool):
+        yield LintFinding("`always` is neither true nor false.", "Write true, or remove it.", lines.of("always"))
     if "os" in ours:
         yield from _system_faults(ours["os"], lines)
     if "requires" in ours:
@@ -304,12 +303,12 @@ def _install_faults(entries: object, lines: _Lines) -> Iterator[LintFinding]:
                 f"Entry {number} of `install` is not a table.", 'Write {"kind": ..., "bins": [...]}.', line
             )
             continue
-        path = INSTALLERS.get(str(entry.get("kind")))
-        if path is None:
+        installer = INSTALLERS.get(str(entry.get("kind")))
+        if installer is None:
             message = f"Entry {number} of `install` has the unknown kind {entry.get('kind')!r}."
             yield _warning(message, f"Known are {', '.join(INSTALLERS)}.", line)
-        elif not any(isinstance(entry.get(key), str) and entry[key] for key in path.keys):
-            yield LintFinding(f"Entry {number} of `install` names no package.", f"Add `{path.keys[0]}`.", line)
+        elif not any(isinstance(entry.get(key), str) and entry[key] for key in installer.keys):
+            yield LintFinding(f"Entry {number} of `install` names no package.", f"Add `{installer.keys[0]}`.", line)
 
 
 def _body_faults(bundle: Bundle, text: str, manual: Manual) -> Iterator[LintFinding]:
@@ -359,7 +358,7 @@ def _looks_like_a_file(path: str) -> bool:
 def _needed_faults(
     needs: SkillNeeds, lines: _Lines, name: str, others: Mapping[str, Collection[str]] | None
 ) -> Iterator[LintFinding]:
-    """Report needed skills that are missing, and circles."""
+    """Report needed skills that are missing, and cycles."""
     line = lines.of("skills") if lines.of("skills") > 1 else lines.of("depends")
     for needed in needs.skills:
         if needed == name:
@@ -372,16 +371,16 @@ def _needed_faults(
 
 def _find_path(start: str, goal: str, needed_by: Callable[[str], Collection[str]]) -> list[str]:
     """Return a path between two skills by their needs; empty if there is none."""
-    ways = [[start]]
+    paths = [[start]]
     seen = {start}
-    while ways:
-        path = ways.pop()
+    while paths:
+        path = paths.pop()
         for item in sorted(needed_by(path[-1])):
             if item == goal:
                 return [*path, goal]
             if item not in seen:
                 seen.add(item)
-                ways.append([*path, item])
+                paths.append([*path, item])
     return []
 
 

@@ -15,22 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
-from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, Stamp, body, one_line, read_manual, read_text
+from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
 from nanobot.agent.skills.needs import MissingNeed, SkillNeeds, find_missing
 from nanobot.agent.skills.programs import Digests
 from nanobot.agent.skills.store import SkillStore
+from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
 
 _HOST_CACHE_S = 2.0
 """How long programs on the PATH and built-in skills are assumed unchanged."""
 SUMMARY_CHARS = 8_000
-"""Most characters of skill summaries in a prompt."""
+"""Maximum length of the skill summaries in a prompt."""
 _MAX_DESCRIPTION_CHARS = 1_024
 _MAX_REQUIRES_CHARS = 500
 _MAX_ALWAYS_CHARS = 16_000
 _NAMES_CHARS = 1_500
-"""Most characters of names of skills without a summary in a prompt."""
+"""Maximum length of the names of skills without a summary in a prompt."""
 
 _File = tuple[str, str, str, Stamp]
 """Source, skill name, path and change stamp of a SKILL.md."""
@@ -49,7 +50,7 @@ class Skill:
     missing: tuple[str, ...]
     """Its missing requirements. Empty if it can be used."""
     stamp: Stamp
-    told: tuple[str, ...] = ()
+    missing_hints: tuple[str, ...] = ()
     """The missing requirements, each with how to get it on this system."""
     needs: tuple[str, ...] = ()
     """The skills it needs."""
@@ -93,7 +94,7 @@ class SkillsLoader:
         installed skills and their use. `is_set` checks config keys. `why_forbidden` explains what the command sandbox
         forbids.
         """
-        self.book = store
+        self.store = store
         self._opener = opener
         self.own = workspace / "skills"
         """The folder of the workspace's skills."""
@@ -159,7 +160,7 @@ class SkillsLoader:
                 always=not hidden and manual.always,
                 missing=tuple(need.text for need in missing),
                 stamp=stamp,
-                told=tuple(need.told for need in missing),
+                missing_hints=tuple(need.summary for need in missing),
                 needs=needed[name],
                 hidden=hidden,
             )
@@ -182,7 +183,7 @@ class SkillsLoader:
         source, name, path, _ = file
         if manual.problem:
             return (MissingNeed(manual.problem),)
-        installed = self.book.installed().get(name) if self.book is not None and source == "workspace" else None
+        installed = self.store.installed().get(name) if self.store is not None and source == "workspace" else None
         if installed is not None:
             digests = self._digests.of(Path(path).parent)
             changed = sorted(
@@ -274,7 +275,7 @@ class SkillsLoader:
         return sum(map(_summary_length, skills)) <= self._chars
 
     def _select(self, skills: Sequence[Skill], day: date) -> SkillCatalog:
-        usage_scores = self.book.usage_scores(day) if self.book is not None else {}
+        usage_scores = self.store.usage_scores(day) if self.store is not None else {}
 
         def rank(skill: Skill) -> tuple[object, ...]:
             return -usage_scores.get(skill.name, 0.0), not skill.available, skill.source != "workspace", skill.name
@@ -293,12 +294,12 @@ class SkillsLoader:
             SkillCatalog(skills) if self._all_fit(skills) else self._select(skills, date.today())
         )
 
-    def format_catalog(self, shelf: SkillCatalog) -> str:
+    def format_catalog(self, catalog: SkillCatalog) -> str:
         """Format a catalog as XML, with how to find the skills not shown."""
-        if not shelf.shown and not shelf.rest:
+        if not catalog.shown and not catalog.rest:
             return ""
-        more = [self._format_rest(shelf.rest)] if shelf.rest else []
-        return "\n".join(["<skills>", *map(_format_summary, shelf.shown), *more, "</skills>"])
+        more = [self._format_rest(catalog.rest)] if catalog.rest else []
+        return "\n".join(["<skills>", *map(_format_summary, catalog.shown), *more, "</skills>"])
 
     def _format_rest(self, rest: Sequence[Skill]) -> str:
         names: list[str] = []
@@ -356,7 +357,7 @@ def _skill_files(folder: Path) -> Iterator[tuple[str, str, Stamp]]:
         except (OSError, ValueError):
             continue
         if stat.S_ISREG(status.st_mode):  # opening a pipe would block
-            yield name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
+            yield name, path, stamp_of(status)
 
 
 def _summary_length(skill: Skill) -> int:
@@ -370,7 +371,7 @@ def _format_summary(skill: Skill) -> str:
         "location": str(skill.path),
     }
     if skill.missing or skill.needs:
-        requires = ", ".join(skill.told or [f"skill: {name}" for name in skill.needs])
+        requires = ", ".join(skill.missing_hints or [f"skill: {name}" for name in skill.needs])
         fields["requires"] = clip_line(one_line(requires), _MAX_REQUIRES_CHARS)
     lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])

@@ -24,7 +24,6 @@ _MAX_LEVELS = 200
 OUR_METADATA = ("nanobot", "openclaw", "clawdbot", "clawdis")
 """Keys of `metadata` for agents like this one; the last two are former names of OpenClaw."""
 
-Stamp = tuple[int, int, int]
 Opens = Callable[[str, int], int]
 
 

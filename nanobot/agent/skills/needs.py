@@ -73,8 +73,8 @@ class MissingNeed:
     how: str = ""
 
     @property
-    def told(self) -> str:
-        """Both in one line."""
+    def summary(self) -> str:
+        """The requirement and how to get it, in one line."""
         return f"{self.text} ({self.how})" if self.how else self.text
 
 

@@ -16,8 +16,8 @@ _PIPED = (
     r"|\|\s*(?:sudo\s+)?(?:\S*/)?(?:python[\d.]*|perl|ruby|node|php|iex)\b"
 )
 _PATTERNS = tuple(
-    (grave, re.compile(pattern, re.IGNORECASE), what)
-    for grave, pattern, what in (
+    (is_severe, re.compile(pattern, re.IGNORECASE), what)
+    for is_severe, pattern, what in (
         (
             True,
             rf"(?:base64|openssl\s+(?:enc|base64)|xxd\s+-r|uudecode)\b[^\n]*(?:{_PIPED})",
@@ -76,7 +76,7 @@ class RiskWarning:
     """Whether nobody should install it without a look."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The finding in one line."""
         location = f"{self.path}, line {self.line}" if self.line else self.path
         return f"{location}: {self.text}"
@@ -110,9 +110,9 @@ def _scan_text(path: str, text: str) -> Iterator[RiskWarning]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         if hidden := _find_hidden(line):
             yield RiskWarning(path, number, f"contains invisible text ({hidden})", is_severe=True)
-        for grave, pattern, what in _PATTERNS:
+        for is_severe, pattern, what in _PATTERNS:
             if pattern.search(line[:5_000]):
-                yield RiskWarning(path, number, what, grave)
+                yield RiskWarning(path, number, what, is_severe)
 
 
 def _find_hidden(line: str) -> str:

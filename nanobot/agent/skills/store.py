@@ -1,6 +1,5 @@
 """What nanobot stores about skills: the programs of installed ones, and the days each was used.
 
-
 state/skills/installed.json     {version, skills: {name: {from, at, programs: {path: sha256}}}}
 state/skills/used.json          {version, used: {name: [days]}}
 
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.errors import StorageError
+from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
@@ -43,15 +43,14 @@ class SkillStore:
         self._installed = folder / "installed.json"
         self._used = folder / "used.json"
         self._recorded: set[tuple[str, str]] = set()
-        self._last: tuple[tuple[int, int, int], dict[str, Installed]] | None = None
+        self._last: tuple[Stamp, dict[str, Installed]] | None = None
 
     def installed(self) -> dict[str, Installed]:
         """Return the installed skills by name. The file is reread only when it changed."""
         try:
-            status = self._installed.stat()
+            stamp = stamp_of(self._installed.stat())
         except OSError:
             return {}
-        stamp = status.st_ino, status.st_mtime_ns, status.st_size
         if self._last is None or self._last[0] != stamp:
             result = {}
             for name, entry in _read_or_empty(self._installed, "skills").items():

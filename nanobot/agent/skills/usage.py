@@ -22,7 +22,7 @@ class SkillUsageRecorder:
     async def before_call(self, planned: PlannedCall) -> Verdict:
         """Record skills whose SKILL.md is read, whose files are run, or that a person names with `$`."""
         used = [*self._skills_accessed(planned), *self._skills_named(planned)]
-        store = self._skills.book
+        store = self._skills.store
         if not used or store is None:
             return _NO_VERDICT
 

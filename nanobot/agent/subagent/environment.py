@@ -1,4 +1,4 @@
-"""Dependencies shared by parent turns and subagents, and approval routing for subagents."""
+"""What subagents share with the turns that start them, and who may approve their calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ class SubagentEnvironment:
     context: ContextBuilder
     policies: ToolPolicies
     """The current tool policies; they change with the config."""
-    hooks: Callable[["TaskAudience", ToolPolicy], Sequence[ToolPolicy]]
-    """Returns the hooks around their tool calls for an audience, behind a given first hook. They change with the config
-    too.
+    tool_policies_for: Callable[["TaskAudience", ToolPolicy], Sequence[ToolPolicy]]
+    """Returns the policies for their tool calls: who may approve, and the policy that comes first. They change with the
+    config too.
     """
     approval_router: ApprovalRouter
     on_session_released: Callable[[Session, Scope], None]
@@ -36,7 +36,7 @@ class SubagentEnvironment:
 
 
 class TaskAudience:
-    """Decides who may answer a subagent's question: whoever may answer the turn that started it."""
+    """Decides who may answer a subagent's question: the person who may answer the turn that started it."""
 
     def __init__(self, approval_router: ApprovalRouter, task_of: Callable[[str], "Task | None"]) -> None:
         self._approval_router = approval_router

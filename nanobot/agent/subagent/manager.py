@@ -1,21 +1,23 @@
 """Subagents: tasks that run beside the conversation, each in a turn of its own, each reported exactly once.
 
 A task is saved before it starts and until its end was reported, so that after a crash another process continues it.
-Turns and reports are behind the ports `TaskTurnRunner` and `TaskReporter`.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nanobot.agent.events import ToolStarted, TurnEvent, TurnOutcome, TurnResult
 from nanobot.agent.subagent import team_texts, texts
-from nanobot.agent.subagent.ports import SubagentPolicy, TaskReporter, TaskTeam, TaskTurnRunner
+from nanobot.agent.subagent.reports import TaskReports
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.task_run import TaskRequest, TaskRun
 from nanobot.agent.subagent.tasks import ProcessLease, Task, TaskState, TaskStore
+from nanobot.agent.subagent.team import TeamService
+from nanobot.agent.subagent.turns import TaskTurns
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
 from nanobot.bus.events import Address
 from nanobot.errors import NanobotError, StorageError
@@ -45,18 +47,33 @@ _LIST_ENDED_S = 86_400.0
 _MAX_ENDED_LISTED = 10
 
 
+@dataclass(frozen=True, slots=True)
+class SubagentPolicy:
+    """Limits of subagents."""
+
+    max_concurrent: int = 4
+    timeout_s: float = 1800.0
+    depth: int = 1
+    """2 if subagents may start subagents, else 1."""
+    retry_delay_s: float = 1.0
+    """Delay before retrying a task whose model failed."""
+    max_open: int = 64
+    """Running and waiting tasks together."""
+    keep_days: int = 30
+
+
 class SubagentManager:
     """The subagents of one bot."""
 
     def __init__(
         self,
         store: TaskStore,
-        turns: TaskTurnRunner,
-        reports: TaskReporter,
-        team: TaskTeam,
+        turns: TaskTurns,
+        reports: TaskReports,
+        team: TeamService,
         clock: Clock,
-        policy: SubagentPolicy | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
+        policy: SubagentPolicy,
+        is_stopping: Callable[[], bool],
     ) -> None:
         """`is_stopping`: whether nanobot is shutting down; interrupted tasks then continue at the next start."""
         self._store = store
@@ -64,11 +81,11 @@ class SubagentManager:
         self._reports = reports
         self._team = team
         self._clock = clock
-        self._policy = policy or SubagentPolicy()
+        self._policy = policy
         self._is_shutting_down = is_stopping
         self._closed = False
         self._lease = ProcessLease(store)
-        self._slots = asyncio.Semaphore(self._policy.most_at_once)
+        self._slots = asyncio.Semaphore(self._policy.max_concurrent)
         self._recover_lock = asyncio.Lock()
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested."""
@@ -93,16 +110,16 @@ class SubagentManager:
         wanted_task = _create_task(task, label, ctx, Address(origin_channel, origin_chat_id), self._parent_of(ctx))
         run, before = await self._find_or_open(wanted_task)
         if run.task is not wanted_task:
-            return texts.is_running_already(run.task)
-        return texts.started(wanted_task, before if self._slots.locked() else 0)
+            return texts.already_running_reply(run.task)
+        return texts.started_reply(wanted_task, before if self._slots.locked() else 0)
 
     async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
-        """Like `see_through` for a worker, but return a tool result."""
-        ended = await self.see_through(task, label, ctx=ctx)
+        """Like `run_to_end` for a worker, but return a tool result."""
+        ended = await self.run_to_end(task, label, ctx=ctx)
         failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
-        return ToolResult(texts.inline(ended), error=failed, provenance=ended.seen)
+        return ToolResult(texts.tool_result(ended), error=failed, provenance=ended.seen)
 
-    async def see_through(
+    async def run_to_end(
         self, task: str, label: str | None = None, *, role: TaskRole = TaskRole.WORKER, ctx: ToolContext
     ) -> Task:
         """Run a task while the caller waits, and return it ended. Joins an equal running task. Raises NanobotError if
@@ -148,7 +165,7 @@ class SubagentManager:
 
     async def _recover(self, session_key: str | None) -> None:
         try:
-            if self._closed or not await asyncio.to_thread(lambda: self._store.is_there):
+            if self._closed or not await asyncio.to_thread(lambda: self._store.exists):
                 return
             tasks = await asyncio.to_thread(self._lease.inherit, session_key)
         except OSError as error:
@@ -162,8 +179,8 @@ class SubagentManager:
         tasks = [run.task for run in self._runs.values() if not run.result_taken]
         return tasks if session_key is None else [task for task in tasks if _belongs_to(task, session_key)]
 
-    def doing(self, task_id: str) -> str:
-        """Return the last tool call of a task."""
+    def last_action_of(self, task_id: str) -> str:
+        """Return the last tool call of a running task; empty if there is none."""
         run = self._runs.get(task_id)
         return run.last_action if run is not None else ""
 
@@ -237,7 +254,7 @@ class SubagentManager:
         if self._background:
             await asyncio.wait([*self._background])
         for task in result_taken:
-            if not task.reported and await self._reports.was_given(task):
+            if not task.reported and await self._reports.is_result_stored(task):
                 await self._mark_reported(task)
         await asyncio.to_thread(self._lease.end)
 
@@ -258,9 +275,9 @@ class SubagentManager:
             raise NanobotError("nanobot is shutting down; no subagent was started.")
         if task.depth > self._policy.depth:
             raise NanobotError("Subagents may not start subagents here. Do the work yourself.")
-        if sum(not run.task.state.is_over for run in self._runs.values()) >= self._policy.most_open:
+        if sum(not run.task.state.is_over for run in self._runs.values()) >= self._policy.max_open:
             raise NanobotError(
-                f"{self._policy.most_open} subagents already run or wait. Do it yourself, or wait until some ended."
+                f"{self._policy.max_open} subagents already run or wait. Do it yourself, or wait until some ended."
             )
         task.id, task.life = secrets.token_hex(4), self._lease.name
         task.created_at = self._clock.now().timestamp()
@@ -288,7 +305,7 @@ class SubagentManager:
 
     def _run_in_background(self, run: TaskRun) -> None:
         self._runs[run.task.id] = run
-        self._team.joins(run.task)
+        self._team.add(run.task)
         self._in_background(self._run_to_report(run), f"subagent {run.task.id}")
 
     async def _run_to_report(self, run: TaskRun) -> None:
@@ -347,7 +364,7 @@ class SubagentManager:
                 return result
             task.tries += 1
             await self._save(task)
-            if not await run.wait_unless_ended(asyncio.sleep(self._policy.pause_s)):
+            if not await run.wait_unless_ended(asyncio.sleep(self._policy.retry_delay_s)):
                 return result
             prompt = texts.retry_prompt(task, result.text)
 
@@ -356,8 +373,8 @@ class SubagentManager:
             if isinstance(event, ToolStarted):
                 first = next((str(value) for value in event.arguments.values()), "")
                 run.last_action = clip_line(" ".join(f"{event.name} {first}".split()), 80)
-                for tell in run.watchers:
-                    tell(f"{run.task.label}: {run.last_action}")
+                for report_progress in run.watchers:
+                    report_progress(f"{run.task.label}: {run.last_action}")
 
         attempt = run.attempt = await self._turns.begin(run.task, prompt, watch)
         if run.request is not None:
@@ -382,9 +399,9 @@ class SubagentManager:
             task.result = f"{result.text}\n\n(Stopped at its time limit of {limit}.)".strip()
         task.ended_at = self._clock.now().timestamp()
         unread = await self._team.unread(task)
-        task.result = team_texts.with_unread(task.result, unread)
+        task.result = team_texts.add_unread(task.result, unread)
         task.seen = least_trusted(
-            [task.seen, await self._turns.seen(task), *(message.provenance for message in unread)]
+            [task.seen, await self._turns.read_provenance(task), *(message.provenance for message in unread)]
         )
         await self._save(task)
 
@@ -400,9 +417,9 @@ class SubagentManager:
             return
         if run.answered_directly:
             await self._mark_reported(task)
-            self._in_background(self._reports.note(task), f"note of {task.id}")
+            self._in_background(self._reports.note_stop(task), f"note of {task.id}")
             return
-        if not (run.resumed and await self._reports.was_told(task)):
+        if not (run.resumed and await self._reports.is_delivered(task)):
             while not await self._deliver(task):
                 if self._is_stopping():
                     return
@@ -414,12 +431,12 @@ class SubagentManager:
         after a kill may ask for it again.
         """
         if run.resumed:
-            await self._reports.quiet(run.task.parent)
+            await self._reports.wait_for_lane(run.task.parent)
         while run.waiters:
             await run.waiters_served.wait()
             await self._reports.wait_idle(run.task.parent)
         if not run.result_taken and run.resumed:
-            run.result_taken = await self._reports.was_given(run.task)
+            run.result_taken = await self._reports.is_result_stored(run.task)
 
     async def _deliver(self, task: Task) -> bool:
         if self._is_stopping():
@@ -443,8 +460,8 @@ class SubagentManager:
                     await run.ended.wait()
                     return
             except TimeoutError:
-                for tell in run.watchers:
-                    tell(f"{run.task.label}: still running")
+                for report_progress in run.watchers:
+                    report_progress(f"{run.task.label}: still running")
 
     async def _wait_without_slot(self, parent_task: Task | None, waiting: Coroutine[Any, Any, None]) -> None:
         """Wait without occupying a slot: a subagent that waits for its own subagents must not block them."""
@@ -469,8 +486,8 @@ class SubagentManager:
         for run in runs:
             run.end(TaskRequest.STOP)
         if runs:
-            filed = [run.reported if run.answered_directly and not run.waiters else run.ended for run in runs]
-            await asyncio.wait([asyncio.ensure_future(run.wait()) for run in filed], timeout=_STOP_TIMEOUT_S)
+            events = [run.reported if run.answered_directly and not run.waiters else run.ended for run in runs]
+            await asyncio.wait([asyncio.ensure_future(event.wait()) for event in events], timeout=_STOP_TIMEOUT_S)
 
     async def _mark_reported(self, task: Task) -> None:
         """Mark the end as reported."""
@@ -490,9 +507,7 @@ class SubagentManager:
         """
         for run in self._runs.values():
             task = run.task
-            if (task.parent, task.role) != (wanted_task.parent, wanted_task.role) or _normalized_text(
-                task
-            ) != _normalized_text(wanted_task):
+            if _equality_key(task) != _equality_key(wanted_task):
                 continue
             if task.reported or (run.result_taken and task.role is not TaskRole.WORKER):
                 continue
@@ -537,8 +552,8 @@ def _belongs_to(task: Task, session_key: str) -> bool:
     return session_key in (task.parent, task.root)
 
 
-def _normalized_text(task: Task) -> str:
-    return " ".join(task.task.split()).casefold()
+def _equality_key(task: Task) -> tuple[str, TaskRole, str]:
+    return task.parent, task.role, " ".join(task.task.split()).casefold()
 
 
 def _create_task(

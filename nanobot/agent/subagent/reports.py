@@ -20,40 +20,43 @@ log = logging.getLogger(__name__)
 
 
 class TaskReports:
-    def __init__(self, bus: MessageBus, parts: TurnDeps, loop: AgentLoop) -> None:
+    def __init__(self, bus: MessageBus, deps: TurnDeps, loop: AgentLoop) -> None:
         self._bus = bus
-        self._parts = parts
+        self._deps = deps
         self._loop = loop
 
     async def deliver(self, task: Task) -> bool:
-        """Publish the report on the bus; without a serving loop, run its turn now and wait for its end."""
+        """Publish the report on the bus; without a serving loop, run its turn now and wait for its end.
+
+        Return False if nanobot shuts down first. Raises StorageError if the report could not be stored.
+        """
         message = _report(task)
         if self._loop.is_serving:
             await self._bus.publish_inbound(message)
             return True
         return not (await self._loop.serve(message)).later
 
-    async def was_told(self, task: Task) -> bool:
-        """Whether a turn accepted the report."""
-        folder, sessions = self._parts.turns_folder, self._parts.sessions
+    async def is_delivered(self, task: Task) -> bool:
+        """Whether a turn accepted the report, perhaps in a previous process. Never raises."""
+        folder, sessions = self._deps.turns_folder, self._deps.sessions
         try:
             return await asyncio.to_thread(is_accepted, folder, sessions, task.parent, task.journal_key)
         except StorageError as error:
             log.warning("cannot check whether the report of %s was delivered: %s", task.id, error)
             return False
 
-    async def was_given(self, task: Task) -> bool:
-        """Whether a tool result of the parent session starts with it."""
+    async def is_result_stored(self, task: Task) -> bool:
+        """Whether a turn that waited has stored the result, as a tool result of the parent session. Never raises."""
         try:
-            session = await asyncio.to_thread(self._parts.sessions.get_or_create, task.parent)
+            session = await asyncio.to_thread(self._deps.sessions.get_or_create, task.parent)
             rows = await asyncio.to_thread(session.since, 0)
         except StorageError:
             return False
-        given = texts.inline_prefix(task)
-        return any(row["role"] == "tool" and text_of(row["content"]).startswith(given) for row in rows)
+        prefix = texts.tool_result_prefix(task)
+        return any(row["role"] == "tool" and text_of(row["content"]).startswith(prefix) for row in rows)
 
-    async def quiet(self, session_key: str) -> None:
-        """Wait until the session's lane is free."""
+    async def wait_for_lane(self, session_key: str) -> None:
+        """Wait until no turn of this session runs, including those queued now."""
         async with self._loop.lane(session_key):
             pass
 
@@ -61,36 +64,33 @@ class TaskReports:
         """Wait for the running turn without entering its lane: a waiter in the lane would also wait for
         queued turns.
         """
-        await self._parts.status.wait_idle(session_key)
+        await self._deps.status.wait_idle(session_key)
 
-    async def note(self, task: Task) -> None:
-        """Store a system row that the model reads at its next turn."""
+    async def note_stop(self, task: Task) -> None:
+        """Store a system row that tells the model at its next turn that a person stopped the task. Never raises."""
         row: ChatMessage = {
             "role": "user",
             "content": f"[The person stopped the subagent that worked on: {task.label}. It will not report.]",
             "origin": Origin.SYSTEM,
             "provenance": Provenance.SYSTEM,
-            "timestamp": timestamp(self._parts.clock),
+            "timestamp": timestamp(self._deps.clock),
         }
         try:
-            async with self._loop.lane(task.parent), self._parts.sessions.hold(task.parent) as session:
+            async with self._loop.lane(task.parent), self._deps.sessions.hold(task.parent) as session:
                 last = session.last_message
                 if last is not None and text_of(last["content"]) != row["content"]:
-                    await self._parts.sessions.append(session, row)
+                    await self._deps.sessions.append(session, row)
         except NanobotError as error:
             log.warning("cannot tell the agent that subagent %s was stopped: %s", task.id, error)
 
 
 def _report(task: Task) -> InboundMessage:
     """Return the report as a message to the parent session and chat. Its journal key makes it unique."""
-    here = task.address
-    return InboundMessage(
-        here.channel,
-        task.sender_id or "owner",
-        here.chat_id,
+    return InboundMessage.at(
+        task.address,
+        task.sender_id,
         texts.report(task),
-        session_key_override=task.parent,
-        thread_id=here.thread_id,
+        session_key=task.parent,
         origin=Origin.SUBAGENT,
         provenance=task.seen,
         quiet=task.quiet,

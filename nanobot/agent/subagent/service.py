@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from nanobot.agent.subagent.turns import TaskTurns
     from nanobot.agent.tools.builtin import ToolPolicies
 
-_HANDOVER_S = 0.02
-_DELIVERY_TIMEOUT_S = 5.0
-
 
 class SubagentService:
     """The subagents of one runtime. The manager is created on first use."""
@@ -51,8 +48,7 @@ class SubagentService:
     def manager(self) -> "SubagentManager":
         """Created with everything it needs on first use."""
         from nanobot.agent.subagent.mailbox import TeamMailbox  # imported on first use
-        from nanobot.agent.subagent.manager import SubagentManager
-        from nanobot.agent.subagent.ports import SubagentPolicy
+        from nanobot.agent.subagent.manager import SubagentManager, SubagentPolicy
         from nanobot.agent.subagent.reports import TaskReports
         from nanobot.agent.subagent.tasks import TaskStore
         from nanobot.agent.subagent.team import TeamService
@@ -71,17 +67,13 @@ class SubagentService:
         turns, reports = TaskTurns(environment, deps, self._task_taint, team), TaskReports(environment.bus, deps, loop)
         self._turns = turns
         store = TaskStore(self._folder)
-        return SubagentManager(store, turns, reports, team, deps.clock, policy, is_stopping=lambda: loop.is_stopping)
+        return SubagentManager(store, turns, reports, team, deps.clock, policy, lambda: loop.is_stopping)
 
     def renew(self, policies: "ToolPolicies") -> None:
         """Apply a changed config: subagents that start from now on use these tools."""
         self._environment.policies = policies
         if self._turns is not None:
             self._turns.renew()
-
-    def spawner(self) -> "SubagentManager":
-        """Return the manager, for the `spawn` tool."""
-        return self.manager
 
     @property
     def is_created(self) -> bool:
@@ -129,17 +121,6 @@ class SubagentService:
                 async with loop.lane(session_key):
                     pass
 
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Like `wait_reported`, and until the replies were delivered to the channel."""
-        if not self.is_created:
-            return
-        await self.wait_reported(session_key)
-        bus = self._environment.bus
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
-                await bus.wait_outbound_empty()
-                await asyncio.sleep(_HANDOVER_S)  # time for the channel to take the last message
-
     def labels_of(self, session_key: str | None = None) -> list[str]:
         """Return the labels of what runs or is about to report, for this session or any."""
         return [task.label for task in self.manager.tasks_of(session_key)] if self.is_created else []
@@ -168,11 +149,11 @@ class SubagentService:
         tasks = [task for task in await manager.all_tasks() if sees_all or session_key in (task.parent, task.root)]
         now = deps.clock.now().timestamp()
         lines = [
-            texts.line_of(
+            texts.format_line(
                 task,
                 now,
                 cost_usd=None if task.state.is_over else deps.status.cost_of(task.session_key) or task.cost_usd,
-                doing="" if task.state.is_over else manager.doing(task.id),
+                doing="" if task.state.is_over else manager.last_action_of(task.id),
                 session="" if session_key in (task.parent, task.root) else task.parent,
             )
             for task in tasks
@@ -182,7 +163,7 @@ class SubagentService:
     async def _stop(self, call: CommandCall, name: str) -> str:
         session_key = call.session.key
         tasks = [task for task in await self.manager.all_tasks() if task.id == name]
-        if not tasks or not (_may_stop(call.message, tasks[0])):
+        if not tasks or not _may_stop(call.message, tasks[0]):
             return f"There is no task {name!r} that you can stop. /tasks lists them."
         if await self.manager.stop_task(name, session_key):
             return f"Stopped: {tasks[0].label}"

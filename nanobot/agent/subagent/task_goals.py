@@ -71,7 +71,7 @@ class TaskGoals:
             return ""
         return team_texts.note(task, goal_notes(self._paths, task.scope, task.goal), self._team.others(task))
 
-    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """Return the teammates' labels as untrusted rows: a model chose them after it may have read anything."""
         task = self._task_of(message.session_key)
         others = self._team.others(task) if task is not None else []
@@ -81,9 +81,9 @@ class TaskGoals:
             if is_outside(other.asker)
         ]
 
-    def used(self, message: InboundMessage, step: StepEnded) -> None:
+    def record_usage(self, message: InboundMessage, step: StepEnded) -> None:
         """Count the step for the goal."""
-        self._goals.used(self._for_goal_session(message), step)
+        self._goals.record_usage(self._for_goal_session(message), step)
 
     def stop_reason(self, message: InboundMessage) -> str:
         """The goal's limits hold for its subagents too."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from nanobot.agent.subagent.ports import TaskAttempt
 from nanobot.agent.subagent.tasks import Task
+from nanobot.agent.subagent.turns import TaskAttempt
 
 
 class TaskRequest(Enum):

@@ -125,7 +125,7 @@ class TaskStore:
         self._lives = folder / "lives"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there has ever been a task."""
         return self._open.is_dir()
 
@@ -210,13 +210,13 @@ class ProcessLease:
         """
         self.begin()
         inherited: list[Task] = []
-        lives = {task.life for task in self._wanted(parent)} - {self.name}
+        lives = {task.life for task in self._open_tasks_of(parent)} - {self.name}
         for life in sorted(lives):
             lock = self._store.lock_of(life)
             if not lock.try_acquire():
                 continue
             try:
-                for task in [task for task in self._wanted(parent) if task.life == life]:
+                for task in [task for task in self._open_tasks_of(parent) if task.life == life]:
                     task.life = self.name
                     self._store.sweep_half_saved(task)
                     self._store.save(task)
@@ -227,7 +227,7 @@ class ProcessLease:
                 lock.release()
         return inherited
 
-    def _wanted(self, parent: str | None) -> Iterable[Task]:
+    def _open_tasks_of(self, parent: str | None) -> Iterable[Task]:
         return [task for task in self._store.open_tasks() if parent is None or parent in (task.parent, task.root)]
 
 

@@ -59,7 +59,7 @@ class TeamService:
         """Return the id of the session's goal; empty if none. Never raises."""
         return await self._goal_of(session_key)
 
-    def joins(self, task: Task) -> None:
+    def add(self, task: Task) -> None:
         """Add a task to its goal's team. Tasks without a goal, reviewers and planners are in no team."""
         if not task.goal or task.role is not TaskRole.WORKER:
             return
@@ -68,7 +68,7 @@ class TeamService:
         self._teams.setdefault(task.goal, _Team()).members.append(task)
 
     async def unread(self, task: Task) -> list[TeamMessage]:
-        """Return the messages that an ended task has not read."""
+        """Return the messages that an ended task has not read. Never raises."""
         team = self._teams.get(task.goal)
         if team is None or task not in team.members:
             return []
@@ -86,16 +86,16 @@ class TeamService:
         team = self._teams.get(task.goal)
         return team is not None and task in team.members
 
-    async def begins(self, task: Task, read: Collection[str]) -> None:
+    async def begin_turn(self, task: Task, read: Collection[str]) -> None:
         """Prepare a turn; `read` are the message keys in the session."""
         team = self._teams[task.goal]
         team.read[task.id] = set(read)
         await self._load_or_log(task.goal, team)
 
-    def take(self, task: Task, most: int) -> Sequence[InboundMessage]:
-        """Return up to `most` unread messages, oldest first, and mark them read."""
+    def take(self, task: Task, limit: int) -> Sequence[InboundMessage]:
+        """Return up to `limit` unread messages, oldest first, and mark them read."""
         team = self._teams[task.goal]
-        messages = _unread(team, task)[: max(most, 0)]
+        messages = _unread(team, task)[: max(limit, 0)]
         team.read.setdefault(task.id, set()).update(item.journal_key for item in messages)
         return [_message(item, task) for item in messages]
 
@@ -118,8 +118,8 @@ class TeamService:
         async with self._disk_lock:
             messages = await self._load_messages(sender.goal, team)
             sent = [item for item in messages if item.by == sender.id]
-            already_told = {name for item in sent if item.text == text for name in item.to}
-            new = [item for item in recipients if item.id not in already_told]
+            already_sent = {name for item in sent if item.text == text for name in item.to}
+            new = [item for item in recipients if item.id not in already_sent]
             full = [item for item in new if len(_unread(team, item)) >= MAX_UNREAD]
             reachable = [item for item in new if item not in full and not item.state.is_over]
             if not new:
@@ -135,14 +135,14 @@ class TeamService:
             to_ids = tuple(item.id for item in reachable)
             message = TeamMessage(secrets.token_hex(6), sender.id, sender.label, to_ids, text, provenance)
             await finish(self._save_message(sender.goal, team, message))
-        return team_texts.sent(reachable, full)
+        return team_texts.sent_reply(reachable, full)
 
     async def _save_message(self, goal: str, team: _Team, message: TeamMessage) -> None:
         try:
             await asyncio.to_thread(self._mailbox.add, goal, message)
         except OSError as error:
             raise storage_error("The message cannot be saved, so it was not sent", error) from error
-        assert team.messages is not None  # noqa: S101 looked at before
+        assert team.messages is not None  # noqa: S101 loaded by `tell`
         team.messages.append(message)
 
     def _team_of(self, ctx: ToolContext) -> tuple[_Team, Task]:
@@ -156,7 +156,7 @@ class TeamService:
     def _find_recipients(self, team: _Team, sender: Task, to: str) -> list[Task]:
         """Return the running members that this name refers to. Raises NanobotError."""
         running = self.others(sender)
-        running_text = team_texts.at_work(running)
+        running_text = team_texts.list_working(running)
         name = _normalize(to)
         if name == _ALL:
             if not running:
@@ -220,14 +220,11 @@ def _full_text(full: Sequence[Task]) -> str:
 
 def _message(message: TeamMessage, to: Task) -> InboundMessage:
     """Return a message as it joins the recipient's turn."""
-    address = to.address
-    return InboundMessage(
-        address.channel,
+    return InboundMessage.at(
+        to.address,
         f"{SUBAGENT_SESSION}{message.by}",
-        address.chat_id,
-        team_texts.letter(message),
-        session_key_override=to.session_key,
-        thread_id=address.thread_id,
+        team_texts.format_message(message),
+        session_key=to.session_key,
         origin=Origin.SUBAGENT,
         provenance=message.provenance,
         journal_key=message.journal_key,

@@ -1,12 +1,11 @@
 """Texts about tasks: for the subagent, for the agent that asked, for people."""
 
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from nanobot.agent.context import system_name
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.tasks import Task, TaskState
@@ -66,10 +65,10 @@ class SubagentPrompt:
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """Return the system prompt. `summary` is ignored: subagent sessions are not consolidated."""
-        systems = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
-        system = f"{systems.get(sys.platform, sys.platform)} {platform.machine()}".strip()
-        prompt, speaks = ROLES[self.role].words, _TEAM_CONTACTS if self.in_team else _NO_CONTACTS
-        return prompt.format(system=system, workspace=self.workspace, steps=self.steps, speaks=speaks).rstrip()
+        prompt, contacts = ROLES[self.role].prompt, _TEAM_CONTACTS if self.in_team else _NO_CONTACTS
+        return prompt.format(
+            system=system_name(), workspace=self.workspace, steps=self.steps, contacts=contacts
+        ).rstrip()
 
     def runtime_context(
         self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
@@ -112,17 +111,17 @@ def plain_report(task: Task) -> str:
     return _PLAIN_REPORTS.get(task.state, "{result}").format(label=task.label, result=_clip_result(task, 3_000))
 
 
-def inline(task: Task) -> str:
+def tool_result(task: Task) -> str:
     """Return the tool result for the turn that waited."""
-    return f"{inline_prefix(task)} {_END_TEXTS.get(task.state, task.state)}.\n\n{_clip_result(task, 0)}"
+    return f"{tool_result_prefix(task)} {_END_TEXTS.get(task.state, task.state)}.\n\n{_clip_result(task, 0)}"
 
 
-def inline_prefix(task: Task) -> str:
+def tool_result_prefix(task: Task) -> str:
     """Return how that result starts."""
     return RESULT.format(id=task.id)
 
 
-def started(task: Task, before: int) -> str:
+def started_reply(task: Task, before: int) -> str:
     """Return the tool result for a task in the background."""
     line = f" It waits until one of {before} others has ended." if before else ""
     return (
@@ -132,7 +131,7 @@ def started(task: Task, before: int) -> str:
     )
 
 
-def is_running_already(task: Task) -> str:
+def already_running_reply(task: Task) -> str:
     """Return the tool result if an equal task already runs."""
     return (
         f"A subagent already works on exactly this ({task.id}: {task.label}), so none was started. Its result "
@@ -140,16 +139,16 @@ def is_running_already(task: Task) -> str:
     )
 
 
-def not_done(task: Task) -> str:
+def describe_failure(task: Task) -> str:
     """Describe an end without a result, to follow a noun."""
     text = f" {clip_line(' '.join(task.result.split()), _MAX_REASON_CHARS)}" if task.result.strip() else ""
     return f"ended without a result ({_END_TEXTS.get(task.state, task.state)}).{text}"
 
 
-def line_of(task: Task, now: float, *, cost_usd: float | None = None, doing: str = "", session: str = "") -> str:
+def format_line(task: Task, now: float, *, cost_usd: float | None = None, doing: str = "", session: str = "") -> str:
     """Return the task's line in `/tasks`."""
     since = task.created_at if task.state is TaskState.WAITING else task.began_at or task.created_at
-    age = span((task.ended_at or now) - since)
+    age = _format_age((task.ended_at or now) - since)
     parts = [f"{task.id}  {task.state:<7}  {age:>6}  {task.label}"]
     cost = cost_usd if cost_usd is not None else task.cost_usd
     parts += [format_dollars(cost)] if cost else []
@@ -158,7 +157,7 @@ def line_of(task: Task, now: float, *, cost_usd: float | None = None, doing: str
     return " · ".join(parts)
 
 
-def span(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     """Format a duration in one unit."""
     seconds = max(seconds, 0)
     for length, unit in _UNITS:

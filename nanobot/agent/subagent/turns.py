@@ -1,18 +1,17 @@
 """The turns of subagents: the same pipeline as other turns, with their own tools, prompt and limits."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from nanobot.agent.approval.taint_policies import TaskTaint
 from nanobot.agent.commands.context import TurnModels
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
-from nanobot.agent.pipeline.interrupted import find_outcomes, message_from_row
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, find_outcomes
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, new_turn, nothing_to_compact
@@ -33,7 +32,6 @@ from nanobot.agent.tools.tell import TellTool
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
-from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import Session
 
 
@@ -50,10 +48,12 @@ class TaskTurns:
         self._deps = replace(
             deps,
             turns_folder=deps.turns_folder / "subagents",
-            hooks=environment.hooks(TaskAudience(environment.approval_router, self._tasks.get), task_taint),
+            tool_policies=environment.tool_policies_for(
+                TaskAudience(environment.approval_router, self._tasks.get), task_taint
+            ),
             scope_of=lambda message: self._tasks[message.session_key].scope,
             roll_over=RollOver(),
-            saved=environment.on_session_released,
+            on_session_released=environment.on_session_released,
             compact=nothing_to_compact,
             review=False,
             subagents=None,
@@ -64,7 +64,7 @@ class TaskTurns:
         self._pipelines: dict[tuple[TaskRole, bool, bool], Pipeline] = {}
         """By role, whether it may start subagents, and whether it is in a team."""
 
-    async def begin(self, task: Task, prompt: str, watch: EventSink) -> "_Attempt | _AttemptEnd":
+    async def begin(self, task: Task, prompt: str, watch: EventSink) -> "TaskAttempt":
         """Start an attempt, or resume an interrupted one."""
         self._tasks[task.session_key] = task
         in_team = self._team.has(task)
@@ -72,20 +72,19 @@ class TaskTurns:
             if task.goal:
                 await asyncio.to_thread(make_notes, self._environment.policies.paths, task.scope, task.goal)
             if in_team:
-                await self._team.begins(task, await asyncio.to_thread(self._keys_read, task))
-            interrupted = await asyncio.to_thread(self._load_interrupted, task)
+                await self._team.begin_turn(task, await asyncio.to_thread(self._keys_read, task))
+            interrupted = await asyncio.to_thread(find_interrupted_turn, self._deps.turns_folder, task.session_key)
             if interrupted is None and (ended := await asyncio.to_thread(self._load_result, task)) is not None:
                 self._tasks.pop(task.session_key)
-                return _AttemptEnd(ended)
+                return TaskAttempt(_ended_future(ended))
             if interrupted is None:
                 await asyncio.to_thread(self._prepare_session, task)
         except BaseException:
             self._tasks.pop(task.session_key, None)
             raise
-        message = interrupted[1] if interrupted is not None else _message(task, prompt)
-        turn = new_turn(
-            message, self._sink(task, watch, message), self._deps, turn_id=interrupted[0] if interrupted else ""
-        )
+        message = interrupted.message if interrupted is not None else _message(task, prompt)
+        turn_id = interrupted.turn_id if interrupted is not None else ""
+        turn = new_turn(message, self._sink(task, watch, message), self._deps, turn_id=turn_id)
         turn.resumes, turn.attended = interrupted is not None, task.attended
         if in_team:
             turn.waiting, turn.max_joining, turn.joins_at_start = (
@@ -93,10 +92,10 @@ class TaskTurns:
                 MAX_READ_PER_TURN,
                 True,
             )
-        return _Attempt(turn, self._run_turn(task, turn))
+        return TaskAttempt(asyncio.create_task(self._run_turn(task, turn)), turn)
 
-    async def seen(self, task: Task) -> Provenance:
-        """Return the least trusted provenance of its rows."""
+    async def read_provenance(self, task: Task) -> Provenance:
+        """Return the least trusted provenance in the subagent's session. Never raises."""
         try:
             session = await asyncio.to_thread(self._deps.sessions.get_or_create, task.session_key)
             rows = await asyncio.to_thread(session.since, 0)
@@ -105,7 +104,7 @@ class TaskTurns:
         return least_trusted(provenance_of(row, task.session_key) for row in rows)
 
     async def forget(self, session_keys: Sequence[str]) -> None:
-        """Delete the sessions."""
+        """Delete these sessions. Never raises."""
         for key in session_keys:
             with suppress(StorageError):
                 await asyncio.to_thread(self._deps.sessions.delete, key)
@@ -153,28 +152,20 @@ class TaskTurns:
     def _max_steps(self, role: TaskRole) -> int:
         return min(ROLES[role].steps, self._environment.defaults.max_tool_iterations)
 
-    def _load_interrupted(self, task: Task) -> tuple[str, InboundMessage] | None:
-        """Return the id and message of the turn that a crash interrupted."""
-        interrupted = Checkpoint(self._deps.turns_folder, task.session_key).load()
-        message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
-        return (interrupted.turn_id, message) if message is not None else None
-
     def _load_result(self, task: Task) -> TurnResult | None:
         """Return the result of this attempt if a crash came before it was saved in the task."""
         rows = self._deps.sessions.get_or_create(task.session_key).since(0)
-        outcome_row = find_outcomes(rows, {_attempt_key(task)}).get(_attempt_key(task))
-        if outcome_row is None or not outcome_row.answer:
+        ended = find_outcomes(rows, {_attempt_key(task)}).get(_attempt_key(task))
+        if ended is None or not ended.answer:
             return None
-        assistant_rows = [
-            row for row in rows if row.get("turn_id") == outcome_row.turn_id and row["role"] == "assistant"
-        ]
+        assistant_rows = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"]
         error = assistant_rows[-1].get("error")
         steps, max_steps = sum(bool(row.get("tool_calls")) for row in assistant_rows), self._max_steps(task.role)
         if error in _OUTCOMES:
-            return TurnResult(_OUTCOMES[error], outcome_row.answer, turn_id=outcome_row.turn_id)
+            return TurnResult(_OUTCOMES[error], ended.answer, turn_id=ended.turn_id)
         outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= max_steps else TurnOutcome.ANSWERED
         retryable = assistant_rows[-1].get("retryable", True)
-        return TurnResult(outcome, outcome_row.answer, error, outcome_row.turn_id, retryable=retryable)
+        return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
 
     def _keys_read(self, task: Task) -> set[str]:
         """Return the keys of the team messages in its session."""
@@ -194,7 +185,7 @@ class TaskTurns:
         sessions.save(session)
 
     def _sink(self, task: Task, watch: EventSink, message: InboundMessage) -> EventSink:
-        """Return the event sink. Approval questions go to whoever watches the waiting turn, else to the chat of the
+        """Return the event sink. Approval questions go to the sink of the waiting turn, else to the chat of the
         report.
         """
         chat = Delivery(self._environment.bus, replace(message, journal_key=None), DeliveryPolicy(progress=False))
@@ -217,29 +208,26 @@ _OUTCOMES: dict[str | None, TurnOutcome] = {
 """Outcomes by the `error` value in the last row of a turn."""
 
 
-class _Attempt:
-    """A running turn of a subagent."""
+class TaskAttempt:
+    """An attempt at a task. Without a turn it had ended before the crash."""
 
-    def __init__(self, turn: Turn, running: Coroutine[Any, Any, TurnResult]) -> None:
+    def __init__(self, done: asyncio.Future[TurnResult], turn: Turn | None = None) -> None:
+        self.done = done
         self._turn = turn
-        self.done: asyncio.Future[TurnResult] = asyncio.create_task(running)
 
     def end(self, *, later: bool) -> None:
-        """End the turn soon. A stop by a person is final."""
-        if self._turn.ending is not TurnEnding.STOP:
+        """End the turn soon: for good, keeping its text, or so that it resumes at the next start (`later`). A stop by a
+        person is final.
+        """
+        if self._turn is not None and self._turn.ending is not TurnEnding.STOP:
             self._turn.ending = TurnEnding.INTERRUPT if later else TurnEnding.STOP
         self.done.cancel()
 
 
-class _AttemptEnd:
-    """An attempt that had already ended."""
-
-    def __init__(self, result: TurnResult) -> None:
-        self.done: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
-        self.done.set_result(result)
-
-    def end(self, *, later: bool) -> None:
-        """Nothing to do."""
+def _ended_future(result: TurnResult) -> asyncio.Future[TurnResult]:
+    done: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
+    done.set_result(result)
+    return done
 
 
 class _LimitedModels:
@@ -261,14 +249,11 @@ class _LimitedModels:
 
 def _message(task: Task, prompt: str) -> InboundMessage:
     """Return the prompt of an attempt as a message with the provenance of the request."""
-    address = task.address
-    return InboundMessage(
-        address.channel,
-        task.sender_id or "owner",
-        address.chat_id,
+    return InboundMessage.at(
+        task.address,
+        task.sender_id,
         prompt,
-        session_key_override=task.session_key,
-        thread_id=address.thread_id,
+        session_key=task.session_key,
         origin=Origin.SUBAGENT,
         provenance=task.asker,
         journal_key=_attempt_key(task),

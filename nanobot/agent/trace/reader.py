@@ -49,19 +49,19 @@ class RecordedCall:
         return None if self.content is None else text_of(self.content)
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """For example `read_file {"path": "a.txt"}`."""
         return f"{self.name} {json.dumps(self.arguments, ensure_ascii=False, default=str)}"
 
 
 @dataclass(slots=True)
 class RecordedStep:
-    """One model call and its tool calls. `heard` are the person's messages that joined before it."""
+    """One model call and its tool calls. `joined` are messages that joined before it."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[RecordedCall] = field(default_factory=list)
-    heard: list[ChatMessage] = field(default_factory=list)
+    joined: list[ChatMessage] = field(default_factory=list)
     seconds: float | None = None
     first_s: float | None = None
     finish: str = ""
@@ -93,7 +93,7 @@ class RecordedTurn:
     """The trace's facts about the prompt; None without a trace."""
 
     @property
-    def asked(self) -> list[RecordedStep]:
+    def model_steps(self) -> list[RecordedStep]:
         """The steps with a model call, without those that only resumed an interrupted run."""
         return [step for step in self.steps if step.finish != FINISH_RESUMED]
 
@@ -132,7 +132,7 @@ class Recording:
         turn_ref = turn_ref or "-1"
         if not self.turns:
             raise NanobotError(f"Session {self.key!r} has no turns yet.")
-        if turn_ref.startswith("-") and turn_ref[1:].isdigit():
+        if turn_ref.startswith("-") and turn_ref[1:].isdecimal():
             if 0 < int(turn_ref[1:]) <= len(self.turns):
                 return self.turns[-int(turn_ref[1:])]
             raise NanobotError(f"There is no turn {turn_ref}: session {self.key!r} has {len(self.turns)}.")
@@ -147,10 +147,10 @@ class Recording:
         hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
         raise NanobotError(f"{turn_ref!r} {problem}.{hint} See `nanobot replay {self.key} --list`.")
 
-    def prompt(self, turn: RecordedTurn, folder: TraceStore) -> RecordedPrompt:
+    def prompt(self, turn: RecordedTurn, traces: TraceStore) -> RecordedPrompt:
         """Return the turn's first request. Raises NanobotError if it is no longer known."""
         traced = turn.traced or {}
-        parts = {name: folder.blob(str(traced.get(name))) for name in ("system", "tools", "limits")}
+        parts = {name: traces.blob(str(traced.get(name))) for name in ("system", "tools", "limits")}
         if "system" not in traced:
             raise NanobotError(f"Turn {turn.turn_id} called no model or was not traced, so its prompt is unknown.")
         if None in parts.values():
@@ -177,7 +177,7 @@ class Recording:
         return rows[begin:end]
 
 
-def read_recording(name: str, sessions: SessionManager, folder: TraceStore) -> Recording | None:
+def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> Recording | None:
     """Return the turns of a live session by key, or of an archived one by file name; None if nothing is known.
 
     For a live session this includes turns of its archived conversations. Raises StorageError.
@@ -186,18 +186,18 @@ def read_recording(name: str, sessions: SessionManager, folder: TraceStore) -> R
     session = sessions.read(path) if path is not None else None
     key = session.key if session is not None else name
     workspaces = (None, str(sessions.folder.parent))  # another workspace may have a session with this name
-    traces = [facts for facts in folder.turns(key) if facts.get("workspace") in workspaces]
-    if session is None and not traces:
+    turn_facts = [facts for facts in traces.turns(key) if facts.get("workspace") in workspaces]
+    if session is None and not turn_facts:
         return None
     conversations = [session.messages] if session is not None else []
     archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
-    told = _turn_ids(conversations)
+    known_ids = _turn_ids(conversations)
     if path is not None and path in archived:
-        return Recording(key, conversations, [facts for facts in traces if facts.get("turn") in told])
-    if {str(facts.get("turn")) for facts in traces} - told:
+        return Recording(key, conversations, [facts for facts in turn_facts if facts.get("turn") in known_ids])
+    if {str(facts.get("turn")) for facts in turn_facts} - known_ids:
         older = [sessions.read(file) for file, owner in archived.items() if owner == key]
-        conversations += [matches.messages for matches in older if matches is not None]
-    return Recording(key, conversations, traces)
+        conversations += [archive.messages for archive in older if archive is not None]
+    return Recording(key, conversations, turn_facts)
 
 
 def merge_turn(like: RecordedTurn, rows: list[ChatMessage], pieces: Iterable[Facts]) -> RecordedTurn:
@@ -215,19 +215,21 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
     """Return the steps of a turn's rows, without its first message."""
     steps: list[RecordedStep] = []
     calls: dict[str, RecordedCall] = {}
-    heard: list[ChatMessage] = []
+    joined: list[ChatMessage] = []
     has_started = False
     for row in rows:
         role = row.get("role")
         if role == "user" and not is_synthetic(row):
-            heard += [row] if has_started else []
+            joined += [row] if has_started else []
             has_started = True
         elif role == "assistant" and not _is_placeholder(row):
-            made = [call for raw_call in _dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None]
-            calls |= {call.id: call for call in made}
-            said = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
-            steps.append(RecordedStep(said, row.get("reasoning_content") or "", made, heard))
-            heard = []
+            step_calls = [
+                call for raw_call in _dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None
+            ]
+            calls |= {call.id: call for call in step_calls}
+            text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
+            steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
+            joined = []
         elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
             call.content, call.provenance = _content_of(row), row.get("provenance")
             call.failure = row.get("failure")
@@ -283,8 +285,8 @@ def _apply_trace(turn: RecordedTurn, facts: Facts) -> None:
     turn.model, turn.provider = str(facts.get("model", "")), str(facts.get("provider", ""))
     turn.outcome = facts.get("outcome")
     turn.error = facts.get("error", turn.error if turn.outcome is None else None)
-    told = str(facts.get("text", ""))  # only its head: rows take precedence, except for failures
-    turn.text = (told or turn.text) if turn.outcome == "failed" else (turn.text or told)
+    head = str(facts.get("text", ""))  # only its head: rows take precedence, except for failures
+    turn.text = (head or turn.text) if turn.outcome == "failed" else (turn.text or head)
     turn.seconds = facts.get("seconds")
     turn.phases, turn.usage = dict(facts.get("phases", {})), dict(facts.get("usage", {}))
     turn.notices = _dicts(facts.get("notices"))
@@ -294,18 +296,18 @@ def _apply_trace(turn: RecordedTurn, facts: Facts) -> None:
     turn.cost_usd = facts.get("usd", sum(paid) if paid else None)
 
 
-def _merge_steps(said: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
+def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
     """Merge traced steps with those from rows. A step without text has no row, and an interrupted one no trace.
 
     Calls settled by a resumed run belong to the step that made them.
     """
     steps: list[RecordedStep] = []
-    waiting = list(said)
-    made = {call.id for step in said for call in step.calls}
+    waiting = list(from_rows)
+    row_call_ids = {call.id for step in from_rows for call in step.calls}
     for index, facts in enumerate(traced):
         ids = {str(call.get("id")) for call in _dicts(facts.get("calls"))}
-        if facts.get("finish") == FINISH_RESUMED and ids <= made:
-            for step in said:
+        if facts.get("finish") == FINISH_RESUMED and ids <= row_call_ids:
+            for step in from_rows:
                 _add_calls(step, facts)
             continue
         match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
@@ -332,8 +334,8 @@ def _apply_facts(step: RecordedStep, facts: Facts) -> RecordedStep:
 def _add_calls(step: RecordedStep, facts: Facts) -> None:
     by_id = {str(call.get("id")): call for call in _dicts(facts.get("calls"))}
     for call in step.calls:
-        if (told := by_id.get(call.id)) is not None:
-            call.seconds, call.ok, call.asked = told.get("seconds"), told.get("ok"), _original_arguments(told)
+        if (traced := by_id.get(call.id)) is not None:
+            call.seconds, call.ok, call.asked = traced.get("seconds"), traced.get("ok"), _original_arguments(traced)
 
 
 def _traced_call(facts: Facts) -> RecordedCall:
@@ -368,15 +370,15 @@ def _parse_call(call: Facts) -> RecordedCall | None:
 def _last_reply(rows: Iterable[ChatMessage]) -> str:
     """Return the answer: the text after the last call, which may span several rows if a limit cut it.
 
-    Doubted text is not part of the answer that followed it.
+    A text whose claim was rejected is not part of the answer that followed it.
     """
-    said: list[str] = []
+    parts: list[str] = []
     for row in rows:
         if row.get("tool_calls") or is_claim_feedback(row):
-            said.clear()
+            parts.clear()
         elif row.get("role") == "assistant" and not _is_placeholder(row):
-            said.append(shown_text(row))
-    return "".join(said)
+            parts.append(shown_text(row))
+    return "".join(parts)
 
 
 def _sum_usage(steps: Iterable[RecordedStep]) -> dict[str, int]:

@@ -64,7 +64,7 @@ async def replay(
     trace = TurnTrace(recorded.turn_id, message, clock, records.append)
     emit = Emitter(recorded.turn_id, trace)
     tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
-    boundaries = deque(step.heard for before, step in pairwise(recorded.asked) if before.calls)
+    boundaries = deque(step.joined for before, step in pairwise(recorded.model_steps) if before.calls)
 
     async def record(row: ChatMessage) -> None:
         rows.append(row)
@@ -85,7 +85,7 @@ async def replay(
         joining=joining,
         hook_runner=HookRunner().with_hooks([_RecordedChanges(recorded)]),
     )
-    trace.runs(spec)
+    trace.record_request(spec)
     try:
         with call_context_scope(CallContext("replay", recorded.session, recorded.turn_id)):
             emit(_turn_ended(await run(spec)))
@@ -173,7 +173,7 @@ class _ReplayTool(Tool):
 
 
 def first_difference(recorded: Sequence[RecordedStep], replayed: Sequence[RecordedStep]) -> Difference | None:
-    """Return the first difference in calls, or if there is none, the first in text. None if everything is equal."""
+    """Return the first difference in the calls, else the first in the texts; None if there is none."""
     for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
         before, after = _calls_missing_in(then, now), _calls_missing_in(now, then)
         if before or after:
@@ -194,12 +194,12 @@ def _difference(
 ) -> Difference:
     if not after:
         what = "no call" if now is None or not now.calls else "a call less"
-        return Difference(number, what, before[0].in_words, now.text.strip() if now else "")
+        return Difference(number, what, before[0].summary, now.text.strip() if now else "")
     if not before:
-        return Difference(number, "a call more", then.text.strip() if then else "", after[0].in_words)
+        return Difference(number, "a call more", then.text.strip() if then else "", after[0].summary)
     same_tool = next(((a, b) for a in before for b in after if a.name == b.name), None)
     a, b = same_tool or (before[0], after[0])
-    return Difference(number, "other arguments" if same_tool else "another tool", a.in_words, b.in_words)
+    return Difference(number, "other arguments" if same_tool else "another tool", a.summary, b.summary)
 
 
 def _calls_missing_in(step: RecordedStep | None, other: RecordedStep | None) -> list[RecordedCall]:
@@ -236,9 +236,8 @@ class _RequestCapture(LLMProvider):
 
 def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
     steps = min(model.limits.max_steps, len(recorded.steps) + EXTRA_STEPS)
-    return replace(
-        model.limits, max_steps=steps, max_result_chars=_NO_LIMIT
-    )  # results were limited when they were recorded
+    # results were clipped when they were recorded
+    return replace(model.limits, max_steps=steps, max_result_chars=_NO_LIMIT)
 
 
 def _turn_ended(result: RunResult) -> TurnEnded:

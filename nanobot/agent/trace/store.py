@@ -1,6 +1,5 @@
 """The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
 
-
 traces/<stem>.jsonl      the newest turns of a session, one or a few lines each
 traces/<stem>.jsonl.1    the turns before them
 traces/blobs/<hash>      a system prompt, tool schemas or limits, as sent
@@ -37,9 +36,9 @@ from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
-_TEXT, _WORD, _NAME = 200, 160, 80
+_TEXT_CHARS, _VALUE_CHARS, _NAME_CHARS = 200, 160, 80
 """Characters kept of a text, of one argument value, and of a tool name."""
-_ARGUMENTS = 1000
+_ARGUMENTS_CHARS = 1000
 _START_FACTS = frozenset({"at", "message", "history", "until", "system", "tools", "limits"})
 """Facts whose first value counts: a turn resumed after a crash repeats them."""
 _REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
@@ -91,26 +90,26 @@ class TraceStore:
 
     def _line(self, record: TraceRecord) -> bytes:
         """Return the line, redacted and shortened."""
-        clean, facts = self._redactor, record.facts
+        redactor, facts = self._redactor, record.facts
         for name in ("message", "text"):
             if name in facts:
-                facts[name] = clean.head(facts[name], _TEXT)
+                facts[name] = redactor.head(facts[name], _TEXT_CHARS)
         for notice in facts.get("notices", ()):
-            notice["text"] = clean.head(notice["text"], _TEXT)
+            notice["text"] = redactor.head(notice["text"], _TEXT_CHARS)
         for step in facts.get("steps", ()):
             for call in step.get("calls", ()):
-                call["tool"] = clean.head(str(call.get("tool")), _NAME)  # a model may invent a name
+                call["tool"] = redactor.head(str(call.get("tool")), _NAME_CHARS)  # a model may invent a name
                 call["args"] = self._arguments(call.get("args", {}))
                 if "asked" in call:
                     call["asked"] = self._arguments(call["asked"])
                 if "error" in call:
-                    call["error"] = clean.head(call["error"], _TEXT)
+                    call["error"] = redactor.head(call["error"], _TEXT_CHARS)
         return encode({**facts, **{name: self._store_blob(content) for name, content in record.prompt.items()}})
 
     def _arguments(self, arguments: Facts) -> Facts:
-        clean: Facts = self._redactor.value(arguments, _WORD)
+        clean: Facts = self._redactor.value(arguments, _VALUE_CHARS)
         text = json.dumps(clean, ensure_ascii=False, default=str)
-        return clean if len(text) <= _ARGUMENTS else {"...": self._redactor.head(text, _ARGUMENTS)}
+        return clean if len(text) <= _ARGUMENTS_CHARS else {"...": self._redactor.head(text, _ARGUMENTS_CHARS)}
 
     def _store_blob(self, content: object) -> str:
         """Store the content and return its name. Unchanged content costs one stat per write."""

@@ -1,6 +1,6 @@
-"""The trace of one turn: an event sink that collects facts and hands them on in one or a few records.
+"""The trace of one turn: an event sink that collects facts and passes them on in one or a few records.
 
-A short turn is one line on disk. A long turn is handed on periodically, so that a kill loses little. Texts are not
+A short turn is one line on disk. A long turn is written periodically, so that a kill loses little. Texts are not
 collected, since the session has them.
 """
 
@@ -31,7 +31,7 @@ class TraceRecord:
 
 
 class TurnTrace:
-    """The sink of one turn. Never blocks or raises. `close` hands on the rest; later events are ignored."""
+    """The sink of one turn. Never blocks or raises. `close` passes on the rest; later events are ignored."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class TurnTrace:
         if handler is not None and not self._closed:
             handler(self, event)
 
-    def heard(self, text: str) -> None:
+    def set_message(self, text: str) -> None:
         """Replace the message by what hooks made of it."""
         if "message" in self._record.facts:
             self._record.facts["message"] = text
 
-    def runs(self, spec: RunSpec) -> None:
+    def record_request(self, spec: RunSpec) -> None:
         """Record what the model is sent besides the session's rows.
 
         Only the first run of a turn counts.
@@ -180,7 +180,7 @@ class TurnTrace:
         events.TurnEnded: _turn_ended,
     }
 
-    # --- handing on
+    # --- records
 
     def _open_step(self) -> Facts:
         if self._step is None:
@@ -205,7 +205,7 @@ class TurnTrace:
 
     def _flush_later(self) -> None:
         if self._timer is None:
-            with suppress(RuntimeError):  # without an event loop, all is handed on at the end
+            with suppress(RuntimeError):  # without an event loop, everything is passed on at the end
                 self._timer = asyncio.get_running_loop().call_later(self._next_s, self._flush)
                 self._next_s = self._every_s
 

@@ -39,13 +39,13 @@ class Stage(StrEnum):
 
     NOTHING = "nothing"
     OLD_RESULTS = "old results shrank"
-    OLD_TURNS = "old turns left"
+    OLD_TURNS = "old turns were dropped"
     RECENT_RESULTS = "results of the last turns shrank"
     LAST_RESULTS = "results of the last step shrank"
-    WORDS = "long words of earlier turns shrank"
-    RECENT_TURNS = "of the last turns the oldest left"
-    OLD_STEPS = "old steps of the running turn left"
-    LAST_STEP = "the last step shrank or left"
+    WORDS = "long messages of earlier turns shrank"
+    RECENT_TURNS = "the oldest of the last turns were dropped"
+    OLD_STEPS = "old steps of the running turn were dropped"
+    LAST_STEP = "the last step shrank or was dropped"
 
 
 class FitCost(IntEnum):
@@ -146,7 +146,7 @@ def _describe(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         step = index if row["role"] == "assistant" else step
         if id(row) not in kept and row["role"] in ("assistant", "tool"):
             steps.add(step)
-    return f"the results of {count_noun(len(steps), 'old step')}" if steps else "pictures and thoughts of old turns"
+    return f"the results of {count_noun(len(steps), 'old step')}" if steps else "pictures and reasoning of old turns"
 
 
 def _make_room(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted:
@@ -171,7 +171,7 @@ def _make_room(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted
         all_shrunk = view.with_spans(fitting.window, ShrunkSpan(view.turns[-1], view.end))
         # otherwise the next event would free as little
         if view.weigh(view.show(all_shrunk)) > request_tokens + int(free * _TIGHT_SHARE):
-            return replace(fitting, window=view.pre_shrunk(fitting.window, budget.tokens - fitting.tokens))
+            return replace(fitting, window=view.pre_shrink(fitting.window, budget.tokens - fitting.tokens))
     return fitting
 
 

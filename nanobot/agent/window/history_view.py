@@ -98,7 +98,7 @@ class HistoryView:
                 kept = [*(other for other in kept if not span.covers(other)), span]
         return replace(window, shrunk=tuple(kept))
 
-    def pre_shrunk(self, window: Window, room: int) -> Window:
+    def pre_shrink(self, window: Window, room: int) -> Window:
         """The window with an open span at the end: new rows are shrunk before they are first sent."""
         return replace(window, shrunk=(*window.shrunk, ShrunkSpan(self.end, None, max(SHRUNK_CHARS, room // 2))))
 

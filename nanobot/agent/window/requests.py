@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from nanobot.agent.window.fit import Stage, fit
+from nanobot.agent.window.fit import fit
 from nanobot.agent.window.history_view import HistoryView
 from nanobot.agent.window.shrink import Shrinker
 from nanobot.agent.window.state import Window
@@ -32,7 +32,7 @@ class RequestRoom:
     max_tokens: int
     system: str = ""
     tools_tokens: int = 0
-    most_rows: int = MAX_ROWS
+    max_rows: int = MAX_ROWS
     rereadable: Collection[str] = ()
     """Names of read-only tools; their results can be fetched again."""
 
@@ -70,8 +70,6 @@ class RequestBuilder:
     """Its size, by our scale."""
     reply: int = 0
     """Its `max_tokens`, in tokens of the model."""
-    stage: Stage = Stage.NOTHING
-    """What was done to make it fit."""
     _scale: Scale = field(init=False)
     _shrinker: Shrinker = field(init=False)
     _system: ChatMessage = field(init=False)
@@ -89,10 +87,10 @@ class RequestBuilder:
     async def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Build the request for this history. Raises RequestTooLongError if it cannot fit: then send nothing."""
         view = self._view(rows)
-        standing = view.visible_rows(self.window)
+        visible = view.visible_rows(self.window)
         if self._scale.exact:
-            await asyncio.to_thread(self._scale.sharpen, standing)
-        elif self._is_nearly_full(standing) and await self._count(standing):
+            await asyncio.to_thread(self._scale.sharpen, visible)
+        elif self._is_nearly_full(visible) and await self._count(visible):
             view = self._view(rows)
         budget = self._budget()
         try:
@@ -101,7 +99,7 @@ class RequestBuilder:
             budget = self._budget(replace(self._calibration, max_weight=None))
             fitted = fit(view, self.window, budget)
         self._set_window(fitted.window)
-        self.tokens, self.reply, self.stage = fitted.tokens + self._fixed, budget.reply, fitted.stage
+        self.tokens, self.reply = fitted.tokens + self._fixed, budget.reply
         self.shown = self.last_request.legal.of(fitted.rows)
         self._scale.forget_others(fitted.rows)
         self._shrinker.forget_others(rows)
@@ -150,26 +148,26 @@ class RequestBuilder:
     def _budget(self, learned: Calibration | None = None) -> TokenBudget:
         room = self.room
         learned = learned or self._calibration
-        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.max_rows)
 
     @property
     def _calibration(self) -> Calibration:
         return self._counted_calibration or self.window.model(self.room.model)
 
-    def _is_nearly_full(self, standing: Sequence[ChatMessage]) -> bool:
+    def _is_nearly_full(self, visible: Sequence[ChatMessage]) -> bool:
         """Whether the rows are close to the budget."""
-        weight = self._scale.weigh_all(standing) + self._fixed
+        weight = self._scale.weigh_all(visible) + self._fixed
         return weight > (self._budget().tokens + self._fixed) * COUNT_FROM
 
-    async def _count(self, standing: Sequence[ChatMessage]) -> bool:
+    async def _count(self, visible: Sequence[ChatMessage]) -> bool:
         """Switch to counting if there is a tokenizer, and convert the calibration to counted tokens."""
-        estimated = self._scale.weigh_all(standing) + self._fixed
+        estimated = self._scale.weigh_all(visible) + self._fixed
         counting = self.last_request.counting
-        if not await asyncio.to_thread(counting.sharpen, standing):
+        if not await asyncio.to_thread(counting.sharpen, visible):
             return False
         self._scale = counting
         self._weigh_fixed()
-        counted = self._scale.weigh_all(standing) + self._fixed
+        counted = self._scale.weigh_all(visible) + self._fixed
         calibration = self.window.learned.get(self.room.model)
         if calibration is None or calibration.ratio == 1.0:
             self._counted_calibration = replace(calibration or Calibration(), ratio=_UNKNOWN_MODEL_RATIO)

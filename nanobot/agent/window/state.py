@@ -41,7 +41,7 @@ class Window:
     """Calibrations by model name."""
 
     def shifted(self, offset: int) -> "Window":
-        """The window for a history that begins `offset` rows earlier; later if negative."""
+        """The window for a history that begins `offset` rows earlier, or later if negative."""
         spans = (
             replace(span, begin=max(span.begin + offset, 0), end=None if span.end is None else span.end + offset)
             for span in self.shrunk

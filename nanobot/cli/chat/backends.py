@@ -246,7 +246,7 @@ class LocalBackend:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
-                await self._runtime.memory.consolidation.settled()
+                await self._runtime.memory.consolidation.wait_done()
 
 
 class _LocalTargets:

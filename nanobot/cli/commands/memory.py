@@ -136,7 +136,7 @@ def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) 
 
 
 def _as_json(details: FactDetails) -> dict[str, Any]:
-    source = dict(details.origin.told) if details.origin is not None else {}
+    source = dict(details.origin.details) if details.origin is not None else {}
     return {
         "id": details.fact.id,
         "text": details.fact.text,

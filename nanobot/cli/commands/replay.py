@@ -134,7 +134,7 @@ class ReplayViewer:
         except KeyboardInterrupt:
             typer.echo("(stopped)", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        difference = first_difference(turn.asked, replayed.turn.asked)
+        difference = first_difference(turn.model_steps, replayed.turn.model_steps)
         if self._json:
             print_json(self.redactor.value(_comparison_as_json(turn, replayed, difference)))
         else:
@@ -161,7 +161,7 @@ def turn_as_json(turn: "RecordedTurn") -> dict[str, Any]:
     shown = asdict(turn)
     del shown["traced"]
     for step, shown_step in zip(turn.steps, shown["steps"], strict=True):
-        shown_step["heard"] = [shown_text(row) for row in step.heard]
+        shown_step["heard"] = [shown_text(row) for row in step.joined]
     return shown
 
 

@@ -80,7 +80,7 @@ def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int)
         page.line(paint.dim("This turn was not traced; shown is what the session contains."))
     page.speech("You", turn.message)
     for number, step in enumerate(turn.steps, 1):
-        for row in step.heard:
+        for row in step.joined:
             page.speech("You, meanwhile", shown_text(row))
         page.step(number, step)
         page.notices(turn, number)
@@ -119,7 +119,7 @@ def against_lines(
     page.line(paint.dim(f"recorded: {_model_label(turn)}"))
     page.line(paint.dim(f"now:      {_model_label(replayed.turn)}; no tool ran"))
     page.speech("You", turn.message)
-    for number, (recorded, current) in enumerate(zip_longest(turn.asked, replayed.turn.asked), 1):
+    for number, (recorded, current) in enumerate(zip_longest(turn.model_steps, replayed.turn.model_steps), 1):
         page.line("")
         page.line(paint.bold(f"Step {number}") + _difference_mark(difference, number, paint))
         page.side("recorded", recorded, replayed)
@@ -200,7 +200,7 @@ class _Page:
             unknown = any(call.name == it.name and call.arguments == it.arguments for it in replayed.unrecorded)
             note = "  not recorded, not run" if unknown and name.startswith("now") else ""
             room = self._width - len(name) - len(note) - 8
-            self.line(head, clip_output(to_one_line(self._redactor.text(call.in_words)), room), self._paint.red(note))
+            self.line(head, clip_output(to_one_line(self._redactor.text(call.summary)), room), self._paint.red(note))
 
     def diff(self, turn: RecordedTurn, replayed: RecordedTurn) -> None:
         """Add a unified diff of the two answers."""
@@ -217,7 +217,7 @@ class _Page:
     def _call(self, call: RecordedCall) -> None:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
         failed = "  failed" if call.ok is False else ""
-        words = to_one_line(self._redactor.text(call.in_words))
+        words = to_one_line(self._redactor.text(call.summary))
         shown = clip_output(f"{_INDENT}> {words}", self._width - len(duration) - len(failed))
         self.line(shown, self._paint.dim(duration), self._paint.red(failed))
         if call.asked is not None:

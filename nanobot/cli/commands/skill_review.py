@@ -45,11 +45,11 @@ def format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, repla
         if shown := [to_one_line(word) for word in values if word]:
             yield _row(label, _join_values(shown))
     for need in missing:
-        yield _row("missing", to_one_line(need.told))
+        yield _row("missing", to_one_line(need.summary))
     for warning in offer.warnings:
-        yield _row("LOOK" if warning.is_severe else "look at", to_one_line(warning.told))
+        yield _row("LOOK" if warning.is_severe else "look at", to_one_line(warning.summary))
     for fault in offer.faults:
-        yield _row("error" if fault.is_error else "warning", to_one_line(fault.told))
+        yield _row("error" if fault.is_error else "warning", to_one_line(fault.summary))
 
 
 def offer_facts(offer: "SkillOffer", missing: Collection[MissingNeed], *, replaces_builtin: bool) -> dict[str, object]:
@@ -74,12 +74,12 @@ def offer_facts(offer: "SkillOffer", missing: Collection[MissingNeed], *, replac
             "network": offer.addresses,
         },
         "programs": list(offer.programs),
-        "missing": [need.told for need in missing],
+        "missing": [need.summary for need in missing],
         "warnings": [
             {"file": warning.path, "line": warning.line, "text": warning.text, "grave": warning.is_severe}
             for warning in offer.warnings
         ],
-        "faults": [fault.told for fault in offer.faults],
+        "faults": [fault.summary for fault in offer.faults],
     }
 
 

@@ -74,8 +74,8 @@ def install(
     from nanobot.agent.skills.install import Installer
 
     loader = _loader(config, workspace)
-    assert loader.book is not None  # noqa: S101 _loader gives it one
-    installer = Installer(loader.own, loader.book)
+    assert loader.store is not None  # noqa: S101 _loader gives it one
+    installer = Installer(loader.own, loader.store)
     try:
         offer = installer.offer(read_bundle(source.expanduser()), name)
     except OSError as error:
@@ -91,7 +91,7 @@ def install(
             "install this one under another name with --as NAME."
         )
     is_confirmed = _confirm_install(
-        offer.name, target, is_suspicious=bool(offer.is_severe), yes=yes, is_interactive=not json
+        offer.name, target, is_suspicious=bool(offer.severe_warnings), yes=yes, is_interactive=not json
     )
     if is_confirmed:
         target = installer.install(offer, replaces=replace)
@@ -143,7 +143,7 @@ def validate(
     try:
         bundle = read_bundle(path)
         others = {skill.name: skill.needs for skill in loader.skills()}
-        faults = lint_skill(bundle, is_named=_has_own_folder(path, bundle.name), others=others)
+        faults = lint_skill(bundle, checks_folder_name=_has_own_folder(path, bundle.name), others=others)
         name = bundle.name
     except BundleError as error:
         faults, name = [LintFinding(str(error), "", path=str(path))], path.stem
@@ -154,7 +154,7 @@ def validate(
         print_json({"path": str(path), "name": name, "valid": not errors, "faults": [*map(fault_to_json, faults)]})
     else:
         for fault in faults:
-            typer.echo(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.told)}")
+            typer.echo(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
         typer.echo(_format_verdict(name, errors, len(faults) - errors))
     if errors:
         raise typer.Exit(1)
@@ -183,8 +183,8 @@ def remove(
     if not yes and not prompts.confirm(f"Remove {name}, {skill.path.parent}?"):
         typer.echo("Kept.")
         return
-    assert loader.book is not None  # noqa: S101 _loader gives it one
-    kept = Installer(loader.own, loader.book).remove(name)
+    assert loader.store is not None  # noqa: S101 _loader gives it one
+    kept = Installer(loader.own, loader.store).remove(name)
     typer.echo(f"Removed {name}; it is kept in {kept}.")
 
 
@@ -194,7 +194,7 @@ def approve(
     """Approve the changed programs of an installed skill as they are now."""
     loader = _loader(config, workspace)
     skill = _get_skill(loader, name)
-    book = loader.book
+    book = loader.store
     assert book is not None  # noqa: S101 _loader gives it one
     installed = book.installed().get(name)
     if installed is None or skill.source != "workspace":
@@ -240,7 +240,7 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
         "always": skill.always,
         "available": skill.available,
         "missing": list(skill.missing),
-        "told": list(skill.told),
+        "told": list(skill.missing_hints),
         "needs": list(skill.needs),
         "allowed_tools": list(needs.tools),
     }
@@ -248,5 +248,5 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
 
 def _readiness(skill: Skill) -> str:
     if skill.missing:
-        return f"needs {', '.join(skill.told)}"
+        return f"needs {', '.join(skill.missing_hints)}"
     return "always on" if skill.always else "yes"

@@ -41,7 +41,7 @@ def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
         advice = f"nanobot skills validate {skill.path.parent}"
         yield warning(f"The skill {skill.name} cannot be read: {reason}.", advice)
     elif reason:
-        text = ", ".join(skill.told)
+        text = ", ".join(skill.missing_hints)
         yield warning(
             f"The skill {skill.name} needs {text}.", "Install it, or remove the skill: nanobot skills remove."
         )
@@ -52,7 +52,9 @@ def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
             yield note(f"The skill {skill.name} is not valid for installation: {exc}")
             return
         if faults:
-            text = f"The skill {skill.name} works but has {count_noun(len(faults), 'format error')}: {faults[0].told}"
+            text = (
+                f"The skill {skill.name} works but has {count_noun(len(faults), 'format error')}: {faults[0].summary}"
+            )
             yield note(text, f"nanobot skills validate {skill.path.parent}")
 
 

@@ -32,6 +32,14 @@ async def test_a_goal_is_worked_at_over_turns_and_told_once_when_its_check_holds
     assert goal_of(tmp_path)["state"] == "done"
 
 
+async def test_goal_may_begin_with_the_word_continue(tmp_path: Path):
+    async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
+        await stage.hear("/goal continue the page until it says hello")
+        await stage.quiet()
+
+    assert goal_of(tmp_path)["text"] == "continue the page until it says hello"
+
+
 async def test_the_note_stands_beside_the_message_of_each_turn(tmp_path: Path):
     cast = Cast(NOTE, "I looked around.", WRITE, FINISH, "The page is there.")
 

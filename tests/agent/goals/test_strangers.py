@@ -14,7 +14,7 @@ from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
 from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
 from nanobot.agent.goals.turns import GoalTeam, GoalTurns
-from nanobot.agent.subagent.planner import Plan
+from nanobot.agent.subagent.advisors import Plan
 from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address
 from nanobot.messages.shown import visible_text
@@ -351,7 +351,7 @@ class Nobody(GoalTurns, GoalTeam):
     async def plan(self, goal: Goal) -> Plan:
         raise ZeroDivisionError
 
-    async def wait_idle(self, session_key: str) -> None:
+    async def wait_for_lane(self, session_key: str) -> None:
         pass
 
     async def resume(self, session_key: str) -> None:

@@ -189,7 +189,7 @@ def test_names_are_those_of_the_specification():
 
 
 def test_a_fault_reads_as_one_line_that_an_editor_can_follow():
-    assert LintFinding("It is odd.", "Mend it.", 3).told == "SKILL.md:3: It is odd. Mend it."
+    assert LintFinding("It is odd.", "Mend it.", 3).summary == "SKILL.md:3: It is odd. Mend it."
 
 
 def test_what_comes_with_nanobot_is_sound():
@@ -197,4 +197,4 @@ def test_what_comes_with_nanobot_is_sound():
 
     found = {path.name: lint_skill(read_bundle(path)) for path in skills_dir().iterdir()}
 
-    assert {name: [fault.told for fault in faults] for name, faults in found.items() if faults} == {}
+    assert {name: [fault.summary for fault in faults] for name, faults in found.items() if faults} == {}

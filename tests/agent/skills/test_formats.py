@@ -107,7 +107,7 @@ def test_an_openclaw_skill_loads_however_its_braces_stand(tmp_path: Path, text: 
     (skill,) = loader.skills()
 
     assert skill.missing == ("program: no-kettle or no-pot", "environment variable: KETTLE_KEY", "setting: kettle.on")
-    assert skill.told[0] == "program: no-kettle or no-pot (npm install -g @kettle/cli)"
+    assert skill.missing_hints[0] == "program: no-kettle or no-pot (npm install -g @kettle/cli)"
     assert loader.needs_of(skill).primary == "KETTLE_KEY"
     assert f"{skill.path.parent}/help.md" in str(loader.load_skill("kettle-lab"))
 
@@ -128,7 +128,9 @@ def test_a_skill_that_the_sandbox_closes_cannot_be_used(tmp_path: Path, monkeypa
     closed = SkillsLoader(tmp_path, why_forbidden="install {}".format)
 
     assert {skill.name: skill.missing for skill in open_.skills()}["tmux"] == ()
-    assert {skill.name: skill.told for skill in closed.skills()}["tmux"] == ("sandbox: sockets (install sockets)",)
+    assert {skill.name: skill.missing_hints for skill in closed.skills()}["tmux"] == (
+        "sandbox: sockets (install sockets)",
+    )
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: P
 
     assert [row["role"] for row in provider.requests[1]] == ["system", "user", "assistant", "tool", "user"]
     assert provider.requests[1][-1]["content"] == "in one line, please"
-    assert [shown_text(row) for row in replayed.turn.steps[1].heard] == ["in one line, please"]
+    assert [shown_text(row) for row in replayed.turn.steps[1].joined] == ["in one line, please"]
 
 
 async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path):
@@ -308,7 +308,7 @@ async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
 
     first, second = found.turns
     assert (first.message, first.outcome, first.text, first.seconds) == ("first", "answered", "answer", 3.0)
-    assert first.steps[0].calls[0].in_words == 'x {"a": 1}'
+    assert first.steps[0].calls[0].summary == 'x {"a": 1}'
     assert first.steps[0].calls[0].result == "result"
     assert (second.message, second.outcome) == ("second", None)
     with pytest.raises(NanobotError, match="not traced"):
@@ -379,7 +379,7 @@ async def test_words_that_joined_stand_where_they_were_heard(tmp_path: Path):
 
     (turn,) = Recording("cli:direct", [rows], []).turns
 
-    assert (turn.message, [step.heard for step in turn.steps]) == ("go", [[], [rows[2]]])
+    assert (turn.message, [step.joined for step in turn.steps]) == ("go", [[], [rows[2]]])
 
 
 async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
@@ -427,7 +427,7 @@ async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_a
     replayed, provider = await again(tmp_path, "I looked.")
 
     assert provider.requests == bot.provider.requests
-    assert first_difference(recorded.asked, replayed.turn.asked) is None
+    assert first_difference(recorded.model_steps, replayed.turn.model_steps) is None
 
 
 async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
@@ -444,7 +444,7 @@ async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
     replayed, _ = await again(tmp_path, look, "Two files.")
 
     assert (recorded.text, replayed.turn.text, replayed.unrecorded) == ("Two files.", "Two files.", [])
-    assert [call.name for step in recorded.asked for call in step.calls] == ["list_dir"]
+    assert [call.name for step in recorded.model_steps for call in step.calls] == ["list_dir"]
 
 
 @pytest.mark.parametrize("words", ["I failed.", "Error: I failed."])
