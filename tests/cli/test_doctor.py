@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nanobot.agent.tools.mcp.server import McpTimeouts
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
+from nanobot.cli.doctor.connections import server_checks
 from nanobot.cli.doctor.model import ModelCapabilities, capability_findings
 from nanobot.cli.doctor.table import HEALTH, SECURITY
 from nanobot.cli.main import app
@@ -472,6 +474,12 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
     assert found["hangs"].findings[0].text == "no answer within 0.1 s"
     assert found["breaks"].findings[0].text == "This check crashed: KeyError: 'b'"
     assert found["sound"].verdict == "ok"
+
+
+def test_the_check_of_an_mcp_server_outlasts_its_first_download():
+    (check,) = server_checks(["npx"])
+
+    assert check.limit_s > McpTimeouts().to_connect_s
 
 
 OPEN = {

@@ -22,14 +22,19 @@ from nanobot.utils.text import count_noun
 
 _SLOW_S = 3.0
 _STILL_WAITING = "Waiting up to a minute; `npx` and `uvx` download a server the first time. Ctrl+C cancels."
-_LIMIT_S = 65.0
+_SERVER_LIMIT_S = 65.0
 """The first `npx` downloads the server."""
+_CHANNEL_LIMIT_S = 25.0
 
 
 def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
     return [
         DoctorCheck(
-            f"mcp.{name}", f"The MCP server {name} answers", partial(_server_answers, name), _LIMIT_S, asks_outside=True
+            f"mcp.{name}",
+            f"The MCP server {name} answers",
+            partial(_server_answers, name),
+            _SERVER_LIMIT_S,
+            asks_outside=True,
         )
         for name in names
     ]
@@ -103,13 +108,14 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
         await server.close()
 
 
-_LIMIT_S = 25.0
-
-
 def channel_checks(names: Iterable[str]) -> list[DoctorCheck]:
     return [
         DoctorCheck(
-            f"channels.{name}", f"{name} accepts the login", partial(_can_log_in, name), _LIMIT_S, asks_outside=True
+            f"channels.{name}",
+            f"{name} accepts the login",
+            partial(_can_log_in, name),
+            _CHANNEL_LIMIT_S,
+            asks_outside=True,
         )
         for name in names
     ]
