@@ -324,6 +324,24 @@ def test_the_program_of_an_mcp_server_is_looked_for(data):
     assert "nanobot-has-no-such-program of the MCP server x is not found" in texts(checks["programs"])
 
 
+def test_the_program_of_an_mcp_server_is_looked_for_where_the_server_is_started(data, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "lamp").write_text("#!/bin/sh\n")
+    (programs / "lamp").chmod(0o755)
+    servers = {
+        "own-path": {"command": "lamp", "env": {"PATH": str(programs)}},
+        "own-folder": {"command": "./lamp", "cwd": str(programs)},
+        "path-of-commands": {"command": "lamp"},
+    }
+    configured(data, tools={"exec": {"pathAppend": str(programs)}, "mcpServers": servers})
+
+    checks, _ = examination("--offline", "programs")
+
+    (finding,) = checks["programs"]["findings"]
+    assert "path-of-commands" in finding["text"]
+
+
 def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
     with FakeModels() as server:
         configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
