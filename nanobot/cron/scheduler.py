@@ -60,7 +60,7 @@ class Scheduler:
         self._planned: dict[str, tuple[object, ...]] = {}
         self._clock = clock
         self._history = history
-        self._was_begun = was_started
+        self._was_started = was_started
 
     def now_ms(self) -> int:
         return to_ms(self._clock.now())
@@ -96,13 +96,13 @@ class Scheduler:
         now = self.now_ms()
         return [self._lease(job, Due(job.id, now, now, manual=True))]
 
-    def ended(self, job_file: JobFile, rows: list[HistoryRow], job: CronJob, ended: EndedRun) -> None:
+    def record_end(self, job_file: JobFile, rows: list[HistoryRow], job: CronJob, ended: EndedRun) -> None:
         """Record the end of a run in this process, even if its job was removed meanwhile."""
         lease, current = self.running[job.id], job_file.get(job.id)
         if current is None or current.state.running is None or current.state.running.holder != lease.holder:
             rows.append(_row(job, lease, ended))
         else:
-            self._settle_lease(current, lease, ended, rows, is_still_running=True)
+            self._settle_lease(current, lease, ended, rows, skip_overlapped=True)
 
     def serves(self, job: CronJob) -> bool:
         """Whether this process runs the job."""
@@ -180,14 +180,17 @@ class Scheduler:
         """The process of this lease died: settle the lease, or run it again if the agent never got it."""
         with suppress(OSError):
             for row in reversed(self._history.rows(job.id)):
-                if (
-                    row["dueAtMs"] == lease.due_ms and row["outcome"] != "skipped"
-                ):  # it ended, but the process died before settling
+                # it ended, but the process died before settling
+                if row["dueAtMs"] == lease.due_ms and row["outcome"] != "skipped":
                     status: Status = "ok" if row["outcome"] == "ran" else "error"
                     self._settle_lease(job, lease, EndedRun(status, row.get("reason")), [])
                     return None
         due = Due(job.id, lease.due_ms, self.now_ms(), lease.late_ms, lease.missed, lease.manual, lease.attempt + 1)
-        if self._was_begun is not None and lease.attempt < _MAX_ATTEMPTS and not self._was_begun(deepcopy(job), due):
+        if (
+            self._was_started is not None
+            and lease.attempt < _MAX_ATTEMPTS
+            and not self._was_started(deepcopy(job), due)
+        ):
             late_ms = due.started_ms - due.at_ms
             return self._lease(job, replace(due, late_ms=late_ms if late_ms > GRACE_MS else 0))
         self._settle_lease(job, lease, EndedRun("error", _INTERRUPTED), rows)
@@ -200,8 +203,9 @@ class Scheduler:
         ended: EndedRun,
         rows: list[HistoryRow],
         *,
-        is_still_running: bool = False,
+        skip_overlapped: bool = False,
     ) -> None:
+        """Record the end of a run. `skip_overlapped` skips the due instants that passed while it ran."""
         state, now = job.state, self.now_ms()
         state.running = None
         state.last_run_at_ms, state.last_status, state.last_error = lease.started_ms, ended.status, ended.error
@@ -211,7 +215,7 @@ class Scheduler:
         rows.append(_row(job, lease, ended))
         if job.schedule.kind == "at" and not lease.manual:
             job.enabled, state.next_run_at_ms = False, None
-        if is_still_running and job.enabled and (state.next_run_at_ms or now + 1) <= now:
+        if skip_overlapped and job.enabled and (state.next_run_at_ms or now + 1) <= now:
             with suppress(CronError):
                 status, error = state.last_status, state.last_error
                 missed, state.next_run_at_ms = missed_until(job, now, self.timezone, _STILL_RUNNING)

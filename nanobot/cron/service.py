@@ -60,7 +60,7 @@ class CronService(JobEdits):
         """What keeps jobs from running, for the health check."""
         store = CronStore(Path(store_path))
         self._clock = clock or SystemClock()
-        cache = JobCache(store, lambda refusal: self._report_problem(refusal or self._file_problem()))
+        cache = JobCache(store, lambda error: self._report_problem(error or self._file_problem()))
         scheduler = Scheduler(self._clock, timezone, Leases(store.locks), store.history, was_started)
         super().__init__(store, cache, scheduler, targets)
         self._on_problem = on_problem
@@ -187,7 +187,7 @@ class CronService(JobEdits):
 
     async def _serve(self) -> None:
         while True:
-            if self.on_job is not None and not self._scheduler.leases.complete:
+            if self.on_job is not None and not self._scheduler.leases.is_complete:
                 await finish(asyncio.to_thread(self._take_locks))
             try:
                 wait_s = await self.tick()
@@ -305,7 +305,7 @@ class CronService(JobEdits):
 
         def end(job_file: JobFile, rows: list[HistoryRow]) -> None:
             for job, ended in batch:
-                self._scheduler.ended(job_file, rows, job, ended)
+                self._scheduler.record_end(job_file, rows, job, ended)
 
         try:
             self._cache.change(end)

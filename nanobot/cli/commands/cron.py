@@ -265,10 +265,10 @@ def rehearse(
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
-    from nanobot.cron.simulate import SimulatedRun, simulate_now
+    from nanobot.cron.simulate import SimulatedRun, simulate
 
     jobs = _open_jobs(config, workspace)
-    events = list(islice(simulate_now(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
+    events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
     shown = events[:limit]
     if json:
         print_json([event.to_json() for event in shown])
