@@ -121,7 +121,7 @@ def _policies(services: Services) -> ToolPolicies:
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
     policies = replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
-    return replace(policies, wrapper=write_verifier(config, services.workspace, policies.paths))
+    return replace(policies, verifier=write_verifier(config, services.workspace, policies.paths))
 
 
 def cron_service(

@@ -1,9 +1,9 @@
 """`!command` in the chat: run the user's shell command through the exec tool, with its sandbox and guards."""
 
 from pathlib import Path
-from typing import Any, Protocol
 
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import typed_by_owner
 from nanobot.bus.events import Address
 from nanobot.cli.terminal import strip_control
@@ -13,18 +13,8 @@ from nanobot.utils.clock import Clock
 SHELL_PREFIX = "!"
 
 
-class ToolCaller(Protocol):
-    """Runs tools by name."""
-
-    def has(self, name: str) -> bool: ...
-
-    async def call(self, name: str, params: dict[str, Any], ctx: ToolContext | None = None) -> ToolResult:
-        """Run the tool; a failure is a result too."""
-        ...
-
-
 async def run_shell_command(
-    line: str, tools: ToolCaller, *, session_key: str, address: Address, workspace: Path, clock: Clock
+    line: str, tools: ToolRegistry, *, session_key: str, address: Address, workspace: Path, clock: Clock
 ) -> tuple[list[str], bool]:
     """Run the command after the `!`; return its output lines and whether it succeeded. No model sees it."""
     command, problem = parse_shell_command(line, is_on=tools.has("exec"))
