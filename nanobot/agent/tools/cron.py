@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
-from nanobot.agent.tools.schema import boolean, number, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, number, string, takes
 from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.types import Origin, Provenance
 from nanobot.security.redaction import redact_known

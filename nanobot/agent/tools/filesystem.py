@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, integer, string, takes
 from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
@@ -23,7 +23,6 @@ from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
 from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
-from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
     NotTextError,
     TextFile,

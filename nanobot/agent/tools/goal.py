@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure
 

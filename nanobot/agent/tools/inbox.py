@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.schema import boolean, integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance, least_trusted
@@ -113,7 +112,7 @@ class InboxTool(Tool):
             if least_trusted([ctx.asker, Provenance.TOOL]) is not Provenance.TOOL:
                 return (
                     "This job does not come from the owner's words alone, so it reads no mails. The owner can create "
-                    "it anew in the terminal, with `nanobot cron add`."
+                    "it again in the terminal, with `nanobot cron add`."
                 )
         elif ctx.asker is not Provenance.OWNER:
             return (

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, array, string, takes
 from nanobot.agent.tools.disk import opener
-from nanobot.agent.tools.schema import array, string, takes
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import ToolFailure, is_outside

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
 from nanobot.agent.tools.disk import in_thread, limit_to_scope, new_file_mode, opener, requested_access
-from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.textfile import NotTextError, diff
 from nanobot.security.files.open import FileLocation
 from nanobot.security.files.paths import PathPolicy

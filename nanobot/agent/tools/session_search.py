@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.schema import integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, integer, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 

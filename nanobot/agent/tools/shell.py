@@ -23,13 +23,23 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.background import BackgroundCommands
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call
+from nanobot.agent.tools.base import (
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    Touches,
+    array,
+    delegate_call,
+    number,
+    string,
+    takes,
+)
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
 from nanobot.agent.tools.execution import CommandExecution, ExecLimits
 from nanobot.agent.tools.origins import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
 from nanobot.agent.tools.resource_monitor import ResourceLimits
-from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted

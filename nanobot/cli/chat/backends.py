@@ -3,6 +3,7 @@
 Chat and one-shot only use the ChatBackend protocol, so they behave the same with either.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -154,8 +155,6 @@ class LocalBackend:
         return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
 
     async def model(self, session_key: str) -> ModelInfo:
-        import asyncio  # already loaded; imported here to keep --help fast
-
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
         model = await self._runtime.models.get(session.metadata.get("model"))
         return ModelInfo(model.name, model.limits.window_tokens, model.provider_name, model.reason)
@@ -215,8 +214,6 @@ class LocalBackend:
 
     async def jobs_problem(self) -> str:
         """Asks the job store, since another process may run the jobs."""
-        import asyncio  # already loaded
-
         from nanobot.cron.tool_backend import NEEDS_GATEWAY  # already loaded once a job was created
 
         return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
@@ -225,8 +222,8 @@ class LocalBackend:
         """Includes work left by a process that died."""
         background = self._runtime.background
         await background.recover(session_key)
-        if at_work := background.list_running(session_key):
-            on_start(at_work)
+        if running := background.list_running(session_key):
+            on_start(running)
             async with show_messages(self, session_key, show):
                 await background.wait_until_delivered(session_key)
 
@@ -235,8 +232,6 @@ class LocalBackend:
         return self._runtime.memory.consolidation.is_busy
 
     async def wait_for_consolidation(self) -> None:
-        import asyncio  # already loaded
-
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
                 await self._runtime.memory.consolidation.settled()
@@ -257,7 +252,6 @@ class _LocalTargets:
 @asynccontextmanager
 async def show_messages(bot: ChatBackend, session_key: str, show: Show) -> AsyncIterator[None]:
     """Show messages for this chat until the block ends."""
-    import asyncio  # already loaded
 
     async def listen() -> None:
         async for text in bot.messages(session_key):

@@ -98,10 +98,10 @@ class _OneTurn:
             await self._bot.wait_for_consolidation()
         return 1 if result.outcome in FAILURES else 0
 
-    def _on_background_start(self, at_work: Sequence[str]) -> None:
+    def _on_background_start(self, running: Sequence[str]) -> None:
         """Print what is still running; answers and commands typed meanwhile are handled."""
         self._in_background = True
-        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(at_work)} (Ctrl+C stops)\n")
+        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
         if is_interactive():
             read_lines(self._on_line)
 

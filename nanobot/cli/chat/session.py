@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
@@ -27,7 +28,6 @@ from nanobot.cli.chat.shell import SHELL_PREFIX
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.usage.types import format_dollars
 
@@ -41,15 +41,10 @@ _KEY_HELP = (
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
-async def chat(bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> int:
-    """Chat until the user exits; return the exit code."""
-    return await ChatSession(bot, session_key, places, markdown=markdown).run()
-
-
 class ChatSession:
     """The state of one interactive chat."""
 
-    def __init__(self, bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> None:
+    def __init__(self, bot: ChatBackend, session_key: str, history_file: Path, *, markdown: bool) -> None:
         self._bot = bot
         self._session_key = session_key
         self._meter = UsageMeter()
@@ -72,11 +67,12 @@ class ChatSession:
             self._bottom_line,
             lambda: self._question is not None,
         )
-        self._prompt = Prompt(actions, completer, places.cli_history, colour=colour)
+        self._prompt = Prompt(actions, completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._renderers, self._paint)
 
     async def run(self) -> int:
+        """Chat until the user exits; return the exit code."""
         work = asyncio.create_task(self._work())
         tasks = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._show_messages())]
         try:
@@ -203,13 +199,13 @@ class ChatSession:
 
     def _accept_line(self, line: str) -> None:
         line = repair_output(line)
-        text_lines = line.strip().lower()
+        typed = line.strip().lower()
         command = parse_command(line)
-        if not text_lines:
+        if not typed:
             return
-        if text_lines in EXIT_WORDS:
+        if typed in EXIT_WORDS:
             self._prompt.leave()
-        elif self._question is not None and (answer := parse_answer(text_lines)) is not None:
+        elif self._question is not None and (answer := parse_answer(typed)) is not None:
             self._bot.answer(self._question.question, answer)
         elif self._running is not None and command is not None and command.name == "stop":
             self._question = None  # the question ends with its turn

@@ -10,8 +10,19 @@ import typer
 
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
-from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places, require_gateway
+from nanobot.cli.common import (
+    NO_GATEWAY,
+    ConfigOption,
+    JsonOption,
+    Setup,
+    ask_gateway,
+    get_data_paths,
+    print_json,
+    print_table,
+    read_setup,
+    require_gateway,
+    to_one_line,
+)
 from nanobot.cli.terminal import is_terminal
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -29,7 +40,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel:
 
 def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show each enabled channel: its state, last messages received and sent, and last error."""
-    places = get_places(config)
+    places = get_data_paths(config)
     report = ask_gateway(places, {"do": "report"})
     channels = (
         report["channels"] if report is not None else offline_status(read_setup(config, None, secrets=False).config)
@@ -79,7 +90,7 @@ def _missing_settings(name: str, config: Config) -> str:
     missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
     if not missing:
         return ""
-    keys = " and ".join(f"channels.{name}.{camel(one)}" for one in missing)
+    keys = " and ".join(f"channels.{name}.{camel(field)}" for field in missing)
     return f"{keys} {'is' if len(missing) == 1 else 'are'} not set. Run `nanobot channels login {name}`."
 
 
@@ -153,7 +164,7 @@ def test(
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
 
-    places, name = get_places(config), name.lower()
+    places, name = get_data_paths(config), name.lower()
     chats = [to] if to is not None else [*PairingStore(places).book().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")

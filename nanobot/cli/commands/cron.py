@@ -18,15 +18,16 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
+    get_data_paths,
     print_json,
     print_table,
     print_text,
     print_warnings,
     read_setup,
+    require_gateway,
     to_one_line,
     unknown_name_error,
 )
-from nanobot.cli.gateway_client import get_places, require_gateway
 from nanobot.cli.terminal import is_terminal
 from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
@@ -206,7 +207,7 @@ def test(
             raise NanobotError(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
         text = f"This is a test of the job {job.name!r}: its answers will be posted here."
         request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        sent_ids = require_gateway(get_places(config), {**request, "text": text})["ids"]
+        sent_ids = require_gateway(get_data_paths(config), {**request, "text": text})["ids"]
     if json:
         chat = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
         target = chat if payload.deliver else None

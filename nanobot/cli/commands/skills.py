@@ -227,7 +227,7 @@ def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
 def _get_skill(loader: SkillsLoader, name: str) -> Skill:
     skill = loader.get(name)
     if skill is None:
-        raise unknown_name_error("skill", name, [one.name for one in loader.skills()], "nanobot skills list")
+        raise unknown_name_error("skill", name, [known.name for known in loader.skills()], "nanobot skills list")
     return skill
 
 

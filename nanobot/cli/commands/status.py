@@ -12,8 +12,16 @@ from nanobot import __version__
 from nanobot.agent.skills.loader import Skill
 from nanobot.agent.subagent.tasks import task_counts
 from nanobot.cli.commands.providers import ProviderFacts, provider_facts
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, print_json, read_setup, to_one_line
-from nanobot.cli.gateway_client import ask_gateway
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    Setup,
+    WorkspaceOption,
+    ask_gateway,
+    print_json,
+    read_setup,
+    to_one_line,
+)
 from nanobot.cli.setup.probe import (
     ProbeResult,
     ProviderSelection,

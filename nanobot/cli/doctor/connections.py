@@ -12,9 +12,8 @@ import typer
 from nanobot.agent.tools.mcp.server import McpServer
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
-from nanobot.cli.common import unknown_name_error
+from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
-from nanobot.cli.gateway_client import require_gateway
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock

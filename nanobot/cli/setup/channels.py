@@ -12,8 +12,7 @@ from textwrap import fill
 import typer
 
 from nanobot.channels.registry import load_channel
-from nanobot.cli.common import to_one_line
-from nanobot.cli.gateway_client import ask_gateway
+from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
 from nanobot.config.masking import mask_value

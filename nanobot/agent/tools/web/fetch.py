@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, integer, string, takes
 from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import show_image
-from nanobot.agent.tools.schema import integer, string, takes
 from nanobot.agent.tools.web.pages import Page, read_body
 from nanobot.agent.tools.web.policy import BANNER, WebPolicy
 from nanobot.errors import NanobotError

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.own.source import OwnTools
 from nanobot.agent.tools.own.tool import own_tool
 from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.schema import number, takes
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
