@@ -187,7 +187,7 @@ def _rules(accesses: Iterable[Access]) -> frozenset[str]:
 
 
 def _active_taint(planned: PlannedCall) -> ActiveTaint:
-    context, rows = planned.context, [*planned.told, *planned.rows]
+    context, rows = planned.context, [*planned.untrusted_rows, *planned.rows]
     if is_outside(context.entered):
         sources = [format_source(row, rows) for row in entered_rows(rows, context.turn_id)]
         sources += filter(None, [planned.source])

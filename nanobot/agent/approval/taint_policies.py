@@ -129,7 +129,7 @@ class TaskTaint:
         self._emitters[context.turn_id] = planned.emit
         if is_outside(context.entered):
             return _NO_OPINION
-        rows = [*planned.told, *planned.rows]
+        rows = [*planned.untrusted_rows, *planned.rows]
         row = await asyncio.to_thread(repeated_row, planned.call.arguments, rows, context.turn_id, context.session_key)
         return _NO_OPINION if row is None else Verdict(entered=provenance_of(row, context.session_key))
 

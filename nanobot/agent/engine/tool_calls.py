@@ -100,7 +100,9 @@ async def _judge(call: ToolCallRequest, ctx: ToolCallContext) -> Verdict:
     context = replace(ctx.context, entered=least_trusted([ctx.context.entered, hook_verdict.entered]))
     reaches = await ctx.tools.required_access(call.name, call.arguments, context)
     untrusted_rows = [*ctx.untrusted_rows, *(_untrusted_tool_texts(call, ctx) if reaches else ())]
-    verdict = await judge_calls(ctx.hooks, PlannedCall(call, reaches, context, ctx.rows, ctx.emit, told=untrusted_rows))
+    verdict = await judge_calls(
+        ctx.hooks, PlannedCall(call, reaches, context, ctx.rows, ctx.emit, untrusted_rows=untrusted_rows)
+    )
     ctx.on_provenance(verdict.entered)
     return replace(verdict, entered=least_trusted([hook_verdict.entered, verdict.entered]))
 

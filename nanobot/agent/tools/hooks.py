@@ -16,7 +16,7 @@ class PlannedCall:
     """A call that is about to run. `rows` are the chat messages in the window; `emit` takes turn events.
 
     What earlier policies found to enter the turn is included in `context.entered`, with its description in `source`.
-    `told`: third-party text that requests carry outside of the window, as rows without a turn.
+    `untrusted_rows`: third-party text that requests carry outside of the window, as rows without a turn.
     """
 
     call: ToolCallRequest
@@ -25,7 +25,7 @@ class PlannedCall:
     rows: Sequence[ChatMessage]
     emit: Emitter
     source: str = ""
-    told: Sequence[ChatMessage] = ()
+    untrusted_rows: Sequence[ChatMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

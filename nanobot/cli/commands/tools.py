@@ -20,7 +20,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         asyncio.run(own_tools(setup.config, setup.workspace).refresh(tools))
     servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
     if servers is not None:
-        asyncio.run(servers.recall())
+        asyncio.run(servers.load_listings())
         offered = servers.tools()
         for tool in [*offered, *servers.in_requests(offered)]:
             tools.register(tool)

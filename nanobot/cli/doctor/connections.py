@@ -76,14 +76,14 @@ def _ask_gateway_for(name: str, context: CheckContext) -> _ServerListing | None:
 def _connect_directly(name: str, context: CheckContext) -> _ServerListing:
     servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
     server, _ = asyncio.run(connect_once(name, servers))
-    return _ServerListing(len(server.offered()), server.left_out, server.unknown_tools())
+    return _ServerListing(len(server.offered_names()), server.left_out, server.unknown_tools())
 
 
 async def known_servers(servers: McpServers | None) -> list[McpServer]:
     """The servers, each with the tools it offered last time."""
     if servers is None:
         return []
-    await servers.recall()
+    await servers.load_listings()
     return servers.servers
 
 

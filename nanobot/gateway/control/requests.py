@@ -244,7 +244,7 @@ class ControlRequests:
     async def _meet_server(self, request: Frame, client: ControlClient) -> None:
         """Connect to an MCP server if needed, and send the tools it offers."""
         servers = self._runtime.servers
-        server = servers.named(str(request["name"])) if servers is not None else None
+        server = servers.find(str(request["name"])) if servers is not None else None
         if server is None:
             client.send({"type": "server", "known": False})
             return
@@ -253,7 +253,7 @@ class ControlRequests:
             {
                 "type": "server",
                 "known": True,
-                "tools": len(server.offered()),
+                "tools": len(server.offered_names()),
                 "leftOut": server.left_out,
                 "unknown": server.unknown_tools(),
             }

@@ -256,7 +256,7 @@ def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> lis
     """Return a server's enabled tools; none has a name in `taken`."""
     known = {tool.name: tool for tool in server.listing.tools} if server.listing is not None else {}
     tools: list[Tool] = []
-    for own_name, name in server.offered(taken).items():
+    for own_name, name in server.offered_names(taken).items():
         tool = known.get(own_name)
         if tool is None:
             kind = ResourcesTool if own_name == RESOURCES else PromptsTool

@@ -25,7 +25,7 @@ async def main():
     servers = [
         McpServer(
             ServerSettings(f"s{number}", command=sys.executable, args=("-I", "-S", child, "daemon", "stays", mark)),
-            memory=folder, clock=SystemClock(),
+            state_dir=folder, clock=SystemClock(),
         )
         for number in range(3)
     ]
