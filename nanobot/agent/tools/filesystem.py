@@ -14,10 +14,10 @@ from nanobot.agent.tools.disk import (
     file_error_result,
     hold_file,
     in_thread,
-    limit_to_scope,
     new_file_mode,
     opener,
-    requested_access,
+    read_access,
+    write_access,
 )
 from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import show_image
@@ -66,8 +66,7 @@ class ReadFileTool(Tool):
         self._documents = Documents()
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments["path"]))
+        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
@@ -148,8 +147,7 @@ class WriteFileTool(Tool):
         self._paths = paths
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare folders outside of the workspace, keys, and files that later turns read."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
+        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
         """Write the file. Cancelling leaves the old or the new file, whole."""
@@ -191,8 +189,7 @@ class EditFileTool(Tool):
         self._provenance_of = provenance_of
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare folders outside of the workspace, keys, and files that later turns read."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
+        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
@@ -227,8 +224,7 @@ class ListDirTool(Tool):
         self._provenance_of = provenance_of
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments["path"]))
+        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None

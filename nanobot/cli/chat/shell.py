@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import typed_by_owner
+from nanobot.agent.tools.shell import run_for_owner
 from nanobot.bus.events import Address
 from nanobot.cli.terminal import strip_control
 from nanobot.messages.types import text_of
@@ -21,7 +21,7 @@ async def run_shell_command(
     if problem:
         return [problem], False
     context = ToolContext(session_key, address, turn_id="", workspace=workspace, clock=clock)
-    result = await tools.call("exec", {"command": command}, typed_by_owner(command, context))
+    result = await run_for_owner(tools, command, context)
     return output_lines(text_of(result.content)), not result.error
 
 

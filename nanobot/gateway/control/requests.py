@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanobot.agent.events import Answer, TurnEvent
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import typed_by_owner
+from nanobot.agent.tools.shell import run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
@@ -140,7 +140,7 @@ class ControlRequests:
         address = _terminal_message("", key).address
         command = str(request["command"])
         context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await runtime.tools.call("exec", {"command": command}, typed_by_owner(command, context))
+        result = await run_for_owner(runtime.tools, command, context)
         client.send({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, client: ControlClient) -> None:
