@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,6 +152,14 @@ def print_table(
 def to_one_line(text: str) -> str:
     """The text in one line, white space collapsed and control sequences removed."""
     return " ".join(strip_control(text).split())
+
+
+def format_timestamp(text: str, *, seconds: bool = False) -> str:
+    """`2026-12-24 18:00` for an ISO time; other text as it is."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+    except ValueError:
+        return text
 
 
 _SHORT_NAME = 12

@@ -37,6 +37,21 @@ def read_lines(on_line: Callable[[str], None]) -> None:
     threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
 
 
+def read_line(on_line: Callable[[str], None]) -> None:
+    """Call `on_line` with the next line typed, empty at the end of stdin, unless the event loop closes before."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            line = sys.stdin.readline()
+        except (OSError, ValueError):  # the terminal is gone
+            line = ""
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(on_line, line)
+
+    threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
+
+
 class ApprovalPrompt:
     """A sink that answers approval questions with typed lines. The end of stdin means no."""
 
@@ -44,7 +59,6 @@ class ApprovalPrompt:
         self._answer = answer
         self._out = SafeStream(sys.stderr)
         self._question: ApprovalAsked | None = None
-        self._loop = asyncio.get_running_loop()
         self._is_reading = False
 
     def __call__(self, event: TurnEvent) -> None:
@@ -61,18 +75,10 @@ class ApprovalPrompt:
             self._out.write(f"{format_choices(self._question)}: ")
 
     def _start_reading(self) -> None:
-        """Read a line in a thread, unless one is reading already: a read cannot be cancelled."""
+        """Read a line, unless one is being read already."""
         if not self._is_reading:
             self._is_reading = True
-            threading.Thread(target=self._read, name="answer", daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            line = sys.stdin.readline()
-        except (OSError, ValueError):  # the terminal is gone
-            line = ""
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._on_line, line)
+            read_line(self._on_line)
 
     def _on_line(self, line: str) -> None:
         self._is_reading = False

@@ -63,7 +63,7 @@ def doctor(
     started = time.monotonic()
     context = _build_context(config, workspace, resolves_secrets=not security)
     checks = [*SECURITY] if security else [*HEALTH, *_configured_checks(context.config)]
-    checks = [check for check in _select_checks(checks, names or []) if not (offline and check.asks_outside)]
+    checks = [check for check in _select_checks(checks, names or []) if not (offline and check.uses_network)]
     if context.problem and CONFIG not in checks:  # most checks are skipped then, which must not look healthy
         checks = [CONFIG, *checks]
     report = _Report(context, checks, quiet=json)

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +19,7 @@ from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
     WorkspaceOption,
+    format_timestamp,
     print_json,
     print_table,
     print_text,
@@ -85,7 +85,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         return
     print_table(
         ("Session", "Last used", "Messages", "First words"),
-        [(fact.name, _format_time(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
+        [(fact.name, format_timestamp(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
         empty="There are no sessions yet. Start one with `nanobot agent`.",
     )
 
@@ -167,7 +167,7 @@ def search(
     else:
         print_table(
             ("Session", "When", "Who", "Text"),
-            [(hit.name, _format_time(hit.timestamp), hit.role, hit.snippet) for hit in shown],
+            [(hit.name, format_timestamp(hit.timestamp), hit.role, hit.snippet) for hit in shown],
             empty=f"{to_one_line(text)!r} occurs in no session.",
         )
     if len(hits) > limit:
@@ -323,13 +323,6 @@ def _as_jsonl(session: Session) -> bytes:
         "last_consolidated": session.last_consolidated,
     }
     return b"".join(encode(dict(row)) for row in (record, *session.messages))
-
-
-def _format_time(text: str) -> str:
-    try:
-        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return text
 
 
 def import_(

@@ -33,7 +33,7 @@ def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
             f"The MCP server {name} answers",
             partial(_server_answers, name),
             _SERVER_LIMIT_S,
-            asks_outside=True,
+            uses_network=True,
         )
         for name in names
     ]
@@ -114,7 +114,7 @@ def channel_checks(names: Iterable[str]) -> list[DoctorCheck]:
             f"{name} accepts the login",
             partial(_can_log_in, name),
             _CHANNEL_LIMIT_S,
-            asks_outside=True,
+            uses_network=True,
         )
         for name in names
     ]

@@ -16,6 +16,7 @@ from nanobot.cli.common import ConfigOption, WorkspaceOption, print_warnings
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
+from nanobot.cli.setup.prompts import LEAVE, SAVE
 from nanobot.cli.setup.provider import (
     DetectedProviders,
     NonInteractiveError,
@@ -34,8 +35,6 @@ from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.text import count_noun, nearest
 from nanobot.utils.workspace import prepare_workspace
-
-AGAIN, SAVE, LEAVE = "again", "save", "leave"
 
 NEXT_STEPS = """
 Next:
@@ -177,10 +176,7 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         if not problem:
             return provider
         typer.echo(f"\n{problem}\n")
-        decision = prompts.choose(
-            "What now?",
-            [(AGAIN, "Try again with other answers"), (SAVE, "Save it anyway"), (LEAVE, "Quit without saving")],
-        )
+        decision = prompts.choose_after_failure("Quit without saving")
         if decision == SAVE:
             return provider
         if decision == LEAVE:

@@ -10,6 +10,8 @@ import typer
 
 from nanobot.cli.terminal import is_terminal
 
+AGAIN, SAVE, LEAVE = "again", "save", "leave"
+
 
 def choose(question: str, options: Sequence[tuple[str, str]], default: str | None = None) -> str:
     """Ask for one of the options, pairs of value and label. Empty input picks the default, or the first option."""
@@ -31,6 +33,12 @@ def choose(question: str, options: Sequence[tuple[str, str]], default: str | Non
         if answer.isdecimal() and 1 <= int(answer) <= len(values):
             return values[int(answer) - 1]
         typer.echo(f"Type a number from 1 to {len(values)}.")
+
+
+def choose_after_failure(leave_label: str) -> str:
+    """Ask what to do with answers that did not work. Returns AGAIN, SAVE or LEAVE."""
+    options = [(AGAIN, "Try again with other answers"), (SAVE, "Save it anyway"), (LEAVE, leave_label)]
+    return choose("What now?", options)
 
 
 def ask(question: str, default: str = "") -> str:
