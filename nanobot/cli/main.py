@@ -61,7 +61,7 @@ COMMANDS = {
     "memory show": ("nanobot.cli.commands.memory:show", "Print the memory, each fact with its id."),
     "memory search": ("nanobot.cli.commands.memory:search", "Search facts, archive, log and notes."),
     "memory why": ("nanobot.cli.commands.memory:why", "Show where a fact came from."),
-    "memory log": ("nanobot.cli.commands.memory:log", "Show every change of the memory."),
+    "memory log": ("nanobot.cli.commands.memory:log", "Show the last changes of the memory."),
     "memory forget": ("nanobot.cli.commands.memory:forget", "Delete a fact."),
     "memory undo": ("nanobot.cli.commands.memory:undo", "Undo the last change."),
     "memory dream": ("nanobot.cli.commands.memory:dream", "Tidy the memory now (Dream) and show what changed."),

@@ -270,7 +270,7 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
 
 
 def _unknown(wanted: str) -> NanobotError:
-    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. /memory lists them.")
+    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. See `/memory`, or `nanobot memory show`.")
 
 
 def _minute(timestamp: str) -> str:

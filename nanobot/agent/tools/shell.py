@@ -229,8 +229,8 @@ class ExecTool(Tool):
         env = command_environment(os.environ, policy)
         try:
             is_tainted = decision.fetches or (ctx is not None and is_outside(ctx.entered))
-            brought = provenance if is_tainted else None
-            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, brought)
+            taint = provenance if is_tainted else None
+            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, taint)
             started_ns, printed = time.time_ns(), ""
             try:
                 outcome = await execution.run(command, command_line, prepared.folder, env)
@@ -238,7 +238,7 @@ class ExecTool(Tool):
             finally:
                 command_line.close()
                 read_provenance = await finish(
-                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, brought, prepared)
+                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, taint, prepared)
                 )
         except SandboxUnavailableError as error:
             return ToolResult.failed(str(error))
@@ -274,10 +274,10 @@ class ExecTool(Tool):
         reading: SourceReading,
         printed: str,
         started_ns: int,
-        brought: Provenance | None,
+        taint: Provenance | None,
         prepared: _PreparedCommand,
     ) -> Provenance | None:
-        """Return the provenance of what the command read. Marks what it changed with that and `brought`."""
+        """Return the provenance of what the command read. Marks what it changed with that and `taint`."""
         try:
             read_provenance = reading.provenance(printed)
         except StorageError as error:
@@ -285,7 +285,7 @@ class ExecTool(Tool):
             read_provenance = Provenance.WEB
         finally:
             reading.close()
-        known = [provenance for provenance in (read_provenance, brought) if provenance is not None]
+        known = [provenance for provenance in (read_provenance, taint) if provenance is not None]
         if known:
             self._mark_written(started_ns, least_trusted(known), prepared)
         return read_provenance
@@ -315,7 +315,7 @@ class ExecTool(Tool):
         return _PreparedCommand(folder, decision, self._permissions(needs, command), sandboxed, paths)
 
     def _start(
-        self, command: str, prepared: _PreparedCommand, brought: Provenance | None
+        self, command: str, prepared: _PreparedCommand, taint: Provenance | None
     ) -> "tuple[SandboxedCommand, frozenset[str], SourceReading]":
         """Return how to start the command, what lies in its /tmp, and the observer of what it reads."""
         from nanobot.agent.tools.permissions import describe_tmp
@@ -323,9 +323,9 @@ class ExecTool(Tool):
 
         line, folder = _shell_argv(command), prepared.folder
         if not prepared.sandboxed or isinstance(line, str):
-            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, brought)
+            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, taint)
         sandboxed = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
-        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, brought)
+        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, taint)
 
     def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
         sandboxed = self._sandbox.is_available

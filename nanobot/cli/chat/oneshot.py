@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome
+from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
 from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_lines
 from nanobot.cli.chat.backends import ChatBackend
 from nanobot.cli.chat.event_lines import FAILURES, failure_line
@@ -111,8 +111,7 @@ class _OneTurn:
             self._stop()
 
     def _on_line(self, line: str) -> None:
-        from nanobot.agent.commands.table import parse_command
-        from nanobot.agent.events import parse_answer  # slow to import
+        from nanobot.agent.commands.table import parse_command  # slow to import
 
         if self._in_background and (parse_answer(line) is not None or parse_command(line) is not None):
             self._tasks.add(task := asyncio.create_task(self._send_line(line)))

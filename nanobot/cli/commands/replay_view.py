@@ -196,7 +196,7 @@ class _Page:
         if step.text.strip() or not step.calls:
             self.line(head, self._paint.dim("says "), self.clean(step.text) or "nothing")
         for call in step.calls:
-            unknown = any(call.name == it.name and call.arguments == it.arguments for it in replayed.unrecorded)
+            unknown = any((call.name, call.arguments) == (other.name, other.arguments) for other in replayed.unrecorded)
             note = "  not recorded, not run" if unknown and name.startswith("now") else ""
             room = self._width - len(name) - len(note) - 8
             self.line(head, clip_output(to_one_line(self._redactor.text(call.in_words)), room), self._paint.red(note))

@@ -252,7 +252,7 @@ class McpServer:
             connection = await self._ensure_connected()
             try:
                 return await request(connection.client)
-            except Exception as error:
+            except Exception as error:  # any error may mean that the connection is lost; else it is raised again
                 loss = await self._check_lost(connection, error)
                 if loss is None:
                     raise
