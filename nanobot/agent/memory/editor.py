@@ -270,7 +270,8 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
 
 
 def _unknown(wanted: str) -> NanobotError:
-    return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN)!r}. See `/memory`, or `nanobot memory show`.")
+    shown = clip_line(wanted, _SHOWN)
+    return NanobotError(f"No fact has the id or the words {shown!r}. See `/memory`, or `nanobot memory show`.")
 
 
 def _minute(timestamp: str) -> str:
