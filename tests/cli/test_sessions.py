@@ -174,6 +174,14 @@ def test_delete_asks_and_takes_no_answer_for_no(sessions: SessionManager):
     assert sessions.read("cli:direct") is not None
 
 
+def test_delete_without_input_names_the_option_that_asks_nothing(sessions: SessionManager):
+    result = run("delete", "cli:direct", answers="")
+
+    assert result.exit_code == 1
+    assert "--yes" in result.stderr
+    assert sessions.read("cli:direct") is not None
+
+
 @pytest.mark.parametrize(("words", "answers"), [(["--yes"], ""), ([], "y\n")])
 def test_delete_deletes_for_good(sessions: SessionManager, words: list[str], answers: str):
     result = run("delete", "cli:direct", *words, answers=answers)

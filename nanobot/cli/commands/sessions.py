@@ -139,7 +139,7 @@ def delete(
     sessions = SessionManager(setup.workspace, old_folder=places.legacy_sessions)
     session = _read_session(sessions, key)
     what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
-    if not yes and not prompts.confirm(f"Delete {what} permanently?"):
+    if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
         typer.echo("Kept.")
         return
     sessions.delete(key)

@@ -180,7 +180,7 @@ def remove(
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
-    if not yes and not prompts.confirm(f"Remove {name}, {skill.path.parent}?"):
+    if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
         typer.echo("Kept.")
         return
     assert loader.book is not None  # noqa: S101 _loader gives it one
@@ -212,7 +212,7 @@ def approve(
             ]
         )
     )
-    if not yes and not prompts.confirm("Have you reviewed them, and do you approve them?"):
+    if not prompts.confirm_action("Have you reviewed them, and do you approve them?", yes=yes):
         typer.echo(f"{name} stays disabled.")
         return
     book.note_installed(name, installed.source, now)

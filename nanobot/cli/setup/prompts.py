@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from nanobot.cli.terminal import is_terminal
+from nanobot.errors import NanobotError
 
 AGAIN, SAVE, LEAVE = "again", "save", "leave"
 
@@ -62,6 +63,15 @@ def ask_secret(question: str) -> str:
 def confirm(question: str) -> bool:
     """Ask for yes or no; empty input means no."""
     return _read_line(f"{question} [y/N] ").lower() in ("y", "yes")
+
+
+def confirm_action(question: str, *, yes: bool) -> bool:
+    """Ask before an action, unless `yes` is set. Raises NanobotError without input."""
+    try:
+        return yes or confirm(question)
+    except EOFError:
+        typer.echo()
+        raise NanobotError("Nothing was changed: no interactive input. Add --yes to do it without asking.") from None
 
 
 def is_interactive() -> bool:
