@@ -302,10 +302,13 @@ def _line_starts(data: bytes, needle: bytes) -> Iterator[int]:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file atomically; a pipe or device (`/dev/stdout`) directly. Raises OSError."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(data)
-    else:
-        write_atomic(path, data)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+        else:
+            write_atomic(path, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
 
 
 def _as_message(row: Row) -> ChatMessage:
