@@ -32,6 +32,7 @@ from nanobot.cli.terminal import is_terminal
 from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
 from nanobot.cron.service import CronService
+from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
 from nanobot.errors import NanobotError
 from nanobot.utils.text import count_noun
@@ -44,7 +45,6 @@ _START_TIMEOUT_S = 10.0
 _NO_JOBS = "There are no jobs. Add one with `nanobot cron add`."
 _EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
 _NOT_DELIVERED = "Its answer is not sent to any chat. To send it, add --deliver --channel NAME --to CHAT."
-_NEEDS_GATEWAY = "No gateway is running. Jobs run only while one is: start it with `nanobot gateway`."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id, from `nanobot cron list`.")]
 LongConfigOption = Annotated[
@@ -73,7 +73,7 @@ class CronContext:
         """Print the job and its next runs."""
         print_text(format_job(job, self.zone(job), self.service.next_instants(job)))
         if not self.service.is_served():
-            typer.echo(_NEEDS_GATEWAY, err=True)
+            typer.echo(NEEDS_GATEWAY, err=True)
 
 
 def add(
