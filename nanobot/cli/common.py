@@ -49,6 +49,11 @@ class Setup:
     data_dir: Path
     workspace: Path
 
+    @property
+    def paths(self) -> DataPaths:
+        """The paths of the data folder."""
+        return DataPaths(self.data_dir)
+
 
 def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
     """Load the config given on the command line, else the user's, else the defaults. Creates no file or folder.

@@ -24,7 +24,6 @@ from nanobot.cli.common import (
     to_one_line,
 )
 from nanobot.cli.terminal import is_terminal
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
@@ -104,7 +103,7 @@ def login(
     from nanobot.cli.setup.platforms import find_platform
 
     setup = read_setup(config, None)
-    name, places = name.lower(), DataPaths(setup.data_dir)
+    name, places = name.lower(), setup.paths
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
         _run_setup(platform, setup, config, force=force)
@@ -134,7 +133,7 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
-    places, flag = DataPaths(setup.data_dir), f" -c {config}" if config else ""
+    places, flag = setup.paths, f" -c {config}" if config else ""
     try:
         channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force)
     except EOFError:

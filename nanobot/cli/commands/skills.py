@@ -20,7 +20,6 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.setup import prompts
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.text import count_noun
@@ -221,7 +220,7 @@ def approve(
 
 def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
     setup = read_setup(config, workspace, secrets=False)
-    return skills_loader(setup.config, DataPaths(setup.data_dir), setup.workspace)
+    return skills_loader(setup.config, setup.paths, setup.workspace)
 
 
 def _get_skill(loader: SkillsLoader, name: str) -> Skill:
