@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
-from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
-from nanobot.agent.tools.notebook import NotebookEditTool
-from nanobot.agent.tools.origins import (
+from nanobot.agent.tools.file_provenance import (
     MarkChanged,
     NoSources,
     ProvenanceOf,
@@ -16,6 +13,9 @@ from nanobot.agent.tools.origins import (
     mark_nothing,
     untracked_files,
 )
+from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
+from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
+from nanobot.agent.tools.notebook import NotebookEditTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool

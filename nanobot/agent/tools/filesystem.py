@@ -20,9 +20,9 @@ from nanobot.agent.tools.disk import (
     write_access,
 )
 from nanobot.agent.tools.documents import Documents, document_kind
+from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
-from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.textfile import (
     NotTextError,
     TextFile,

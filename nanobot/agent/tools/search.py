@@ -19,9 +19,9 @@ from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, in_thread, opener, read_access
+from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.grep_rows import GrepRows, display_path, format_lines
 from nanobot.agent.tools.grep_search import WHOLE_FOLDER, Search, SearchError, run_search
-from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy

@@ -38,7 +38,7 @@ from nanobot.agent.tools.base import (
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
 from nanobot.agent.tools.execution import CommandExecution, ExecLimits
-from nanobot.agent.tools.origins import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
+from nanobot.agent.tools.file_provenance import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.resource_monitor import ResourceLimits
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
