@@ -40,8 +40,7 @@ class CronService(JobEdits):
     """The jobs of a store, and their execution.
 
     `timezone` is the user's, for jobs without one. `was_started` tells whether the agent received a run whose process
-    died and therefore resumes it itself; other runs are started again. The default assumes that it did. `on_problem`
-    is called once for each problem that keeps jobs from running.
+    died and therefore resumes it itself; other runs are started again. The default assumes that it did.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class CronService(JobEdits):
         timezone: str | None = None,
         targets: Targets | None = None,
         was_started: WasStarted | None = None,
-        on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self.on_job = on_job
         self.problem: str | None = None
@@ -63,7 +61,6 @@ class CronService(JobEdits):
         cache = JobCache(store, lambda error: self._report_problem(error or self._file_problem()))
         scheduler = Scheduler(self._clock, timezone, Leases(store.locks), store.history, was_started)
         super().__init__(store, cache, scheduler, targets)
-        self._on_problem = on_problem
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._unrecorded: list[tuple[CronJob, EndedRun]] = []
@@ -339,14 +336,8 @@ class CronService(JobEdits):
         self.problem = problem
         if problem is None:
             log.info("The jobs of %s work again.", self._store.path)
-            return
-        log.error("%s", problem)
-        if self._on_problem is None:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds run in a thread
         else:
-            self._on_problem(problem)
+            log.error("%s", problem)
 
     @property
     def _is_serving(self) -> bool:
