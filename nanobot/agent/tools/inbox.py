@@ -116,8 +116,8 @@ class InboxTool(Tool):
                 )
         elif ctx.asker is not Provenance.OWNER:
             return (
-                "Mails are read for an owner alone. Whoever has access to the machine makes somebody an owner in the "
-                "terminal: `nanobot pairing approve CODE --owner`."
+                "Mails are read for an owner alone. Somebody at the machine can make this person an owner: "
+                "`nanobot pairing approve CODE --owner`."
             )
         if not await asyncio.to_thread(self._policy.is_private, ctx.address):
             return (

@@ -67,8 +67,7 @@ class _ServerTool(Tool):
 
         if (secret := find_secret(json.dumps(sent, ensure_ascii=False, default=str))) is not None:
             return ToolResult.failed(
-                f"{self.name} was not called: its arguments hold the secret {secret}, and secrets go nowhere "
-                "but where they belong.",
+                f"{self.name} was not called: its arguments hold the secret {secret}, and no tool sends secrets.",
                 ToolFailure.NOT_RUN,
             )
         timeout_s = self.server.settings.tool_timeout_s
