@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
-from nanobot.cli.chat.inbound import CHANNEL, terminal_message, transcribe_attachments
+from nanobot.cli.chat.inbound import (
+    CHANNEL,
+    output_lines,
+    parse_shell_command,
+    terminal_message,
+    transcribe_attachments,
+)
+from nanobot.messages.types import text_of
 
 if TYPE_CHECKING:
     from nanobot.agent.events import Answer, EventSink, TurnResult
@@ -189,17 +196,18 @@ class LocalBackend:
         """Nothing to do: the turn asks for them."""
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
-        from nanobot.cli.chat.shell import run_shell_command  # slow to import
+        """Runs through the exec tool, with its sandbox and guards. No model sees it."""
+        from nanobot.agent.tools.base import ToolContext  # slow to import
+        from nanobot.agent.tools.shell import run_for_owner
 
         runtime = self._runtime
-        return await run_shell_command(
-            line,
-            runtime.tools,
-            session_key=session_key,
-            address=terminal_message(line, session_key).address,
-            workspace=runtime.workspace,
-            clock=runtime.clock,
-        )
+        command, problem = parse_shell_command(line, is_on=runtime.tools.has("exec"))
+        if problem:
+            return [problem], False
+        address = terminal_message(line, session_key).address
+        context = ToolContext(session_key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
+        result = await run_for_owner(runtime.tools, command, context)
+        return output_lines(text_of(result.content)), not result.error
 
     async def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages from the bus. Messages for other channels fail, since no channel runs in this process."""

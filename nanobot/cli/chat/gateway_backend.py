@@ -10,6 +10,7 @@ from typing import Any
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, ModelInfo, OnBackgroundStart, Show
+from nanobot.cli.chat.inbound import output_lines, parse_shell_command
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
@@ -113,8 +114,6 @@ class GatewayBackend:
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command` in the gateway."""
-        from nanobot.cli.chat.shell import output_lines, parse_shell_command  # slow to import
-
         command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
         if problem:
             return [problem], False

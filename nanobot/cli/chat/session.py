@@ -20,11 +20,10 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
+from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, terminal_message
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
-from nanobot.cli.chat.shell import SHELL_PREFIX
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
