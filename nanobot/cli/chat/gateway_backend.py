@@ -37,7 +37,6 @@ class GatewayBackend:
         self._retry_s = retry_s
         self._about = about
         self._running: GatewayConnection | None = None
-        self._waiting: list[dict[str, Any]] = []
         self._sends: set[asyncio.Task[None]] = set()
 
     @property
@@ -100,8 +99,8 @@ class GatewayBackend:
         return True
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
-        self._waiting = [{"text": message.content, "media": message.media} for message in messages]
-        self._send_to_turn({"do": "waiting", "lines": self._waiting})
+        lines = [{"text": message.content, "media": message.media} for message in messages]
+        self._send_to_turn({"do": "waiting", "lines": lines})
 
     def answer(self, question: str, answer: Answer) -> None:
         self._send_to_turn({"do": "answer", "question": question, "answer": answer})
