@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config
+from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
 from nanobot.testing.model_server import Calls, FakeModels, Say, Slow
+from tests.support.eventually import eventually
 from tests.support.home import POSIX, Ended, Home, bound_by_modes, ended, fill, in_shell, small_disk
 
 QUESTION = "What is in my workspace?"
@@ -437,7 +439,7 @@ async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path
 
     async with open_bot(tmp_path, calls(("exec", {"command": bounded})), config=config) as bot:
         wild = asyncio.create_task(bot.turn("go wild", "cli:wild"))
-        await _until(lambda: "tool_started" in bot.sink.types)
+        await eventually(lambda: "tool_started" in bot.sink.types)
         await asyncio.sleep(0.3)
         bot.provider.script("Here I am.")
         began = time.monotonic()
@@ -452,12 +454,6 @@ async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path
     assert stopped
     assert result.outcome == "stopped"
     assert took < 3
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 # -- what is ours is not the model's ------------------------------------------------------------------------------
@@ -560,7 +556,7 @@ async def test_a_clock_far_in_the_past_or_future_changes_nothing(tmp_path: Path)
 
     async with open_bot(tmp_path, "hi") as bot:
         assert await bot.say("hello") == "hi"
-        assert [row["key"] for row in bot.runtime.sessions.list_sessions()] == ["cli:direct"]
+        assert [row["key"] for row in SessionManager(bot.workspace).list_sessions()] == ["cli:direct"]
 
 
 def test_two_hundred_sessions_are_listed_in_a_moment(home: Home):

@@ -9,8 +9,8 @@ from nanobot.agent.tools.access import AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolResult, string, takes
 from nanobot.messages.types import Provenance
 from nanobot.testing import Line, calls, open_bot
-from tests.agent.engine.test_approval import Person
 from tests.fakes.tools import Sink
+from tests.support.approvals import Person
 
 PAGES = {
     "https://docs.python.org/3/library/csv.html": "csv — CSV File Reading and Writing. import csv\n"

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,11 @@ from nanobot.config.loader import load_config
 from nanobot.runtime.build import build_runtime
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say, Slow
 from nanobot.utils.locks import ProcessLock
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
 from tests.support.processes import running, unlikely_number
 
 pytestmark = POSIX
-
-
-def wait_for(true: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.01)
 
 
 WAITS = b"Another nanobot is working in this session; waiting for it.\n"
@@ -35,7 +27,7 @@ WAITS = b"Another nanobot is working in this session; waiting for it.\n"
 def test_the_second_of_two_waits_and_says_so_and_both_are_kept_in_order(served: Home, server: FakeModels):
     server.script(Hang("The first "), Say("The second."))
     first = served.start("agent", "-m", "first")
-    wait_for(lambda: "".join(partials_in(served)) == "The first ")
+    wait_until(lambda: "".join(partials_in(served)) == "The first ")
     second = served.start("agent", "-m", "second")
     assert second.stderr is not None
 
@@ -93,7 +85,7 @@ def test_whatever_kills_it_what_was_said_is_kept_and_the_next_turn_is_legal(
     process = served.start("agent", "-m", "first")
     assert process.stdout is not None
     os.read(process.stdout.fileno(), 100)
-    wait_for(lambda: "".join(partials_in(served)) == "Half of the ans")
+    wait_until(lambda: "".join(partials_in(served)) == "Half of the ans")
 
     process.send_signal(number)
     killed = ended(process)
@@ -114,8 +106,8 @@ def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_t
     command = f"echo once >> {marks}; exec sleep {number}"
     server.script(Calls(("exec", {"command": command}), ("list_dir", {"path": "."})), Say("I looked after it."))
     first = served.start("agent", "-m", "run it")
-    wait_for(marks.exists)
-    wait_for(lambda: any(row["role"] == "tool" for row in served.rows()))
+    wait_until(marks.exists)
+    wait_until(lambda: any(row["role"] == "tool" for row in served.rows()))
     second = served.start("agent", "-m", "and now?")
     assert second.stderr is not None
     second.stderr.readline()
@@ -140,7 +132,7 @@ def test_a_service_and_a_one_shot_in_one_session_take_turns(served: Home, server
     """A service that starts while somebody's turn runs neither answers it again nor breaks it off."""
     server.script(Hang("One "), Say("Two."))
     first = served.start("agent", "-m", "one", "-s", "phone:7")
-    wait_for(lambda: "".join(partials_in(served)) == "One ")
+    wait_until(lambda: "".join(partials_in(served)) == "One ")
 
     async def serve() -> list[str]:
         config = load_config(served.data / "config.json")

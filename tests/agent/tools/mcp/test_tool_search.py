@@ -8,7 +8,7 @@ import pytest
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, integer, takes
 from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, hide_heavy_tools, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
-from tests.agent.tools.mcp.conftest import OpenBench, child
+from tests.support.mcp import OpenBench, child
 
 
 class Lamp(Tool):
