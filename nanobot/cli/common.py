@@ -1,4 +1,4 @@
-"""Shared by the commands: options, loading the config, and printing of tables, JSON and texts.
+"""Shared by the commands: options, loading the config, requests to the gateway, printing tables, JSON and texts.
 
 A terminal gets a table, a pipe gets tab-separated lines without a heading, `--json` prints JSON anywhere.
 """
@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nanobot.cli.terminal import escape_control, is_terminal, strip_control
+from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir, use_config
 from nanobot.errors import NanobotError
 from nanobot.utils.text import nearest
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 """The exit code after Ctrl+C."""
 MAX_WARNINGS = 5
+NO_GATEWAY = (
+    "No gateway is running for {data}. Start one with `nanobot gateway`, or install it as a service with "
+    "`nanobot gateway install`."
+)
 
 ConfigOption = Annotated[
     Path | None,
@@ -43,6 +49,11 @@ class Setup:
     data_dir: Path
     workspace: Path
 
+    @property
+    def paths(self) -> DataPaths:
+        """The paths of the data folder."""
+        return DataPaths(self.data_dir)
+
 
 def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
     """Load the config given on the command line, else the user's, else the defaults. Creates no file or folder.
@@ -50,22 +61,48 @@ def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = Tru
     `warns` prints harmless problems of the file (an unknown key) on stderr. Without `secrets`, references to secrets
     are not resolved: that may run a command that asks the user for a fingerprint. Raises ConfigError.
     """
-    from nanobot.config import paths  # the loader brings pydantic, 150 ms
-    from nanobot.config.loader import load_config, load_warnings
-    from nanobot.security import redaction as vault
+    from nanobot.config.loader import load_config, load_warnings  # brings pydantic, 150 ms
+    from nanobot.security.redaction import hold_secrets
     from nanobot.security.secrets import named_secrets
 
-    paths.use_config(config)
+    use_config(config)
     loaded = load_config(must_exist=config is not None, secrets=secrets)
-    vault.hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
+    hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
     if warns:
         print_warnings(load_warnings(loaded))
     return Setup(
         config=loaded,
-        config_path=paths.get_config_path(),
-        data_dir=paths.get_data_dir(),
-        workspace=paths.absolute(workspace or loaded.workspace_path),
+        config_path=get_config_path(),
+        data_dir=get_data_dir(),
+        workspace=absolute(workspace or loaded.workspace_path),
     )
+
+
+def get_data_paths(config: Path | None) -> DataPaths:
+    """The data folder's paths, without reading the config."""
+    use_config(config)
+    return DataPaths(get_data_dir())
+
+
+def ask_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any] | None:
+    """Send a request and return the answer, or None where no gateway is running. Raises GatewayError if it refuses."""
+    import asyncio  # slow; not needed for --help
+
+    from nanobot.gateway.control.client import connect
+
+    async def ask() -> dict[str, Any] | None:
+        async with connect(paths.state) as connection:
+            return await connection.ask(request) if connection is not None else None
+
+    return asyncio.run(ask())
+
+
+def require_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any]:
+    """Like `ask_gateway`, but raises NanobotError where no gateway is running."""
+    answer = ask_gateway(paths, request)
+    if answer is None:
+        raise NanobotError(NO_GATEWAY.format(data=paths.data))
+    return answer
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
@@ -120,6 +157,14 @@ def print_table(
 def to_one_line(text: str) -> str:
     """The text in one line, white space collapsed and control sequences removed."""
     return " ".join(strip_control(text).split())
+
+
+def format_timestamp(text: str, *, seconds: bool = False) -> str:
+    """`2026-12-24 18:00` for an ISO time; other text as it is."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+    except ValueError:
+        return text
 
 
 _SHORT_NAME = 12

@@ -13,23 +13,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nanobot import __version__
-from nanobot.cli.terminal import is_terminal
+from nanobot.cli.terminal import is_terminal, strip_control
 from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
 COMMANDS = {
     "onboard": ("nanobot.cli.setup.onboard:onboard", "Set up a model, the workspace and chat channels."),
     "agent": ("nanobot.cli.commands.agent:agent", "Chat with the agent; with -m, print one answer and exit."),
-    "gateway run": (
-        "nanobot.cli.commands.gateway:run",
-        "Run the gateway in this terminal (the default).",
-    ),
+    "gateway run": ("nanobot.cli.commands.gateway:run", "Run the gateway in this terminal (the default)."),
     "gateway status": ("nanobot.cli.commands.service:status", "Show whether the gateway is running and healthy."),
     "gateway logs": ("nanobot.cli.commands.service:logs", "Show the end of the gateway's log."),
-    "gateway install": (
-        "nanobot.cli.commands.service:install",
-        "Install it as a user service (systemd, launchd).",
-    ),
+    "gateway install": ("nanobot.cli.commands.service:install", "Install it as a user service (systemd, launchd)."),
     "gateway uninstall": ("nanobot.cli.commands.service:uninstall", "Remove the service."),
     "gateway start": ("nanobot.cli.commands.service:start", "Start the service."),
     "gateway stop": ("nanobot.cli.commands.service:stop", "Shut the gateway down cleanly."),
@@ -43,10 +37,7 @@ COMMANDS = {
     "config edit": ("nanobot.cli.commands.config:edit", "Open the file in your editor; it is checked before saving."),
     "config path": ("nanobot.cli.commands.config:path", "Print where the file is."),
     "status": ("nanobot.cli.commands.status:status", "Show the configuration and where each value comes from."),
-    "doctor": (
-        "nanobot.cli.commands.doctor:doctor",
-        "Check the setup and its security; --fix repairs problems.",
-    ),
+    "doctor": ("nanobot.cli.commands.doctor:doctor", "Check the setup and its security; --fix repairs problems."),
     "pairing list": ("nanobot.cli.commands.pairing:list_", "List paired people and pending codes."),
     "pairing approve": ("nanobot.cli.commands.pairing:approve", "Approve the person who was shown this code."),
     "pairing deny": ("nanobot.cli.commands.pairing:deny", "Reject a pairing code."),
@@ -59,15 +50,9 @@ COMMANDS = {
     "sessions import": ("nanobot.cli.commands.sessions:import_", "Import a conversation from a file."),
     "sessions export": ("nanobot.cli.commands.sessions:export", "Export a conversation as JSON lines or Markdown."),
     "sessions delete": ("nanobot.cli.commands.sessions:delete", "Delete a conversation permanently."),
-    "replay": (
-        "nanobot.cli.commands.replay:replay",
-        "Show a turn step by step; replay it with another model.",
-    ),
+    "replay": ("nanobot.cli.commands.replay:replay", "Show a turn step by step; replay it with another model."),
     "provider list": ("nanobot.cli.commands.providers:list_", "List model providers: keys, base URLs, default models."),
-    "provider login": (
-        "nanobot.cli.commands.login:login",
-        "Log in to a provider that uses an account, not a key.",
-    ),
+    "provider login": ("nanobot.cli.commands.login:login", "Log in to a provider that uses an account, not a key."),
     "provider logout": ("nanobot.cli.commands.login:logout", "Delete the tokens of an account."),
     "cron list": ("nanobot.cli.commands.cron:list_", "List jobs and reminders, next to run first."),
     "cron add": ("nanobot.cli.commands.cron:add", "Add a job: once, at an interval, or by a cron expression."),
@@ -81,7 +66,7 @@ COMMANDS = {
     "memory show": ("nanobot.cli.commands.memory:show", "Print the memory, each fact with its id."),
     "memory search": ("nanobot.cli.commands.memory:search", "Search facts, archive, log and notes."),
     "memory why": ("nanobot.cli.commands.memory:why", "Show where a fact came from."),
-    "memory log": ("nanobot.cli.commands.memory:log", "Show every change of the memory."),
+    "memory log": ("nanobot.cli.commands.memory:log", "Show the last changes of the memory."),
     "memory forget": ("nanobot.cli.commands.memory:forget", "Delete a fact."),
     "memory undo": ("nanobot.cli.commands.memory:undo", "Undo the last change."),
     "memory dream": ("nanobot.cli.commands.memory:dream", "Tidy the memory now (Dream) and show what changed."),
@@ -89,10 +74,7 @@ COMMANDS = {
     "memory dream-restore": ("nanobot.cli.commands.memory:dream_restore", "Restore the memory to before a Dream pass."),
     "skills list": ("nanobot.cli.commands.skills:list_", "List all skills and whether each can be used."),
     "skills show": ("nanobot.cli.commands.skills:show", "Print the instructions of a skill."),
-    "skills install": (
-        "nanobot.cli.commands.skills:install",
-        "Install a skill from a folder or zip.",
-    ),
+    "skills install": ("nanobot.cli.commands.skills:install", "Install a skill from a folder or zip."),
     "skills validate": ("nanobot.cli.commands.skills:validate", "Check a skill and report errors by line."),
     "skills remove": ("nanobot.cli.commands.skills:remove", "Remove a skill from the workspace."),
     "skills approve": ("nanobot.cli.commands.skills:approve", "Approve changed programs of an installed skill."),
@@ -282,8 +264,7 @@ class RootGroup(Group):
 
 def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
-    from nanobot.cli.terminal import strip_control
-    from nanobot.security.redaction import redact_all
+    from nanobot.security.redaction import redact_all  # slow to import; not needed for --help
 
     text = str(error)
     if isinstance(error, TYPER_USAGE_ERROR):

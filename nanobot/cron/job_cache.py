@@ -52,7 +52,7 @@ class JobCache:
 
     def edit(self, change: Callable[[JobFile], T]) -> T:
         """Apply a user's edit and write it. Raises StorageError if it cannot be written."""
-        with self.store.held():
+        with self.store.lock():
             job_file = self._merge_unsaved(self.store.load())
             result = change(job_file)
             self.store.save(job_file)
@@ -83,7 +83,7 @@ class JobCache:
                 self.has_unsaved = self.job_file is not None
             self._last_try_s = time.monotonic()
             try:
-                stack.enter_context(self.store.held())
+                stack.enter_context(self.store.lock())
                 stamp = self.store.stamp()
                 job_file = self._merge_unsaved(self.store.load())
             except StoreBusyError:
@@ -99,7 +99,7 @@ class JobCache:
             result = change(job_file, rows)
             self._unwritten += rows
             try:
-                self.store.note(self._unwritten)
+                self.store.append_history(self._unwritten)
                 self._unwritten = []
                 if failure is None:
                     remaining = JobFile(

@@ -41,7 +41,7 @@ class Leases:
             self._serving = lock if lock.try_acquire() else None
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether both locks are held."""
         return self._own is not None and self._serving is not None
 

@@ -61,7 +61,7 @@ def plan(job: CronJob, now_ms: int, user_zone: str | None) -> int | None:
         )
         return None if is_over else schedule.at_ms
     zone = job_zone(job, user_zone)
-    expected = next_instant(schedule, now_ms, zone=zone, anchor_ms=_anchor(job, now_ms))
+    expected = next_instant(schedule, now_ms, zone=zone, anchor_ms=job.created_at_ms or now_ms)
     if planned is None:
         return expected
     if schedule.kind == "every":
@@ -115,7 +115,3 @@ def _skip_reason(job: CronJob, late_ms: int) -> str | None:
     if job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000:
         return None
     return f"missed by {format_lateness(late_ms)}; the job is set to {job.misfire}"
-
-
-def _anchor(job: CronJob, now_ms: int) -> int:
-    return job.created_at_ms or now_ms

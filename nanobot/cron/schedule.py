@@ -100,9 +100,9 @@ def last_between(schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: 
     """The last due instant up to `until_ms`, at least `first_ms`. Searches backwards in growing windows."""
     window_ms = 60_000
     while until_ms - window_ms > first_ms:
-        match_ = list(_up_to(schedule, until_ms - window_ms, until_ms, zone, anchor_ms))
-        if match_:
-            return match_[-1]
+        due = list(_up_to(schedule, until_ms - window_ms, until_ms, zone, anchor_ms))
+        if due:
+            return due[-1]
         window_ms *= 8
     return max((first_ms, *_up_to(schedule, first_ms, until_ms, zone, anchor_ms)))
 
@@ -128,14 +128,7 @@ def _covers_every_hour(expr: str) -> bool:
         parsed.get_next(datetime)
     except CroniterBadDateError as error:
         raise CronError(f"{expr!r} never matches any date. {hint}") from error
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-    ) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise CronError(f"{problem}: {error}. {hint}") from error
     hours: Any = parsed.expanded[_HOUR]
     return hours == ["*"] or set(hours) >= _EVERY_HOUR
@@ -176,11 +169,11 @@ def _by_elapsed_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datet
             yield shown.first
             last = shown.first
             continue
-        match_ = _next_shown(expr, last, zone)
-        if match_ is None:
+        due = _next_shown(expr, last, zone)
+        if due is None:
             return
-        yield match_
-        last, wall_times = match_, _wall_times(expr, wall_at(match_, zone).replace(fold=0))
+        yield due
+        last, wall_times = due, _wall_times(expr, wall_at(due, zone).replace(fold=0))
 
 
 def _next_shown(expr: str, after: datetime, zone: tzinfo) -> datetime | None:
@@ -188,10 +181,10 @@ def _next_shown(expr: str, after: datetime, zone: tzinfo) -> datetime | None:
     shown_now = read_wall_time(wall.replace(fold=0), zone)
     candidates = []
     if shown_now.second is not None and wall.fold == 0:  # the clocks will go back: the repeated hour counts too
-        window_ms = shown_now.second - shown_now.first
-        for earlier in _wall_times(expr, wall.replace(fold=0) - window_ms):
+        overlap = shown_now.second - shown_now.first
+        for earlier in _wall_times(expr, wall.replace(fold=0) - overlap):
             again = read_wall_time(earlier, zone)
-            if earlier > wall.replace(fold=0) + window_ms:
+            if earlier > wall.replace(fold=0) + overlap:
                 break
             if again.second is not None and again.second > after:
                 candidates.append(again.second)

@@ -97,13 +97,13 @@ class Scheduler:
         now = self.now_ms()
         return [self._lease(job, Due(job.id, now, now, manual=True))]
 
-    def ended(self, job_file: JobFile, rows: list[HistoryRow], job: CronJob, ended: EndedRun) -> None:
+    def record_end(self, job_file: JobFile, rows: list[HistoryRow], job: CronJob, ended: EndedRun) -> None:
         """Record the end of a run in this process, even if its job was removed meanwhile."""
         lease, current = self.running[job.id], job_file.get(job.id)
         if current is None or current.state.running is None or current.state.running.holder != lease.holder:
             rows.append(_row(job, lease, ended))
         else:
-            self._settle_lease(current, lease, ended, rows, is_still_running=True)
+            self._settle_lease(current, lease, ended, rows, skip_overlapped=True)
 
     def serves(self, job: CronJob) -> bool:
         """Whether this process runs the job."""
@@ -204,8 +204,9 @@ class Scheduler:
         ended: EndedRun,
         rows: list[HistoryRow],
         *,
-        is_still_running: bool = False,
+        skip_overlapped: bool = False,
     ) -> None:
+        """Record the end of a run. `skip_overlapped` skips the due instants that passed while it ran."""
         state, now = job.state, self.now_ms()
         state.running = None
         state.last_run_at_ms, state.last_status, state.last_error = lease.started_ms, ended.status, ended.error
@@ -215,7 +216,7 @@ class Scheduler:
         rows.append(_row(job, lease, ended))
         if job.schedule.kind == "at" and not lease.manual:
             job.enabled, state.next_run_at_ms = False, None
-        if is_still_running and job.enabled and (state.next_run_at_ms or now + 1) <= now:
+        if skip_overlapped and job.enabled and (state.next_run_at_ms or now + 1) <= now:
             with suppress(CronError):
                 status, error = state.last_status, state.last_error
                 missed, state.next_run_at_ms = missed_until(job, now, self.timezone, _STILL_RUNNING)

@@ -40,8 +40,7 @@ class CronService(JobEdits):
     """The jobs of a store, and their execution.
 
     `timezone` is the user's, for jobs without one. `was_started` tells whether the agent received a run whose process
-    died and therefore resumes it itself; other runs are started again. The default assumes that it did. `on_problem`
-    is called once for each problem that keeps jobs from running.
+    died and therefore resumes it itself; other runs are started again. The default assumes that it did.
     """
 
     def __init__(
@@ -53,17 +52,15 @@ class CronService(JobEdits):
         timezone: str | None = None,
         targets: Targets | None = None,
         was_started: WasStarted | None = None,
-        on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self.on_job = on_job
         self.problem: str | None = None
         """What keeps jobs from running, for the health check."""
         store = CronStore(Path(store_path))
         self._clock = clock or SystemClock()
-        cache = JobCache(store, lambda refusal: self._report_problem(refusal or self._file_problem()))
+        cache = JobCache(store, lambda error: self._report_problem(error or self._file_problem()))
         scheduler = Scheduler(self._clock, timezone, Leases(store.locks), store.history, was_started)
         super().__init__(store, cache, scheduler, targets)
-        self._on_problem = on_problem
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._unrecorded: list[tuple[CronJob, EndedRun]] = []
@@ -187,7 +184,7 @@ class CronService(JobEdits):
 
     async def _serve(self) -> None:
         while True:
-            if self.on_job is not None and not self._scheduler.leases.complete:
+            if self.on_job is not None and not self._scheduler.leases.is_complete:
                 await finish(asyncio.to_thread(self._take_locks))
             try:
                 wait_s = await self.tick()
@@ -305,7 +302,7 @@ class CronService(JobEdits):
 
         def end(job_file: JobFile, rows: list[HistoryRow]) -> None:
             for job, ended in batch:
-                self._scheduler.ended(job_file, rows, job, ended)
+                self._scheduler.record_end(job_file, rows, job, ended)
 
         try:
             self._cache.change(end)
@@ -339,14 +336,8 @@ class CronService(JobEdits):
         self.problem = problem
         if problem is None:
             log.info("The jobs of %s work again.", self._store.path)
-            return
-        log.error("%s", problem)
-        if self._on_problem is None:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds run in a thread
         else:
-            self._on_problem(problem)
+            log.error("%s", problem)
 
     @property
     def _is_serving(self) -> bool:

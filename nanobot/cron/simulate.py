@@ -1,4 +1,4 @@
-"""Simulating the schedule: the coming runs of all jobs, with collisions and clock changes. Pure functions."""
+"""Simulating the schedule: the coming runs of all jobs, with collisions and clock changes."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -60,10 +60,9 @@ class ClockShift:
         return {"atMs": self.at_ms, "at": at, "jobId": None, "remark": self.description}
 
 
-def simulate(
-    jobs: Sequence[CronJob], start_ms: int, days: float, user_zone: str | None
-) -> Iterator[SimulatedRun | ClockShift]:
-    """Runs and clock changes of that period, in order, for enabled jobs. Raises CronError."""
+def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedRun | ClockShift]:
+    """Runs and clock changes of the coming days, in order, for enabled jobs. Raises CronError."""
+    start_ms = to_ms(datetime.now(UTC))
     end_ms = start_ms + round(days * DAY_MS)
     zones = {job.id: job_zone(job, user_zone) for job in jobs if job.enabled and job.is_agent_turn}
     streams = [_runs_of(job, start_ms, end_ms, zones[job.id]) for job in jobs if job.id in zones]
@@ -74,11 +73,6 @@ def simulate(
     )  # fmt: skip
     merged = heapq.merge(*streams, key=lambda run: run.at_ms)
     return heapq.merge(changes, _with_collisions(merged), key=lambda event: event.at_ms)
-
-
-def simulate_now(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedRun | ClockShift]:
-    """Simulate from now on. Raises CronError."""
-    return simulate(jobs, to_ms(datetime.now(UTC)), days, user_zone)
 
 
 def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedRun]:

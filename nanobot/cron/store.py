@@ -106,8 +106,8 @@ class CronStore:
         return job_file
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the store's lock. Raises StorageError."""
+    def lock(self) -> Iterator[None]:
+        """Hold the lock of the store. Raises StorageError."""
         lock = ProcessLock(self.locks / "jobs.lock", open_own)
         try:
             give_up = time.monotonic() + _LOCK_TIMEOUT_S
@@ -124,8 +124,8 @@ class CronStore:
         finally:
             lock.release()
 
-    def note(self, rows: Sequence[HistoryRow]) -> None:
-        """Append history rows, before `save` and only while held. Raises StorageError.
+    def append_history(self, rows: Sequence[HistoryRow]) -> None:
+        """Append history rows, before `save` and under the lock. Raises StorageError.
 
         After a kill between the two, the lease is settled from the row and no second row is written.
         """
@@ -135,28 +135,28 @@ class CronStore:
             raise storage_error(f"{self.history.path} cannot be written", error) from error
 
     def save(self, job_file: JobFile) -> None:
-        """Write the jobs if they changed since `load`. Only while held. Raises StorageError."""
-        data_ = job_file.to_json()
-        if self._last_saved == data_ or (self._last_saved is None and not job_file.entries):
+        """Write the jobs if they changed since `load`. Only under the lock. Raises StorageError."""
+        content = job_file.to_json()
+        if self._last_saved == content or (self._last_saved is None and not job_file.entries):
             return
         try:
-            replace_own(self.path, _text(data_))
-            self._write_copy(data_)
+            replace_own(self.path, _text(content))
+            self._write_copy(content)
             remove_stale_temps(self.path, older_than_s=_OLD_TEMPS_S)
         except OSError as error:
             raise storage_error(f"{self.path} cannot be written", error) from error
-        self._last_saved = data_
+        self._last_saved = content
 
     def save_copy(self, job_file: JobFile) -> None:
         """Write the copy while the file cannot be read. Never raises."""
         with suppress(OSError):
             self._write_copy(job_file.to_json())
 
-    def _write_copy(self, data_: dict[str, Any]) -> None:
+    def _write_copy(self, content: dict[str, Any]) -> None:
         """Write in place; `load_copy` detects a partial write."""
         descriptor = open_own(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            write_whole(descriptor, _text(data_).encode())
+            write_whole(descriptor, _text(content).encode())
         finally:
             os.close(descriptor)
 
@@ -171,7 +171,7 @@ class CronStore:
         """Move the file from its location in earlier releases, once. Raises StorageError."""
         if self.path.exists() or not old.is_file() or old == self.path:
             return
-        with self.held():
+        with self.lock():
             if self.path.exists() or not old.is_file():
                 return
             try:
@@ -211,5 +211,5 @@ class CronStore:
         )
 
 
-def _text(data_: dict[str, Any]) -> str:
-    return strict_json(data_, indent=2) + "\n"
+def _text(content: dict[str, Any]) -> str:
+    return strict_json(content, indent=2) + "\n"

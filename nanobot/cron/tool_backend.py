@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
 
+from nanobot.bus.events import Address
 from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
 from nanobot.cron.misfire import job_zone
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, Notify
-from nanobot.messages.types import least_trusted
+from nanobot.messages.types import Provenance
 
-T = TypeVar("T")
 IsAllowed = Callable[[str, str, str], bool]
 """Called with channel, sender id and chat id: whether the sender may talk to the bot there."""
 
@@ -38,34 +37,32 @@ class CronToolBackend:
         at: str | None,
         tz: str | None,
         deliver: bool,
-        channel: str | None,
-        to: str | None,
-        thread_id: str | None,
+        address: Address | None,
         session_key: str | None,
         notify: str | None,
-        provenance: str,
+        provenance: Provenance,
         asked_by: str | None,
     ) -> str:
-        """Add a job; return it with its next three runs."""
+        """Add a job that answers at `address`; return it with its next three runs."""
 
         def make() -> str:
             service = self._service
             schedule = parse_schedule(
                 every_seconds=every_seconds, cron_expr=cron_expr, at=at, tz=tz, user_zone=service.timezone
             )
-            is_known = asked_by and channel and self._may_speak(channel, asked_by, to or "")
+            is_known = asked_by and address and self._may_speak(address.channel, asked_by, address.chat_id)
             job = service.add_job(
                 name or "",
                 schedule,
                 message,
                 deliver,
-                channel,
-                to,
+                address.channel if address else None,
+                address.chat_id if address else None,
                 delete_after_run=schedule.kind == "at",
                 session_key=session_key,
-                thread_id=thread_id,
+                thread_id=address.thread_id if address else None,
                 notify=Notify(notify or Notify.ALWAYS),
-                provenance=least_trusted([provenance]),
+                provenance=provenance,
                 asked_by=asked_by if is_known else None,
             )
             return self._format_job(job)

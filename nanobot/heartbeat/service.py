@@ -35,7 +35,7 @@ from nanobot.utils.text import clip_line
 log = logging.getLogger(__name__)
 
 SESSION = "heartbeat"
-USUAL_INTERVAL_S = 30 * 60
+DEFAULT_INTERVAL_S = 30 * 60
 _MAX_BYTES = 256 * 1024
 _FILE_NAME = re.compile(r"[\w./~-]+\.\w{1,8}\b")
 _MAX_WATCHED = 50
@@ -84,7 +84,7 @@ class HeartbeatService:
         model: str | None = None,
         on_execute: Execute | None = None,
         on_notify: Notify | None = None,
-        interval_s: float = USUAL_INTERVAL_S,
+        interval_s: float = DEFAULT_INTERVAL_S,
         enabled: bool = True,
         *,
         clock: Clock | None = None,
@@ -97,7 +97,7 @@ class HeartbeatService:
         self.heartbeat_file = workspace / "HEARTBEAT.md"
         self.enabled = enabled
         self.interval_s = interval_s
-        self.last_look: datetime | None = None
+        self.last_check: datetime | None = None
         self.paused = ""
         """Why no model is asked although there is a task; empty if not paused."""
         self._workspace = workspace
@@ -129,15 +129,15 @@ class HeartbeatService:
         while True:
             await asyncio.sleep(self.interval_s)
             try:
-                await self.look()
+                await self.check()
             except NanobotError as error:
                 log.warning("The heartbeat failed: %s", error)
             except Exception:  # a failed check must not stop later ones
                 log.exception("the heartbeat failed")
 
-    async def look(self) -> str | None:
+    async def check(self) -> str | None:
         """Check once. Return the reported result, or None if there was none. Raises the errors of the model."""
-        self.last_look = self._clock.now()
+        self.last_check = self._clock.now()
         text = await asyncio.to_thread(self._read)
         tasks = parse_tasks(text)
         if not tasks:
@@ -165,13 +165,13 @@ class HeartbeatService:
     async def trigger_now(self) -> str | None:
         """Ask the model now, whatever it decided before, and run what is due. Return None if there was nothing."""
         self._state, self._refused_fingerprint = replace(self._state, again_at=None), ""
-        return await self.look()
+        return await self.check()
 
     def status(self) -> dict[str, Any]:
         """Status for the health endpoint and `/status`."""
         return {
             "enabled": self.enabled,
-            "lastLook": self.last_look and self.last_look.isoformat(timespec="seconds"),
+            "lastLook": self.last_check and self.last_check.isoformat(timespec="seconds"),
             "paused": self.paused,
         }
 

@@ -23,7 +23,7 @@ from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
 from nanobot.agent.tools.own.loading import InvalidToolError, check_tool
-from nanobot.agent.tools.own.tool import own_tool
+from nanobot.agent.tools.own.tool import wrap_tool
 from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
@@ -260,7 +260,7 @@ class _Loader:
         else:
             tool = _instantiate(offer, _AS_TOOL, settings)
             check_tool(tool)
-            package.tools.append(own_tool(tool, package.worker))
+            package.tools.append(wrap_tool(tool, package.worker))
 
 
 def _instantiate(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:

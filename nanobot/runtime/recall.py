@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.context import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope
-from nanobot.agent.tools.session_search import format_result
+from nanobot.agent.tools.session_search import format_hits
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
@@ -142,7 +142,7 @@ def search_command(archive: ScopedArchive) -> CommandEntry:
 
 
 def _format_search_result(result: "RecallResult", text: str) -> str:
-    lines: Sequence[str] = format_result(result.hits)
+    lines: Sequence[str] = format_hits(result.hits)
     head: Iterable[str] = ["No message has all of these words; these have some:"] if result.is_loose else ()
     tail = () if result.is_whole else ("The index is still being built; try again in a minute.",)
     return "\n\n".join([*head, *lines, *tail]) or f"No match for {text[:200]!r}."

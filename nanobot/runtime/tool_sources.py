@@ -31,9 +31,12 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
         return None
     from nanobot.agent.tools.mcp.source import McpServers  # imported only if used
 
-    memory = DataPaths(data_dir).mcp
     return McpServers(
-        server_settings(config), memory=memory, workspace=workspace, clock=clock, client=client_of(config)
+        server_settings(config),
+        state_dir=DataPaths(data_dir).mcp,
+        workspace=workspace,
+        clock=clock,
+        open_client=client_of(config),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
-from nanobot.agent.tools.cron import CronTool, JobBackend
+from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nanobot.agent.tools.own.source import OwnTools
     from nanobot.agent.tools.write_verifier import StoredJob, WriteVerifier
     from nanobot.cron.service import CronService
+    from nanobot.cron.tool_backend import CronToolBackend
 
 
 SERVICE_TOOLS: tuple[type[Tool], ...] = (CronTool, GoalTool, MessageTool, SessionSearchTool, SpawnTool)
@@ -120,7 +121,7 @@ def _policies(services: Services) -> ToolPolicies:
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
     policies = replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
-    return replace(policies, wrapper=write_verifier(config, services.workspace, policies.paths))
+    return replace(policies, verifier=write_verifier(config, services.workspace, policies.paths))
 
 
 def cron_service(
@@ -141,7 +142,7 @@ def cron_service(
     return service
 
 
-def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str], bool]) -> JobBackend:
+def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str], bool]) -> "CronToolBackend":
     """Return the jobs as the `cron` tool uses them."""
     from nanobot.cron.tool_backend import CronToolBackend
 

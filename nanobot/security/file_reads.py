@@ -76,7 +76,7 @@ class FileReadWatcher:
         except OSError:
             return  # without a watch, everything within reach counts as read
 
-    def words(self, printed: str) -> Provenance | None:
+    def provenance(self, printed: str) -> Provenance | None:
         """The least trusted provenance read so far, given the command's output; None if it is the owner's."""
         self._follow_renames()
         read = self._watch.paths() if self._watch is not None else None

@@ -45,12 +45,12 @@ class NoDecoderError(ImageError):
 
 @dataclass(frozen=True, slots=True)
 class FittedImage:
-    """An image in a form that every vision model accepts. `came` is its original size."""
+    """An image in a form that every vision model accepts."""
 
     data: bytes
     kind: str
     size: tuple[int, int]
-    came: tuple[int, int]
+    original_size: tuple[int, int]
 
     @property
     def suffix(self) -> str:

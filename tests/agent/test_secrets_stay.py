@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from nanobot.agent.events import TextDelta
-from nanobot.agent.tools.base import Tool, ToolResult
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Tool, ToolResult, string, takes
 from nanobot.testing import calls, open_bot
 from tests.support.configs import made
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.cli.chat.backends import LocalBackend
-from nanobot.cli.chat.session import chat
+from nanobot.cli.chat.session import ChatSession
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
@@ -68,7 +68,7 @@ async def main(home: Path) -> int:
     model = Obedient()
     async with build_runtime(Config(), data_dir=home, workspace=home / "workspace", provider=model) as runtime:
         model.bus = runtime.bus
-        return await chat(LocalBackend(runtime), "cli:direct", DataPaths(home), markdown=True)
+        return await ChatSession(LocalBackend(runtime), "cli:direct", DataPaths(home).cli_history, markdown=True).run()
 
 
 if __name__ == "__main__":

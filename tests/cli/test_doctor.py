@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nanobot.agent.tools.mcp.server import McpTimeouts
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
+from nanobot.cli.doctor.connections import server_checks
 from nanobot.cli.doctor.model import ModelCapabilities, capability_findings
 from nanobot.cli.doctor.table import HEALTH, SECURITY
 from nanobot.cli.main import app
@@ -322,6 +324,24 @@ def test_the_program_of_an_mcp_server_is_looked_for(data):
     assert "nanobot-has-no-such-program of the MCP server x is not found" in texts(checks["programs"])
 
 
+def test_the_program_of_an_mcp_server_is_looked_for_where_the_server_is_started(data, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "lamp").write_text("#!/bin/sh\n")
+    (programs / "lamp").chmod(0o755)
+    servers = {
+        "own-path": {"command": "lamp", "env": {"PATH": str(programs)}},
+        "own-folder": {"command": "./lamp", "cwd": str(programs)},
+        "path-of-commands": {"command": "lamp"},
+    }
+    configured(data, tools={"exec": {"pathAppend": str(programs)}, "mcpServers": servers})
+
+    checks, _ = examination("--offline", "programs")
+
+    (finding,) = checks["programs"]["findings"]
+    assert "path-of-commands" in finding["text"]
+
+
 def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
     with FakeModels() as server:
         configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
@@ -472,6 +492,12 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
     assert found["hangs"].findings[0].text == "no answer within 0.1 s"
     assert found["breaks"].findings[0].text == "This check crashed: KeyError: 'b'"
     assert found["sound"].verdict == "ok"
+
+
+def test_the_check_of_an_mcp_server_outlasts_its_first_download():
+    (check,) = server_checks(["npx"])
+
+    assert check.limit_s > McpTimeouts().to_connect_s
 
 
 OPEN = {

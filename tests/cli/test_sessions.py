@@ -164,13 +164,21 @@ def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionMan
     result = run("export", "cli:direct", "-o", str(tmp_path / "no" / "chat.jsonl"))
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: No such file or directory")
+    assert result.stderr == f"Error: No such file or directory: {tmp_path / 'no' / 'chat.jsonl'}\n"
 
 
 def test_delete_asks_and_takes_no_answer_for_no(sessions: SessionManager):
     result = run("delete", "cli:direct", answers="\n")
 
     assert "cli:direct (5 messages) permanently?" in result.stdout
+    assert sessions.read("cli:direct") is not None
+
+
+def test_delete_without_input_names_the_option_that_asks_nothing(sessions: SessionManager):
+    result = run("delete", "cli:direct", answers="")
+
+    assert result.exit_code == 1
+    assert "--yes" in result.stderr
     assert sessions.read("cli:direct") is not None
 
 

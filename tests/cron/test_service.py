@@ -532,9 +532,10 @@ async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: 
 @pytest.mark.parametrize(
     "garbage", [b'{"version": 1, "jobs": [', b"", b"\x00\xff", b"[]", b'{"jobs": 7}', b'{"version": 2, "jobs": []}']
 )
-async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(crew: Crew, every: Every, garbage: bytes):
-    told: list[str] = []
-    service = crew.service(on_problem=told.append)
+async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(
+    crew: Crew, every: Every, garbage: bytes, caplog: pytest.LogCaptureFixture
+):
+    service = crew.service()
     job = service.add_job("a", every(60), "x")
     await crew.pass_(60, service)
     crew.path.write_bytes(garbage)
@@ -548,7 +549,7 @@ async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(crew: Cre
     assert crew.path.read_bytes() == garbage
     assert len(crew.ran) == 4
     assert [job.id for job in service.list_jobs()] == [job.id]
-    assert len(told) == 1
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [service.problem]
     assert str(crew.path) in (service.problem or "")
 
 

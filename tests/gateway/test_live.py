@@ -176,14 +176,14 @@ async def test_mcp_servers_come_and_go(running: OpenGateway):
             await one.connect()
         here.toy.write("hi", message_id="1")
         await eventually(lambda: has({"lamp", "late"}))
-        kept = runtime.servers.named("late") if runtime.servers else None
+        kept = runtime.servers.find("late") if runtime.servers else None
         here.change(lambda config: config["tools"]["mcpServers"].pop("lamp"))
         await eventually(lambda: len(runtime.servers.servers if runtime.servers else ()) == 1)
         here.toy.write("hi again", message_id="2")
         await eventually(lambda: has({"late"}))
 
         assert runtime.servers is not None
-        assert runtime.servers.named("late") is kept
+        assert runtime.servers.find("late") is kept
 
 
 async def test_the_first_mcp_server_needs_no_restart(running: OpenGateway, caplog):

@@ -57,7 +57,7 @@ class Desk:
     async def looks(self, times: int, every_s: float = 1800) -> None:
         for _ in range(times):
             self.clock.advance(every_s)
-            await self.service.look()
+            await self.service.check()
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_the_ledger_hears_what_the_question_was_for(tmp_path: Path):
 
     (tmp_path / "HEARTBEAT.md").write_text("- water", encoding="utf-8")
 
-    await HeartbeatService(tmp_path, Asked()).look()
+    await HeartbeatService(tmp_path, Asked()).check()
 
     assert causes == ["heartbeat"]
 

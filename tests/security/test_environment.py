@@ -2,14 +2,14 @@
 
 from nanobot.agent.tools.mcp.process import server_environment
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.agent.tools.shell import ExecPolicy, environment
+from nanobot.agent.tools.shell import ExecPolicy, command_environment
 
 NEEDED = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "/ca.pem"}
 OURS = {**NEEDED, "API_KEY": "k", "XDG_DATA_HOME": "/d", "BASH_ENV": "x"}
 
 
 def test_a_command_and_a_server_get_what_programs_need_and_what_their_owner_names():
-    command = environment(OURS, ExecPolicy(allowed_env_keys=("api_key",)))
+    command = command_environment(OURS, ExecPolicy(allowed_env_keys=("api_key",)))
     server = server_environment(OURS, ServerSettings("x", command="y", env={"TOKEN": "t"}))
 
     assert command.keys() & OURS.keys() == NEEDED.keys() | {"API_KEY"}

@@ -45,7 +45,7 @@ async def filter_calls(
             if isinstance(outcome, Deny):
                 verdicts[call.id] = Verdict(refusal=f"{call.name} was not run: {outcome.reason}")
             elif outcome.changed:
-                verdicts[call.id] = Verdict(entered=outcome.provenance, asked=call.arguments)
+                verdicts[call.id] = Verdict(entered=outcome.provenance, original_arguments=call.arguments)
                 call = replace(call, arguments=outcome.seen.arguments, arguments_text=None)  # noqa: PLW2901 as it runs
         remaining.append(call)
     return remaining, verdicts

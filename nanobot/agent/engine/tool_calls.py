@@ -159,7 +159,7 @@ async def _run_call(call: ToolCallRequest, ctx: ToolCallContext, verdict: Verdic
             )
         )
 
-    asked = ctx.hook_verdicts[call.id].asked if call.id in ctx.hook_verdicts else None
+    asked = ctx.hook_verdicts[call.id].original_arguments if call.id in ctx.hook_verdicts else None
     ctx.emit(
         ToolStarted(
             call_id=call.id,

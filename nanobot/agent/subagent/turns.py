@@ -22,10 +22,9 @@ from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, TeamService
 from nanobot.agent.subagent.texts import SubagentPrompt
 from nanobot.agent.taint import provenance_of
-from nanobot.agent.tools.base import Tool, ToolResult
+from nanobot.agent.tools.base import Tool, ToolResult, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.schema import takes
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.agent.tools.spawn import EXCLUDED_TOOLS
 from nanobot.agent.tools.tell import TellTool

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.validation import find_problems
+from nanobot.agent.tools.validation import Schema, find_problems
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
 from nanobot.security.files.open import Stamp
@@ -174,3 +174,37 @@ async def delegate_call(tool: Tool, arguments: dict[str, Any], ctx: ToolContext 
     kwargs = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
     result: str | ToolResult = await tool.execute(**kwargs)
     return result if isinstance(result, ToolResult) else ToolResult(result)
+
+
+# -- JSON schemas of arguments: `takes("path", path=string("File to read"), limit=integer("Lines"))` ---------------
+# Every request carries them, so a parameter whose name says everything has no description.
+
+
+def takes(*required: str, **properties: Schema) -> Schema:
+    """Return the schema of a tool's arguments; `required` names those that must be given."""
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def string(description: str = "", **more: Any) -> Schema:
+    return {"type": "string"} | _description(description) | more
+
+
+def integer(description: str = "", **more: Any) -> Schema:
+    return {"type": "integer"} | _description(description) | more
+
+
+def number(description: str = "", **more: Any) -> Schema:
+    return {"type": "number"} | _description(description) | more
+
+
+def boolean(description: str = "", **more: Any) -> Schema:
+    return {"type": "boolean"} | _description(description) | more
+
+
+def array(description: str, **more: Any) -> Schema:
+    """An array of strings."""
+    return {"type": "array", "items": {"type": "string"}, "description": description, **more}
+
+
+def _description(description: str) -> Schema:
+    return {"description": description} if description else {}

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
-from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
-from nanobot.agent.tools.notebook import NotebookEditTool
-from nanobot.agent.tools.origins import (
+from nanobot.agent.tools.file_provenance import (
     MarkChanged,
     NoSources,
     ProvenanceOf,
@@ -15,13 +13,19 @@ from nanobot.agent.tools.origins import (
     mark_nothing,
     untracked_files,
 )
-from nanobot.agent.tools.registry import ToolRegistry, WrapCall
+from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
+from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
+from nanobot.agent.tools.notebook import NotebookEditTool
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
-from nanobot.agent.tools.web.fetch import BodyReaders, WebFetchTool
+from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.files.paths import PathPolicy
+
+if TYPE_CHECKING:
+    from nanobot.agent.tools.write_verifier import WriteVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class ToolPolicies:
     """Records the provenance of files that a command changed."""
     watch_reading: WatchReading = NoSources
     """Observes which files a command reads."""
-    wrapper: WrapCall | None = None
-    """Wraps the calls of all tools."""
+    verifier: "WriteVerifier | None" = None
+    """Reads back what the tools wrote."""
 
 
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
@@ -55,7 +59,7 @@ def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
 
 
 def _web_fetch(policies: ToolPolicies) -> Tool | None:
-    return WebFetchTool(policies.web, reader=BodyReaders(policies.paths)) if policies.web is not None else None
+    return WebFetchTool(policies.web, reader=BodyReader(policies.paths)) if policies.web is not None else None
 
 
 BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
@@ -88,7 +92,7 @@ def build_tools(policies: ToolPolicies) -> ToolRegistry:
 
 def register_builtin(policies: ToolPolicies, registry: ToolRegistry) -> list[Tool]:
     """Register the tools these policies allow, replacing those of the same names; return them."""
-    registry.wrapper = policies.wrapper
+    registry.verifier = policies.verifier
     tools = [tool for make in BUILTIN.values() if (tool := make(policies, registry)) is not None]
     for tool in tools:
         registry.register(tool)

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
-from nanobot.agent.tools.schema import boolean, number, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, number, string, takes
 from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.types import Origin, Provenance
 from nanobot.security.redaction import redact_known
+
+if TYPE_CHECKING:
+    from nanobot.cron.tool_backend import CronToolBackend
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _CREATES_RUNS = ("add", "enable", "run")
@@ -21,51 +23,6 @@ _CRON_FIELDS = 5
 _MAX_UNASKED = 50
 """With this many jobs, each further one needs approval."""
 _NEEDS_JOB_ID = ("remove", "enable", "disable", "run")
-
-
-class JobBackend(Protocol):
-    """Manages jobs. Methods return text for the model; a refusal is a NanobotError that says what would be right."""
-
-    async def add(
-        self,
-        *,
-        message: str,
-        name: str | None,
-        every_seconds: float | None,
-        cron_expr: str | None,
-        at: str | None,
-        tz: str | None,
-        deliver: bool,
-        channel: str | None,
-        to: str | None,
-        thread_id: str | None,
-        session_key: str | None,
-        notify: str | None,
-        provenance: str,
-        asked_by: str | None,
-    ) -> str:
-        """Create a job; its target is fixed from here on. `asked_by` is the sender, as the channel reports it."""
-        ...
-
-    async def count(self) -> int:
-        """Return the number of jobs."""
-        ...
-
-    async def list(self, chat: str = "") -> str:
-        """List all jobs, or only those of a chat (`channel:chat_id`)."""
-        ...
-
-    async def remove(self, job_id: str, chat: str = "") -> str:
-        """Remove a job."""
-        ...
-
-    async def enable(self, job_id: str, enabled: bool, chat: str = "") -> str:
-        """Switch a job on or off."""
-        ...
-
-    async def run(self, job_id: str, chat: str = "") -> str:
-        """Schedule a run soon; return at once."""
-        ...
 
 
 _SCHEDULES = frozenset({"every_seconds", "cron_expr", "at"})
@@ -104,12 +61,12 @@ class CronTool(Tool):
     effect = Effect.ONCE
     touches = Touches.JOB
 
-    def __init__(self, open_jobs: Callable[[], JobBackend]) -> None:
+    def __init__(self, open_jobs: Callable[[], "CronToolBackend"]) -> None:
         """`open_jobs` is called when the tool is first used: most turns need no jobs."""
         self._open_jobs = open_jobs
 
     @cached_property
-    def _jobs(self) -> JobBackend:
+    def _jobs(self) -> "CronToolBackend":
         return self._open_jobs()
 
     def translate(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +136,6 @@ class CronTool(Tool):
         """
         if cron_expr is not None and len(cron_expr.split()) > _CRON_FIELDS:
             raise UsageError("cron_expr has five fields, from minute to weekday: no job runs more than once a minute.")
-        address = ctx.address if ctx is not None else None
         return await self._jobs.add(
             message=redact_known(message),
             name=name and redact_known(name),
@@ -188,9 +144,7 @@ class CronTool(Tool):
             at=at,
             tz=tz,
             deliver=deliver,
-            channel=address.channel if address is not None else None,
-            to=address.chat_id if address is not None else None,
-            thread_id=address.thread_id if address is not None else None,
+            address=ctx.address if ctx is not None else None,
             session_key=ctx.session_key if ctx is not None else None,
             notify=notify,
             provenance=ctx.entered if ctx is not None else Provenance.OWNER,

@@ -33,8 +33,20 @@ def limit_to_scope(paths: PathPolicy, ctx: ToolContext | None) -> PathPolicy:
     return paths if ctx is None else restrict_paths(paths, ctx.scope)
 
 
-async def requested_access(find_requests: Callable[[], list[PermissionRequest]]) -> list[Access]:
-    """Return the accesses that need approval before a path is touched; none if no approval would allow it."""
+async def read_access(paths: PathPolicy, path: str, ctx: ToolContext) -> list[Access]:
+    """Return what needs approval before a path is read: nanobot's own state, and places with keys."""
+    return await _needed_access(lambda: limit_to_scope(paths, ctx).permissions_to_read(path))
+
+
+async def write_access(paths: PathPolicy, path: str, ctx: ToolContext) -> list[Access]:
+    """Return what needs approval before a path is written: folders outside of the workspace, keys, and files that later
+    turns read.
+    """
+    return await _needed_access(lambda: limit_to_scope(paths, ctx).permissions_to_write(path))
+
+
+async def _needed_access(find_requests: Callable[[], list[PermissionRequest]]) -> list[Access]:
+    """Return the accesses that need approval; none if no approval would allow it."""
     try:
         requests = await asyncio.to_thread(find_requests)
     except PathDeniedError:

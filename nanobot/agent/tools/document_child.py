@@ -158,7 +158,7 @@ def main(kind: str) -> None:
     except MemoryError:
         _print_json({"error": "it takes too much memory to read"})
     except BadZipFile:
-        _print_json({"error": "it is damaged or incomplete: get it anew"})
+        _print_json({"error": "it is damaged or incomplete: download or copy it again"})
     except Exception as error:  # a reader of hostile bytes may raise anything, with text that may be the file's
         _print_json({"error": f"it is damaged or of a kind that cannot be read ({type(error).__name__})"})
 

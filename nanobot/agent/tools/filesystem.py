@@ -7,23 +7,22 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, integer, string, takes
 from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
     file_error_result,
     hold_file,
     in_thread,
-    limit_to_scope,
     new_file_mode,
     opener,
-    requested_access,
+    read_access,
+    write_access,
 )
 from nanobot.agent.tools.documents import Documents, document_kind
+from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
-from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
-from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
     NotTextError,
     TextFile,
@@ -67,8 +66,7 @@ class ReadFileTool(Tool):
         self._documents = Documents()
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments["path"]))
+        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
@@ -149,8 +147,7 @@ class WriteFileTool(Tool):
         self._paths = paths
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare folders outside of the workspace, keys, and files that later turns read."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
+        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
         """Write the file. Cancelling leaves the old or the new file, whole."""
@@ -192,8 +189,7 @@ class EditFileTool(Tool):
         self._provenance_of = provenance_of
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare folders outside of the workspace, keys, and files that later turns read."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
+        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
@@ -228,8 +224,7 @@ class ListDirTool(Tool):
         self._provenance_of = provenance_of
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments["path"]))
+        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None

@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure
 
@@ -205,7 +204,9 @@ class GoalTool(Tool):
         if not text.strip():
             return ToolResult.failed("There is no goal. Say in `text` what is to be reached.")
         if ctx.origin in _BACKGROUND_ORIGINS or ctx.quiet or ctx.is_subagent:
-            return ToolResult.failed("Only a turn that a person asked for starts a goal. Do now what can be done now.")
+            return ToolResult.failed(
+                "Only a turn that a person asked for can start a goal. Do what you can in this turn."
+            )
         return ToolResult(await goals.begin(text.strip(), GoalCheck.of(check, expect) if check.strip() else None, ctx))
 
     async def _finish(self, goals: GoalBackend, check: str, expect: str, ctx: ToolContext) -> ToolResult:

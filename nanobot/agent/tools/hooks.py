@@ -41,7 +41,7 @@ class Verdict:
     source: str = ""
     on_success: Sequence[Callable[[], None]] = ()
     """Run after the call succeeded. They may block and do not raise."""
-    asked: dict[str, Any] | None = None
+    original_arguments: dict[str, Any] | None = None
     """The arguments as the model gave them, if a hook changed them."""
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.schema import boolean, integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance, least_trusted
@@ -113,12 +112,12 @@ class InboxTool(Tool):
             if least_trusted([ctx.asker, Provenance.TOOL]) is not Provenance.TOOL:
                 return (
                     "This job does not come from the owner's words alone, so it reads no mails. The owner can create "
-                    "it anew in the terminal, with `nanobot cron add`."
+                    "it again in the terminal, with `nanobot cron add`."
                 )
         elif ctx.asker is not Provenance.OWNER:
             return (
-                "Mails are read for an owner alone. Whoever has access to the machine makes somebody an owner in the "
-                "terminal: `nanobot pairing approve CODE --owner`."
+                "Mails are read for an owner alone. Somebody at the machine can make this person an owner: "
+                "`nanobot pairing approve CODE --owner`."
             )
         if not await asyncio.to_thread(self._policy.is_private, ctx.address):
             return (

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, array, string, takes
 from nanobot.agent.tools.disk import opener
-from nanobot.agent.tools.schema import array, string, takes
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import ToolFailure, is_outside
@@ -88,7 +87,7 @@ class MessageTool(Tool):
         """Send the message and wait for the platform. Cancelling does not take it back."""
         if ctx.quiet:
             return ToolResult.failed(
-                "This job speaks by its answer alone, which is sent if there is something to report. Nothing was sent."
+                "Nothing was sent: this job sends only its answer, if there is something to report. Put the text there."
             )
         if not content.strip() and not media:
             return ToolResult.failed("There is nothing to send. Give content, media, or both.")
@@ -96,9 +95,7 @@ class MessageTool(Tool):
         if isinstance(message, ToolResult):
             return message
         if (secret := next(filter(None, map(find_secret, media)), None)) is not None:
-            return ToolResult.failed(
-                f"Nothing was sent: media holds the secret {secret}, and secrets go nowhere but where they belong."
-            )
+            return ToolResult.failed(f"Nothing was sent: media holds the secret {secret}, and no tool sends secrets.")
         try:
             files = [str(await asyncio.to_thread(self._file, path, ctx)) for path in media]
         except (PathDeniedError, FileNotFoundError) as error:
@@ -115,11 +112,11 @@ class MessageTool(Tool):
         channel = (channel or here.channel).strip().lower()
         if channel not in self._chats.names:
             if channel == here.channel and not chat_id:
-                return ToolResult.failed("Here your answer is what is read: write it as your answer.")
+                return ToolResult.failed("This chat shows your answer itself: write the text as your answer instead.")
             known = ", ".join(sorted(self._chats.names)) or "none"
             return ToolResult.failed(f"There is no channel {channel!r} switched on. Channels: {known}.")
         if not chat_id and channel != here.channel:
-            return ToolResult.failed(f"Which chat on {channel}? Give chat_id: no message goes to a chat by chance.")
+            return ToolResult.failed(f"Which chat on {channel}? Give its chat_id.")
         thread_id = here.thread_id if channel == here.channel and chat_id in (None, "", here.chat_id) else None
         chat = await self._chats.find(channel, chat_id) if chat_id else here.chat_id
         if chat is None:
@@ -160,7 +157,7 @@ class MessageTool(Tool):
         except DeliveryFailedError as error:
             return ToolResult.failed(str(error))
         if receipt.repeated:
-            return ToolResult(f"{target} has this very message already; it was not sent again.")
+            return ToolResult(f"{target} already has this message; it was not sent again.")
         suffix = f" (message {', '.join(ids)})" if ids else ""
         return ToolResult(f"Delivered to {target}{suffix}.")
 

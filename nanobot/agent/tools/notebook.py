@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
-from nanobot.agent.tools.disk import in_thread, limit_to_scope, new_file_mode, opener, requested_access
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
+from nanobot.agent.tools.disk import in_thread, new_file_mode, opener, write_access
 from nanobot.agent.tools.textfile import NotTextError, diff
 from nanobot.security.files.open import FileLocation
 from nanobot.security.files.paths import PathPolicy
@@ -74,8 +73,7 @@ class NotebookEditTool(Tool):
         self._paths = paths
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare folders outside of the workspace, keys, and files that later turns read."""
-        return await requested_access(lambda: limit_to_scope(self._paths, ctx).permissions_to_write(arguments["path"]))
+        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self,
@@ -97,14 +95,14 @@ class NotebookEditTool(Tool):
         return await in_thread(path, files, edit)
 
 
+@dataclass(frozen=True, slots=True)
 class _Change:
     """A change of one cell."""
 
-    def __init__(self, cell: str | None, mode: str, source: str | None, cell_type: str | None) -> None:
-        self.cell = cell
-        self.mode = mode
-        self.source = source
-        self.cell_type = cell_type
+    cell: str | None
+    mode: str
+    source: str | None
+    cell_type: str | None
 
     def find_problem(self) -> str | None:
         """Return what is missing in the request, for a model."""

@@ -8,10 +8,10 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
@@ -20,6 +20,9 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
 from nanobot.security.redaction import redact_known
 from nanobot.utils.text import nearest
+
+if TYPE_CHECKING:
+    from nanobot.agent.tools.write_verifier import WriteVerifier
 
 _LONG = 200_000
 """Characters; longer texts are redacted in a thread, so that the event loop does not stall."""
@@ -40,19 +43,10 @@ class ToolSource(Protocol):
         ...
 
 
-class WrapCall(Protocol):
-    """Wraps calls: looks before and after."""
-
-    async def wrap_call(
-        self, name: str, arguments: dict[str, Any], ctx: ToolContext | None, run: Callable[[], Awaitable[ToolResult]]
-    ) -> ToolResult:
-        """Call `run`; return its result, or another one instead. The arguments fit the tool's schema."""
-        ...
-
-
 class ToolRegistry:
-    def __init__(self, wrapper: WrapCall | None = None) -> None:
-        self.wrapper = wrapper
+    def __init__(self) -> None:
+        self.verifier: WriteVerifier | None = None
+        """Reads back what the tools wrote."""
         self._tools: dict[str, Tool] = {}
         self._aliases: dict[str, str] = {}
         self._definitions: list[ToolSchema] | None = None
@@ -173,8 +167,8 @@ class ToolRegistry:
             if problems := tool.validate_params(arguments):
                 return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Correct this and call it again.")
             run = partial(_run_tool, tool, arguments, ctx)
-            wrapper = self.wrapper
-            result = await (run() if wrapper is None else wrapper.wrap_call(tool.name, arguments, ctx, run))
+            verifier = self.verifier
+            result = await (run() if verifier is None else verifier.verify(tool.name, arguments, ctx, run))
         except (Exception, SystemExit) as error:  # isolate tools, also one that calls sys.exit
             logger.info("The tool %s failed.", name, exc_info=True)
             reason = str(error) or "no reason given"

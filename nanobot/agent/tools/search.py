@@ -17,12 +17,11 @@ from typing import Any
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, in_thread, limit_to_scope, opener, requested_access
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, in_thread, opener, read_access
+from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.grep_rows import GrepRows, display_path, format_lines
 from nanobot.agent.tools.grep_search import WHOLE_FOLDER, Search, SearchError, run_search
-from nanobot.agent.tools.origins import ProvenanceOf, file_provenance, untracked_files
-from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
@@ -48,10 +47,7 @@ class GlobTool(Tool):
         self._timeout_s = timeout_s
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(
-            lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments.get("path", "."))
-        )
+        return await read_access(self._paths, arguments.get("path", "."), ctx)
 
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
@@ -134,10 +130,7 @@ class GrepTool(Tool):
         self._ripgrep = ripgrep
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        """Declare nanobot's own state and places with keys."""
-        return await requested_access(
-            lambda: limit_to_scope(self._paths, ctx).permissions_to_read(arguments.get("path", "."))
-        )
+        return await read_access(self._paths, arguments.get("path", "."), ctx)
 
     async def execute(
         self,

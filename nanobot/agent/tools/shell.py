@@ -23,13 +23,24 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.background import BackgroundCommands
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call
+from nanobot.agent.tools.base import (
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    Touches,
+    array,
+    delegate_call,
+    number,
+    string,
+    takes,
+)
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
 from nanobot.agent.tools.execution import CommandExecution, ExecLimits
-from nanobot.agent.tools.origins import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
+from nanobot.agent.tools.file_provenance import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.resource_monitor import ResourceLimits
-from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -202,7 +213,7 @@ class ExecTool(Tool):
         return await self._run(command, timeout_s, prepared, ctx)
 
     async def _run(
-        self, command: str, timeout_s: float, prepared: "_PreparedCommand", ctx: ToolContext | None
+        self, command: str, timeout_s: float, prepared: _PreparedCommand, ctx: ToolContext | None
     ) -> ToolResult:
         from nanobot.agent.tools.permissions import find_sandbox_hints
         from nanobot.security.sandbox.limits import CommandLimits
@@ -215,11 +226,11 @@ class ExecTool(Tool):
         fetched = Provenance.WEB if decision.fetches else None
         provenance = least_trusted([known for known in (fetched, ctx and ctx.entered) if known])
         execution = CommandExecution(limits, self._paths.workspace, ctx, provenance)
-        env = environment(os.environ, policy)
+        env = command_environment(os.environ, policy)
         try:
             is_tainted = decision.fetches or (ctx is not None and is_outside(ctx.entered))
-            brought = provenance if is_tainted else None
-            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, brought)
+            taint = provenance if is_tainted else None
+            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, taint)
             started_ns, printed = time.time_ns(), ""
             try:
                 outcome = await execution.run(command, command_line, prepared.folder, env)
@@ -227,7 +238,7 @@ class ExecTool(Tool):
             finally:
                 command_line.close()
                 read_provenance = await finish(
-                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, brought, prepared)
+                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, taint, prepared)
                 )
         except SandboxUnavailableError as error:
             return ToolResult.failed(str(error))
@@ -263,23 +274,23 @@ class ExecTool(Tool):
         reading: SourceReading,
         printed: str,
         started_ns: int,
-        brought: Provenance | None,
-        prepared: "_PreparedCommand",
+        taint: Provenance | None,
+        prepared: _PreparedCommand,
     ) -> Provenance | None:
-        """Return the provenance of what the command read. Marks what it changed with that and `brought`."""
+        """Return the provenance of what the command read. Marks what it changed with that and `taint`."""
         try:
-            read_provenance = reading.words(printed)
+            read_provenance = reading.provenance(printed)
         except StorageError as error:
             log.warning("Cannot record the provenance of files: %s", error)
             read_provenance = Provenance.WEB
         finally:
             reading.close()
-        known = [provenance for provenance in (read_provenance, brought) if provenance is not None]
+        known = [provenance for provenance in (read_provenance, taint) if provenance is not None]
         if known:
             self._mark_written(started_ns, least_trusted(known), prepared)
         return read_provenance
 
-    def _mark_written(self, started_ns: int, provenance: Provenance, prepared: "_PreparedCommand") -> None:
+    def _mark_written(self, started_ns: int, provenance: Provenance, prepared: _PreparedCommand) -> None:
         """Mark what changed in all folders a command may write in."""
         workspace, tmp, granted = self._paths.workspace, self._sandbox.tmp, prepared.permissions.grants.folders
         allowed = [folder for folder in (*self._paths.allowed, *granted) if not folder.is_relative_to(workspace)]
@@ -291,7 +302,7 @@ class ExecTool(Tool):
 
     def _prepare(
         self, command: str, working_dir: str, needs: Sequence[str] | None, paths: PathPolicy
-    ) -> "_PreparedCommand":
+    ) -> _PreparedCommand:
         """Check everything before the command runs. Raises PathDeniedError if it cannot run in that folder."""
         try:
             folder = paths.resolve_readable(working_dir)
@@ -304,7 +315,7 @@ class ExecTool(Tool):
         return _PreparedCommand(folder, decision, self._permissions(needs, command), sandboxed, paths)
 
     def _start(
-        self, command: str, prepared: "_PreparedCommand", brought: Provenance | None
+        self, command: str, prepared: _PreparedCommand, taint: Provenance | None
     ) -> "tuple[SandboxedCommand, frozenset[str], SourceReading]":
         """Return how to start the command, what lies in its /tmp, and the observer of what it reads."""
         from nanobot.agent.tools.permissions import describe_tmp
@@ -312,9 +323,9 @@ class ExecTool(Tool):
 
         line, folder = _shell_argv(command), prepared.folder
         if not prepared.sandboxed or isinstance(line, str):
-            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, brought)
+            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, taint)
         sandboxed = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
-        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, brought)
+        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, taint)
 
     def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
         sandboxed = self._sandbox.is_available
@@ -347,12 +358,13 @@ class ExecTool(Tool):
         return self._sandbox.advice if self._sandbox.wanted else _PRIVATE_DATA
 
 
-def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
-    """Return the context of a command that the owner typed, which needs no approval."""
-    return replace(ctx, granted=frozenset({Access(AccessKind.COMMAND, command).rule}))
+async def run_for_owner(tools: ToolRegistry, command: str, ctx: ToolContext) -> ToolResult:
+    """Run a command that the owner typed, which needs no approval. A failure is a result too."""
+    granted = frozenset({Access(AccessKind.COMMAND, command).rule})
+    return await tools.call("exec", {"command": command}, replace(ctx, granted=granted))
 
 
-def environment(inherited: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
+def command_environment(inherited: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     """Return a command's environment: what programs need to run, and what the owner allowed."""
     allowed = {name.upper() for name in policy.allowed_env_keys}
     passed = child_environment(inherited, allowed)

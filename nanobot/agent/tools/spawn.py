@@ -5,8 +5,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
-from nanobot.agent.tools.schema import boolean, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, string, takes
 from nanobot.errors import NanobotError
 
 EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})

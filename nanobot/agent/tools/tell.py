@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
 from nanobot.errors import NanobotError
 
 MAX_CHARS = 1_000

@@ -65,7 +65,7 @@ class WriteVerifier:
         self._stored_jobs = stored_jobs
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def wrap_call(
+    async def verify(
         self, name: str, arguments: _Arguments, ctx: ToolContext | None, run: Callable[[], Awaitable[ToolResult]]
     ) -> ToolResult:
         """Run the call and return its result, with what the comparison showed. A failed call is not verified."""

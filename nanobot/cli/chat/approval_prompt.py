@@ -1,6 +1,6 @@
 """Approval prompts without the line editor: the choices on stderr, the answer is the next line typed.
 
-The question itself is shown by the turn's output. In the chat, the prompt handles approvals.
+The question itself is shown by the output of the turn. In the chat, the prompt handles approvals.
 """
 
 import asyncio
@@ -25,16 +25,49 @@ def format_choices(asked: ApprovalAsked, columns: int = 80) -> str:
     return full if len(full) <= columns else f"y once{always} · n no"
 
 
-def read_lines(on_line: Callable[[str], None]) -> None:
-    """Call `on_line` for each line typed from now on, until stdin ends or the event loop closes."""
-    loop = asyncio.get_running_loop()
+class _LineReader:
+    """Reads typed lines in a thread. A read cannot be cancelled, so a later caller takes the line of an earlier one."""
 
-    def read() -> None:
-        with suppress(OSError, ValueError, RuntimeError):  # the terminal is gone or the loop closed
-            while line := sys.stdin.readline():
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deliver: Callable[[str], None] | None = None
+
+    def read(self, on_line: Callable[[str], None]) -> None:
+        """Call `on_line` in this event loop with the next line; it is empty at the end of stdin."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(line: str) -> None:
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(on_line, line)
 
-    threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
+        with self._lock:
+            is_reading, self._deliver = self._deliver is not None, deliver
+        if not is_reading:
+            threading.Thread(target=self._read, name="keyboard", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            line = sys.stdin.readline()
+        except (OSError, ValueError):  # the terminal is gone
+            line = ""
+        with self._lock:
+            deliver, self._deliver = self._deliver, None
+        if deliver is not None:
+            deliver(line)
+
+
+read_line = _LineReader().read
+
+
+def read_lines(on_line: Callable[[str], None]) -> None:
+    """Call `on_line` for each line typed from now on, until stdin ends."""
+
+    def handle(line: str) -> None:
+        if line:
+            on_line(line)
+            read_line(handle)
+
+    read_line(handle)
 
 
 class ApprovalPrompt:
@@ -44,43 +77,25 @@ class ApprovalPrompt:
         self._answer = answer
         self._out = SafeStream(sys.stderr)
         self._question: ApprovalAsked | None = None
-        self._loop = asyncio.get_running_loop()
-        self._is_reading = False
 
     def __call__(self, event: TurnEvent) -> None:
         """Prompt for a question, or drop it once it is answered."""
         if isinstance(event, ApprovalAsked):
             self._question = event
             self._prompt()
-            self._start_reading()
         elif isinstance(event, ApprovalAnswered):
             self._question = None
 
     def _prompt(self) -> None:
         if self._question is not None:
             self._out.write(f"{format_choices(self._question)}: ")
-
-    def _start_reading(self) -> None:
-        """Read a line in a thread, unless one is reading already: a read cannot be cancelled."""
-        if not self._is_reading:
-            self._is_reading = True
-            threading.Thread(target=self._read, name="answer", daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            line = sys.stdin.readline()
-        except (OSError, ValueError):  # the terminal is gone
-            line = ""
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._on_line, line)
+            read_line(self._on_line)
 
     def _on_line(self, line: str) -> None:
-        self._is_reading = False
         if self._question is None:
             return
         answer = Answer.NO if not line else parse_answer(line)
         if answer is None:
             self._prompt()
-            self._start_reading()
         else:
             self._answer(self._question.question, answer)

@@ -3,6 +3,7 @@
 Chat and one-shot only use the ChatBackend protocol, so they behave the same with either.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
-from nanobot.cli.chat.inbound import CHANNEL, terminal_message, transcribe_attachments
+from nanobot.cli.chat.inbound import (
+    CHANNEL,
+    output_lines,
+    parse_shell_command,
+    terminal_message,
+    transcribe_attachments,
+)
+from nanobot.messages.types import text_of
 
 if TYPE_CHECKING:
     from nanobot.agent.events import Answer, EventSink, TurnResult
@@ -197,17 +205,18 @@ class LocalBackend:
         """Nothing to do: the turn asks for them."""
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
-        from nanobot.cli.chat.shell import run_shell_command  # slow to import
+        """Runs through the exec tool, with its sandbox and guards. No model sees it."""
+        from nanobot.agent.tools.base import ToolContext  # slow to import
+        from nanobot.agent.tools.shell import run_for_owner
 
         runtime = self._runtime
-        return await run_shell_command(
-            line,
-            runtime.tools,
-            session_key=session_key,
-            address=terminal_message(line, session_key).address,
-            workspace=runtime.workspace,
-            clock=runtime.clock,
-        )
+        command, problem = parse_shell_command(line, is_on=runtime.tools.has("exec"))
+        if problem:
+            return [problem], False
+        address = terminal_message(line, session_key).address
+        context = ToolContext(session_key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
+        result = await run_for_owner(runtime.tools, command, context)
+        return output_lines(text_of(result.content)), not result.error
 
     async def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages from the bus. Messages for other channels fail, since no channel runs in this process."""
@@ -222,8 +231,6 @@ class LocalBackend:
 
     async def jobs_problem(self) -> str:
         """Asks the job store, since another process may run the jobs."""
-        import asyncio  # already loaded
-
         from nanobot.cron.tool_backend import NEEDS_GATEWAY  # already loaded once a job was created
 
         return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
@@ -232,8 +239,8 @@ class LocalBackend:
         """Includes work left by a process that died."""
         background = self._runtime.background
         await background.recover(session_key)
-        if at_work := background.list_running(session_key):
-            on_start(at_work)
+        if running := background.list_running(session_key):
+            on_start(running)
             async with show_messages(self, session_key, show):
                 await background.wait_until_delivered(session_key)
 
@@ -242,8 +249,6 @@ class LocalBackend:
         return self._runtime.memory.consolidation.is_busy
 
     async def wait_for_consolidation(self) -> None:
-        import asyncio  # already loaded
-
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
                 await self._runtime.memory.consolidation.wait_done()
@@ -264,7 +269,6 @@ class _LocalTargets:
 @asynccontextmanager
 async def show_messages(bot: ChatBackend, session_key: str, show: Show) -> AsyncIterator[None]:
     """Show messages for this chat until the block ends."""
-    import asyncio  # already loaded
 
     async def listen() -> None:
         async for text in bot.messages(session_key):

@@ -19,7 +19,7 @@ def can_complete(text: str) -> bool:
 
 
 class ChatCompleter(Completer):
-    """Completes commands, skills and files. Skills are listed anew each time, since they can be added during a chat."""
+    """Completes commands, skills and files. Lists the skills each time: they can be added during a chat."""
 
     def __init__(self, commands: Mapping[str, str], skills: Callable[[], Mapping[str, str]], workspace: Path) -> None:
         self._commands = commands

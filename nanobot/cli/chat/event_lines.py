@@ -1,6 +1,6 @@
 """Text for turn events: a line per tool call, and what remains to be shown when a turn ends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,13 +54,14 @@ def _first_line(content: str) -> str:
 
 def _display_lines(display: str, width: int, paint: Paint) -> list[str]:
     lines = strip_control(display).expandtabs(4).splitlines()
-    shown = [_diff_paint(line, paint)(clip_output(INDENT + INDENT + line, width)) for line in lines[:_DISPLAY_LINES]]
+    shown = [diff_paint(line, paint)(clip_output(INDENT + INDENT + line, width)) for line in lines[:_DISPLAY_LINES]]
     if len(lines) > _DISPLAY_LINES:
         shown.append(paint.dim(f"{INDENT}{INDENT}… {len(lines) - _DISPLAY_LINES} more lines"))
     return shown
 
 
-def _diff_paint(line: str, paint: Paint) -> Any:
+def diff_paint(line: str, paint: Paint) -> Callable[[str], str]:
+    """The colour of a line of a diff."""
     if line.startswith("+"):
         return paint.green
     return paint.red if line.startswith("-") else paint.dim

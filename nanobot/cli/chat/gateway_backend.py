@@ -2,14 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
+from nanobot.cli.chat.inbound import output_lines, parse_shell_command
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
@@ -18,6 +19,10 @@ _GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; y
 _GATEWAY_DOWN = (
     "The gateway has ended. This chat is waiting for it to restart. To continue without it, exit (Ctrl+D) and start "
     "`nanobot agent` again; it continues this session."
+)
+_GATEWAY_GONE = (
+    "The gateway does not answer any more. Exit and start `nanobot agent` again; it continues this session, with or "
+    "without a gateway."
 )
 GATEWAY_BACK = "The gateway is back."
 _RETRY_S = 2.0
@@ -32,7 +37,6 @@ class GatewayBackend:
         self._retry_s = retry_s
         self._about = about
         self._running: GatewayConnection | None = None
-        self._waiting: list[dict[str, Any]] = []
         self._sends: set[asyncio.Task[None]] = set()
 
     @property
@@ -55,9 +59,17 @@ class GatewayBackend:
         """Available skills when the chat was opened."""
         return dict(self._about["skills"])
 
-    async def session_info(self, session_key: str) -> SessionInfo:
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[GatewayConnection]:
+        """Connect to the gateway. Raises GatewayError if none is running."""
         async with connect(self._state) as connection:
-            reply = await _require_connection(connection).ask({"do": "model", "session": session_key})
+            if connection is None:
+                raise GatewayError(_GATEWAY_GONE)
+            yield connection
+
+    async def session_info(self, session_key: str) -> SessionInfo:
+        async with self._connect() as connection:
+            reply = await connection.ask({"do": "model", "session": session_key})
         model = str(reply["name"]), int(reply["window"]), str(reply["provider"]), str(reply["reason"])
         return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]))
 
@@ -72,14 +84,14 @@ class GatewayBackend:
     ) -> TurnResult:
         """Run the turn. Cancelling stops it and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
-        async with connect(self._state) as connection:
-            await _require_connection(connection).say({**request, "shows": show is not None, "answers": attended})
-            return await self._run_until_end(_require_connection(connection), sink, waiting, show)
+        async with self._connect() as connection:
+            await connection.say({**request, "shows": show is not None, "answers": attended})
+            return await self._run_until_end(connection, sink, waiting, show)
 
     async def resume(self, session_key: str, sink: EventSink, *, attended: bool = False) -> None:
-        async with connect(self._state) as connection:
-            await _require_connection(connection).say({"do": "resume", "session": session_key, "answers": attended})
-            await self._run_until_end(_require_connection(connection), sink)
+        async with self._connect() as connection:
+            await connection.say({"do": "resume", "session": session_key, "answers": attended})
+            await self._run_until_end(connection, sink)
 
     async def stop_turn(self, session_key: str) -> bool:
         if self._running is None:
@@ -88,8 +100,8 @@ class GatewayBackend:
         return True
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
-        self._waiting = [{"text": message.content, "media": message.media} for message in messages]
-        self._send_to_turn({"do": "waiting", "lines": self._waiting})
+        lines = [{"text": message.content, "media": message.media} for message in messages]
+        self._send_to_turn({"do": "waiting", "lines": lines})
 
     def answer(self, question: str, answer: Answer) -> None:
         self._send_to_turn({"do": "answer", "question": question, "answer": answer})
@@ -102,15 +114,11 @@ class GatewayBackend:
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command` in the gateway."""
-        from nanobot.cli.chat.shell import output_lines, parse_shell_command  # slow to import
-
         command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
         if problem:
             return [problem], False
-        async with connect(self._state) as connection:
-            reply = await _require_connection(connection).ask(
-                {"do": "exec", "command": command, "session": session_key}
-            )
+        async with self._connect() as connection:
+            reply = await connection.ask({"do": "exec", "command": command, "session": session_key})
         return output_lines(str(reply["text"])), not reply["error"]
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
@@ -138,7 +146,7 @@ class GatewayBackend:
         """Nothing to do."""
 
     async def jobs_problem(self) -> str:
-        """None: the gateway runs the jobs."""
+        """Empty: the gateway runs the jobs."""
         return ""
 
     async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
@@ -191,15 +199,6 @@ class GatewayBackend:
             if isinstance(event, TurnEnded):
                 return TurnResult(event.outcome, event.text, event.error, event.turn_id)
         raise GatewayError(_GATEWAY_ENDED)
-
-
-def _require_connection(connection: GatewayConnection | None) -> GatewayConnection:
-    if connection is None:
-        raise GatewayError(
-            "The gateway does not answer any more. Exit and start `nanobot agent` again; it continues this session, "
-            "with or without a gateway."
-        )
-    return connection
 
 
 async def find_backend(state: Path, session_key: str | None, *, continue_latest: bool) -> GatewayBackend | None:

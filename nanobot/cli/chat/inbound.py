@@ -1,4 +1,4 @@
-"""Messages typed in the terminal, with the files they mention. The person at the terminal is always the owner."""
+"""Lines typed in the terminal: messages with the files they mention, and `!commands`. They are always the owner's."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.bus.events import InboundMessage
+from nanobot.cli.terminal import strip_control
 from nanobot.messages.types import Origin
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ CHANNEL = "cli"
 DEFAULT_SESSION = "cli:direct"
 EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 """Lines that end a chat."""
+SHELL_PREFIX = "!"
 
 
 def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
@@ -61,3 +63,18 @@ def _file(name: str, workspace: Path) -> str | None:
         return str(path) if path.is_file() else None
     except (OSError, RuntimeError, ValueError):  # not a valid path: too long, unknown home, NUL
         return None
+
+
+def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
+    """The command, and an error text if it cannot be run."""
+    command = line.strip().removeprefix(SHELL_PREFIX).strip()
+    if not command:
+        return "", "Write a shell command after the !, for example: !ls"
+    if not is_on:
+        return "", "Shell commands are disabled. Set tools.exec.enable to true in the config."
+    return command, ""
+
+
+def output_lines(text: str) -> list[str]:
+    """A command's output as lines for the screen."""
+    return strip_control(text).expandtabs(8).splitlines()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome
+from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
 from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_lines
 from nanobot.cli.chat.backends import ChatBackend
 from nanobot.cli.chat.event_lines import FAILURES, failure_line
@@ -98,10 +98,10 @@ class _OneTurn:
             await self._bot.wait_for_consolidation()
         return 1 if result.outcome in FAILURES else 0
 
-    def _on_background_start(self, at_work: Sequence[str]) -> None:
+    def _on_background_start(self, running: Sequence[str]) -> None:
         """Print what is still running; answers and commands typed meanwhile are handled."""
         self._in_background = True
-        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(at_work)} (Ctrl+C stops)\n")
+        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
         if is_interactive():
             read_lines(self._on_line)
 
@@ -111,8 +111,7 @@ class _OneTurn:
             self._stop()
 
     def _on_line(self, line: str) -> None:
-        from nanobot.agent.commands.table import parse_command
-        from nanobot.agent.events import parse_answer  # slow to import
+        from nanobot.agent.commands.table import parse_command  # slow to import
 
         if self._in_background and (parse_answer(line) is not None or parse_command(line) is not None):
             self._tasks.add(task := asyncio.create_task(self._send_line(line)))

@@ -88,7 +88,7 @@ class PlainOutput:
         arguments = self._arguments.pop(event.call_id, {})
         if self._is_verbose:
             self._end_line()
-            self._write_status(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
+            self._write_stderr(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
 
     def _approval_asked(self, event: ApprovalAsked) -> None:
         self._end_line()
@@ -115,10 +115,6 @@ class PlainOutput:
     def _write(self, text: str) -> None:
         self.stream.write(repair_output(text))
 
-    def _write_status(self, line: str) -> None:
-        if self._is_verbose:
-            self._write_stderr(line)
-
     def _write_stderr(self, line: str) -> None:
         self._stderr.write(f"{line}\n")
 
@@ -135,7 +131,7 @@ class JsonLinesOutput:
         self._stderr = SafeStream(stderr)
 
     def __call__(self, event: TurnEvent) -> None:
-        """Write the event. Never raises; when nobody reads any more, the outlet says so."""
+        """Write the event. Never raises; see `stream.closed` and `stream.problem`."""
         self.stream.write(escape_control(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
         if isinstance(event, ApprovalAsked):
             self._stderr.write(f"{strip_control(event.text)}\n")  # the person at the terminal has to answer

@@ -5,14 +5,13 @@ While it waits for a line, it prints messages for the chat, and the terminal's j
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
 from nanobot.agent.events import TurnEvent
-from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive
+from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_line
 from nanobot.cli.chat.backends import ChatBackend, show_messages
 from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
 from nanobot.cli.chat.plain import PlainOutput
@@ -85,25 +84,16 @@ def _prompt_line(runner: asyncio.Runner, bot: ChatBackend, session_key: str) -> 
 
 async def _wait_for_line(bot: ChatBackend, session_key: str) -> str:
     """The next line of stdin, empty at its end; prints messages that arrive meanwhile."""
-    loop = asyncio.get_running_loop()
-    line_future: asyncio.Future[str] = loop.create_future()
+    line_future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def set_line(line: str) -> None:
         if not line_future.done():
             line_future.set_result(line)
-
-    def read() -> None:
-        try:
-            line = sys.stdin.readline()
-        except (OSError, ValueError):  # the terminal is gone
-            line = ""
-        with suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(set_line, line)
 
     def show(text: str) -> None:
         write_text(sys.stdout, f"\n{repair_output(strip_control(text))}\n")
         write_text(sys.stderr, "> ")
 
     async with show_messages(bot, session_key, show):
-        threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
+        read_line(set_line)
         return await line_future

@@ -233,9 +233,9 @@ class Screen:
             self._append("remark", [paint(line) for line in self._render(summary.remark, self._renderers.plain)])
         self.finish()
 
-    def _render(self, text: str, draw: BlockRenderer, *, indent: int = 0) -> list[str]:
+    def _render(self, text: str, renderer: BlockRenderer, *, indent: int = 0) -> list[str]:
         """The lines of a complete text."""
-        growing, width = GrowingAnswer(draw), max(self._surface.columns - indent, 1)
+        growing, width = GrowingAnswer(renderer), max(self._surface.columns - indent, 1)
         growing.feed(strip_control(text), width)
         growing.end(width)
         return growing.take(width, self._surface.live_rows)[0]

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
@@ -20,15 +21,13 @@ from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo
 from nanobot.cli.chat.completion import ChatCompleter
 from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
-from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
+from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, terminal_message
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
-from nanobot.cli.chat.shell import SHELL_PREFIX
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import count_noun, duration
@@ -43,15 +42,10 @@ _KEY_HELP = (
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
-async def chat(bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> int:
-    """Chat until the user exits; return the exit code."""
-    return await ChatSession(bot, session_key, places, markdown=markdown).run()
-
-
 class ChatSession:
     """The state of one interactive chat."""
 
-    def __init__(self, bot: ChatBackend, session_key: str, places: DataPaths, *, markdown: bool) -> None:
+    def __init__(self, bot: ChatBackend, session_key: str, history_file: Path, *, markdown: bool) -> None:
         self._bot = bot
         self._session_key = session_key
         self._meter = UsageMeter()
@@ -76,11 +70,12 @@ class ChatSession:
             self._bottom_line,
             lambda: self._question is not None,
         )
-        self._prompt = Prompt(actions, completer, places.cli_history, colour=colour)
+        self._prompt = Prompt(actions, completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._renderers, self._paint)
 
     async def run(self) -> int:
+        """Chat until the user exits; return the exit code."""
         work = asyncio.create_task(self._work())
         tasks = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._show_messages())]
         try:
@@ -216,13 +211,13 @@ class ChatSession:
 
     def _accept_line(self, line: str) -> None:
         line = repair_output(line)
-        text_lines = line.strip().lower()
+        typed = line.strip().lower()
         command = parse_command(line)
-        if not text_lines:
+        if not typed:
             return
-        if text_lines in EXIT_WORDS:
+        if typed in EXIT_WORDS:
             self._prompt.leave()
-        elif self._question is not None and (answer := parse_answer(text_lines)) is not None:
+        elif self._question is not None and (answer := parse_answer(typed)) is not None:
             self._bot.answer(self._question.question, answer)
         elif self._running is not None and command is not None and command.name == "stop":
             self._question = None  # the question ends with its turn

@@ -126,10 +126,10 @@ class ChatOptions:
             return plain_chat(self._open_backend(is_chat=True))
 
         async def run_chat() -> int:
-            from nanobot.cli.chat.session import chat  # prompt-toolkit and Rich's Markdown are slow to import
+            from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
 
             async with self._open_backend(is_chat=True) as (bot, key):
-                return await chat(bot, key, DataPaths(get_data_dir()), markdown=markdown)
+                return await ChatSession(bot, key, DataPaths(get_data_dir()).cli_history, markdown=markdown).run()
 
         return asyncio.run(run_chat())
 
@@ -165,10 +165,10 @@ class ChatOptions:
             newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
             async with _run_jobs(runtime) if is_chat else nullcontext():
                 yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
-            if at_work := runtime.background.list_running():
+            if running := runtime.background.list_running():
                 write_text(
                     sys.stderr,
-                    f"Still running: {' and '.join(at_work)}. It resumes in the next chat or in the gateway.\n",
+                    f"Still running: {' and '.join(running)}. It resumes in the next chat or in the gateway.\n",
                 )
 
 

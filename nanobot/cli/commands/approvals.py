@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup, to_one_line
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten
 from nanobot.utils.clock import SystemClock
@@ -48,4 +47,4 @@ def forget(
 
 
 def _grants(config: ConfigOption) -> Grants:
-    return Grants(DataPaths(read_setup(config, None).data_dir).grants, SystemClock())
+    return Grants(read_setup(config, None, secrets=False).paths.grants, SystemClock())

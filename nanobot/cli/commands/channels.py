@@ -10,10 +10,20 @@ import typer
 
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
-from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places, require_gateway
+from nanobot.cli.common import (
+    NO_GATEWAY,
+    ConfigOption,
+    JsonOption,
+    Setup,
+    ask_gateway,
+    get_data_paths,
+    print_json,
+    print_table,
+    read_setup,
+    require_gateway,
+    to_one_line,
+)
 from nanobot.cli.terminal import is_terminal
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
@@ -29,7 +39,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel:
 
 def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show each enabled channel: its state, last messages received and sent, and last error."""
-    places = get_places(config)
+    places = get_data_paths(config)
     report = ask_gateway(places, {"do": "report"})
     channels = (
         report["channels"] if report is not None else offline_status(read_setup(config, None, secrets=False).config)
@@ -79,7 +89,7 @@ def _missing_settings(name: str, config: Config) -> str:
     missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
     if not missing:
         return ""
-    keys = " and ".join(f"channels.{name}.{camel(one)}" for one in missing)
+    keys = " and ".join(f"channels.{name}.{camel(field)}" for field in missing)
     return f"{keys} {'is' if len(missing) == 1 else 'are'} not set. Run `nanobot channels login {name}`."
 
 
@@ -93,7 +103,7 @@ def login(
     from nanobot.cli.setup.platforms import find_platform
 
     setup = read_setup(config, None)
-    name, places = name.lower(), DataPaths(setup.data_dir)
+    name, places = name.lower(), setup.paths
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
         _run_setup(platform, setup, config, force=force)
@@ -123,7 +133,7 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
-    places, flag = DataPaths(setup.data_dir), f" -c {config}" if config else ""
+    places, flag = setup.paths, f" -c {config}" if config else ""
     try:
         channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force)
     except EOFError:
@@ -153,7 +163,7 @@ def test(
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
 
-    places, name = get_places(config), name.lower()
+    places, name = get_data_paths(config), name.lower()
     chats = [to] if to is not None else [*PairingStore(places).book().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")

@@ -18,19 +18,21 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
+    get_data_paths,
     print_json,
     print_table,
     print_text,
     print_warnings,
     read_setup,
+    require_gateway,
     to_one_line,
     unknown_name_error,
 )
-from nanobot.cli.gateway_client import get_places, require_gateway
 from nanobot.cli.terminal import is_terminal
 from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
 from nanobot.cron.service import CronService
+from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
 from nanobot.errors import NanobotError
 from nanobot.utils.text import count_noun
@@ -43,7 +45,6 @@ _START_TIMEOUT_S = 10.0
 _NO_JOBS = "There are no jobs. Add one with `nanobot cron add`."
 _EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
 _NOT_DELIVERED = "Its answer is not sent to any chat. To send it, add --deliver --channel NAME --to CHAT."
-_NEEDS_GATEWAY = "No gateway is running. Jobs run only while one is: start it with `nanobot gateway`."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
 LongConfigOption = Annotated[
@@ -77,7 +78,7 @@ class CronContext:
         """Print the job and its next runs."""
         print_text(format_job(job, self.zone(job), self.service.next_instants(job)))
         if not self.service.is_served():
-            typer.echo(_NEEDS_GATEWAY, err=True)
+            typer.echo(NEEDS_GATEWAY, err=True)
 
 
 def add(
@@ -211,7 +212,7 @@ def test(
             raise NanobotError(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
         text = f"This is a test of the job {job.name!r}: its answers will be posted here."
         request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        sent_ids = require_gateway(get_places(config), {**request, "text": text})["ids"]
+        sent_ids = require_gateway(get_data_paths(config), {**request, "text": text})["ids"]
     if json:
         chat = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
         target = chat if payload.deliver else None
@@ -271,10 +272,10 @@ def rehearse(
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
-    from nanobot.cron.simulate import SimulatedRun, simulate_now
+    from nanobot.cron.simulate import SimulatedRun, simulate
 
     jobs = _open_jobs(config, workspace)
-    events = list(islice(simulate_now(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
+    events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
     shown = events[:limit]
     if json:
         print_json([event.to_json() for event in shown])

@@ -14,7 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from nanobot import __version__
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, print_json, to_one_line, unknown_name_error
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    WorkspaceOption,
+    ask_gateway,
+    print_json,
+    to_one_line,
+    unknown_name_error,
+)
 from nanobot.cli.doctor.checks import (
     CheckContext,
     CheckResult,
@@ -26,13 +34,12 @@ from nanobot.cli.doctor.checks import (
 )
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
-from nanobot.cli.gateway_client import ask_gateway
 from nanobot.config import paths
 from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
-from nanobot.security import redaction as vault
+from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
 from nanobot.utils.text import count_noun
 
@@ -56,7 +63,7 @@ def doctor(
     started = time.monotonic()
     context = _build_context(config, workspace, resolves_secrets=not security)
     checks = [*SECURITY] if security else [*HEALTH, *_configured_checks(context.config)]
-    checks = [check for check in _select_checks(checks, names or []) if not (offline and check.asks_outside)]
+    checks = [check for check in _select_checks(checks, names or []) if not (offline and check.uses_network)]
     if context.problem and CONFIG not in checks:  # most checks are skipped then, which must not look healthy
         checks = [CONFIG, *checks]
     report = _Report(context, checks, quiet=json)
@@ -90,7 +97,7 @@ def _build_context(config: Path | None, workspace: Path | None, *, resolves_secr
         loaded = load_config(must_exist=config is not None, secrets=resolves_secrets)
     except ConfigError as error:
         loaded, problem = Config.model_construct(), str(error)
-    vault.hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
+    hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
     places = DataPaths(paths.get_data_dir())
     gateway, gateway_problem = None, ""
     try:
@@ -157,7 +164,7 @@ class _Report:
                     outcome = fix()
                 except (NanobotError, OSError) as error:
                     outcome, self._failed = (
-                        f"could not be repaired: {vault.redact_all(to_one_line(describe_error(error)))}",
+                        f"could not be repaired: {redact_all(to_one_line(describe_error(error)))}",
                         True,
                     )
                     mark = typer.style("failed", fg="red")

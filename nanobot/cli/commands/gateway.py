@@ -32,7 +32,6 @@ def run(
     import asyncio  # slow; not needed for --help
 
     from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-    from nanobot.config.paths import DataPaths
     from nanobot.gateway.service import Options, serve
     from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
     from nanobot.security.redaction import redact_all
@@ -40,7 +39,7 @@ def run(
 
     setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
     level = "DEBUG" if verbose else "INFO"
-    set_up_logging(LogTarget(DataPaths(setup.data_dir).gateway_log, level, level), redact_all)
+    set_up_logging(LogTarget(setup.paths.gateway_log, level, level), redact_all)
 
     async def run_gateway() -> ExitReason:
         requests = ShutdownRequests()

@@ -12,7 +12,6 @@ import typer
 
 from nanobot.cli.common import ConfigOption, read_setup, to_one_line
 from nanobot.cli.terminal import strip_control
-from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import ProviderSpec, find_by_name
 from nanobot.config.schema import Config
 from nanobot.errors import UsageError
@@ -46,7 +45,7 @@ def login(
     if authority and (problem := address_problem(authority)):
         raise UsageError(f"--authority {to_one_line(authority)} cannot be used: {problem}.")
     setup = read_setup(config, None)
-    store = AccountStore.in_state(DataPaths(setup.data_dir).state)
+    store = AccountStore.in_state(setup.paths.state)
     screen = TerminalLoginScreen(browser=not no_browser and has_browser())
 
     account = asyncio.run(_log_in(spec, authority, setup.config, store, screen))
@@ -60,7 +59,7 @@ def login(
 def logout(name: NameArgument, config: ConfigOption = None) -> None:
     """Delete the tokens of an account."""
     spec = _get_login_provider(name)
-    store = AccountStore.in_state(DataPaths(read_setup(config, None, secrets=False).data_dir).state)
+    store = AccountStore.in_state(read_setup(config, None, secrets=False).paths.state)
     if asyncio.run(_delete_account(store, spec.name)):
         typer.echo(f"Logged out of {spec.display_name}; its tokens are deleted from this machine.")
     else:

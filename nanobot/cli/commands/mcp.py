@@ -39,13 +39,13 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         print_json([_facts(server, redact) for server in servers])
         return
     print_table(
-        ("Server", "Wire", "Tools", "Where"),
+        ("Server", "Transport", "Tools", "Where"),
         [
             (
                 server.settings.name,
-                server.settings.wire or "none: set command or url",
+                server.settings.transport or "none: set command or url",
                 "unknown yet" if server.listing is None else len(server.listing.tools),
-                redact(server.settings.place),
+                redact(server.settings.location),
             )
             for server in servers
         ],
@@ -78,7 +78,7 @@ def test(
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
-    offered = server.offered()
+    offered = server.offered_names()
     if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
         print_text(f"Excluded by enabledTools: {', '.join(unwanted)}.")
     if unknown := server.unknown_tools():
@@ -108,8 +108,8 @@ def _facts(server: McpServer, redact: Callable[[str], str]) -> dict[str, object]
     settings, listing = server.settings, server.listing
     return {
         "name": settings.name,
-        "wire": settings.wire,
-        "place": redact(settings.place),
+        "transport": settings.transport,
+        "location": redact(settings.location),
         "met": listing is not None,
         "server": listing.server if listing else None,
         "protocol": listing.protocol if listing else None,

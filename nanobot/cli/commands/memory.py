@@ -32,7 +32,7 @@ ChatOption = Annotated[
     str | None, typer.Option("--chat", metavar="CHANNEL:ID", help="Use the memory of a chat with other people.")
 ]
 FactArgument = Annotated[str, typer.Argument(metavar="FACT", help="A fact's id, or a part of its text.")]
-TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, ignoring case.")]
+TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="Words that a line must contain, in any case.")]
 CountOption = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N.")]
 
 
@@ -69,13 +69,13 @@ def search(
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Search all memory files: facts, archive, log and notes."""
+    """Search all memory files (facts, archive, log, notes) for lines that contain all the words."""
     hits = _open_editor(config, workspace, chat)[1].search(text)[:limit]
     if json:
         print_json([{"file": hit.file, "line": hit.line, "text": hit.text} for hit in hits])
     else:
         rows = [(hit.file, hit.line, hit.text) for hit in hits]
-        print_table(("File", "Line", "Text"), rows, empty=f"Nothing in memory contains {to_one_line(text)!r}.")
+        print_table(("File", "Line", "Text"), rows, empty=f"No line of the memory contains {to_one_line(text)!r}.")
     if not hits:
         sys.exit(1)
 
@@ -87,7 +87,7 @@ def log(
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every change of the memory, newest first."""
+    """Show the last changes of the memory, newest first."""
     changes = _open_editor(config, workspace, chat)[1].log()[:limit]
     if json:
         print_json([_change_as_json(change) for change in changes])
@@ -100,7 +100,7 @@ def log(
 def why(
     fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
 ) -> None:
-    """Show where a fact came from: when, from which conversation, and who said it."""
+    """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
     print_text(_open_editor(config, workspace, chat)[1].why(fact))
 
 
@@ -168,7 +168,7 @@ NumberArgument = Annotated[
 
 
 def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
-    """Tidy the memory now, from what was said since the last pass. Asks no model if nothing is new."""
+    """Run Dream now: tidy the memory, from what was said since its last pass. Asks no model if nothing is new."""
     from nanobot.agent.memory.dream import DreamOutcome
     from nanobot.runtime.build import build_runtime  # slow to import
 

@@ -8,7 +8,6 @@ import typer
 
 from nanobot.channels.access import AccessPolicy
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.state import PairingState, Pending
@@ -80,7 +79,7 @@ def revoke(
 
 
 def _store(setup: Setup) -> PairingStore:
-    return PairingStore(DataPaths(setup.data_dir))
+    return PairingStore(setup.paths)
 
 
 def _rows(state: PairingState) -> list[dict[str, Any]]:

@@ -22,7 +22,6 @@ from nanobot.cli.common import (
     to_one_line,
     unknown_name_error,
 )
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class ReplayViewer:
         from nanobot.security.secrets import Redactor, secret_values
         from nanobot.session.manager import SessionManager
 
-        places = DataPaths(setup.data_dir)
+        places = setup.paths
         self._setup = setup
         self._json = json
         self.redactor = Redactor(lambda: secret_values(setup.config.model_dump(), os.environ))

@@ -3,15 +3,14 @@
 import difflib
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import zip_longest
 
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn
 from nanobot.agent.trace.replay import Difference, Replay
-from nanobot.cli.chat.event_lines import clip_output
-from nanobot.cli.common import to_one_line
+from nanobot.cli.chat.event_lines import clip_output, diff_paint
+from nanobot.cli.common import format_timestamp, to_one_line
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
@@ -59,7 +58,7 @@ class ReplayedTurn:
         tokens = f"{self.prompt_tokens + self.completion_tokens:,}" if self.prompt_tokens else ""
         return [
             self.turn,
-            _format_time(self.at),
+            format_timestamp(self.at),
             self.outcome,
             _format_seconds(self.seconds),
             tokens,
@@ -72,7 +71,7 @@ def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int)
     """A turn from its message to its end."""
     page = _Page(redactor, paint, width)
     origin = f", from {to_one_line(turn.origin)}" if turn.origin else ""
-    page.line(paint.bold(_turn_title(turn)), f", {_format_time(turn.at, seconds=True)}{origin}")
+    page.line(paint.bold(_turn_title(turn)), f", {format_timestamp(turn.at, seconds=True)}{origin}")
     if turn.model:
         before = int((turn.traced or {}).get("history", 1)) - 1
         page.line(paint.dim(f"{_model_label(turn)}, {count_noun(before, 'message')} before it"))
@@ -197,7 +196,7 @@ class _Page:
         if step.text.strip() or not step.calls:
             self.line(head, self._paint.dim("says "), self.clean(step.text) or "nothing")
         for call in step.calls:
-            unknown = any(call.name == it.name and call.arguments == it.arguments for it in replayed.unrecorded)
+            unknown = any((call.name, call.arguments) == (other.name, other.arguments) for other in replayed.unrecorded)
             note = "  not recorded, not run" if unknown and name.startswith("now") else ""
             room = self._width - len(name) - len(note) - 8
             self.line(head, clip_output(to_one_line(self._redactor.text(call.summary)), room), self._paint.red(note))
@@ -212,7 +211,7 @@ class _Page:
             return
         names = (turn.model or "recorded", replayed.model or "now")
         for line in difflib.unified_diff(recorded, current, *names, lineterm=""):
-            self.line(_diff_paint(line, self._paint)(line))
+            self.line(diff_paint(line, self._paint)(line))
 
     def _call(self, call: RecordedCall) -> None:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
@@ -296,16 +295,3 @@ def _format_seconds(seconds: float | None) -> str:
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
-def _format_time(text: str, *, seconds: bool = False) -> str:
-    try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
-    except ValueError:
-        return text
-
-
-def _diff_paint(line: str, paint: Paint) -> Callable[[str], str]:
-    if line.startswith("+"):
-        return paint.green
-    return paint.red if line.startswith("-") else paint.dim

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, to_one_line
-from nanobot.cli.gateway_client import get_places, require_gateway
+from nanobot.cli.common import ConfigOption, JsonOption, get_data_paths, print_json, require_gateway, to_one_line
 from nanobot.cli.terminal import repair_output
 from nanobot.errors import UsageError
 
@@ -31,7 +30,7 @@ def send(
         raise UsageError("There is nothing to send. Give a text, or a file with --attach.")
     files = [str(file.expanduser().resolve()) for file in attach or ()]
     answer = require_gateway(
-        get_places(config),
+        get_data_paths(config),
         {"do": "send", "channel": channel.lower(), "to": to, "text": content, "thread": thread, "media": files},
     )
     if json:

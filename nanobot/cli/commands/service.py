@@ -7,8 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, read_setup, to_one_line
-from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places
+from nanobot.cli.common import (
+    NO_GATEWAY,
+    ConfigOption,
+    JsonOption,
+    ask_gateway,
+    get_data_paths,
+    print_json,
+    read_setup,
+    to_one_line,
+)
 from nanobot.cli.terminal import strip_control
 from nanobot.config.paths import DataPaths, absolute
 from nanobot.errors import NanobotError
@@ -21,7 +29,7 @@ _TAIL_BYTES = 256 * 1024
 
 def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show whether the gateway is running and healthy; exits with 1 if it is not."""
-    places = get_places(config)
+    places = get_data_paths(config)
     report = ask_gateway(places, {"do": "report"})
     if report is None:
         holder = find_lock_holder(places)
@@ -61,7 +69,7 @@ def logs(
     config: ConfigOption = None,
 ) -> None:
     """Show the last lines of the gateway's log."""
-    file = get_places(config).gateway_log
+    file = get_data_paths(config).gateway_log
     if not file.exists():
         raise NanobotError(f"There is no log at {file} yet. Start the gateway first: `nanobot gateway`.")
     with open(file, "rb") as log:
@@ -117,12 +125,12 @@ def start() -> None:
 
 def stop(config: ConfigOption = None) -> None:
     """Shut the gateway down cleanly: the service, or the one that runs in a terminal."""
-    _control(get_places(config), "stop gateway", lambda daemon: daemon.stop())
+    _control(get_data_paths(config), "stop gateway", lambda daemon: daemon.stop())
 
 
 def restart(config: ConfigOption = None) -> None:
     """Shut the gateway down cleanly and start it again."""
-    _control(get_places(config), "restart gateway", lambda daemon: daemon.restart())
+    _control(get_data_paths(config), "restart gateway", lambda daemon: daemon.restart())
 
 
 def _control(places: DataPaths, request: str, by_service: Callable[[Daemon], list[str]]) -> None:

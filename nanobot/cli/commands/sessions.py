@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,9 @@ from nanobot.cli.commands.conversation import format_markdown, format_text
 from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
+    Setup,
     WorkspaceOption,
+    format_timestamp,
     print_json,
     print_table,
     print_text,
@@ -28,7 +29,6 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.setup import prompts
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
@@ -79,13 +79,13 @@ class SessionHit:
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List all conversations, newest first, archived ones included."""
-    facts = list(_facts(_open_sessions(config, workspace)))
+    facts = list(_facts(_open_sessions(config, workspace)[1]))
     if json:
         print_json([asdict(fact) for fact in facts])
         return
     print_table(
         ("Session", "Last used", "Messages", "First words"),
-        [(fact.name, _format_time(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
+        [(fact.name, format_timestamp(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
         empty="There are no sessions yet. Start one with `nanobot agent`.",
     )
 
@@ -100,7 +100,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print one conversation: the messages, and a line for each tool call."""
-    session = _read_session(_open_sessions(config, workspace), key)
+    session = _read_session(_open_sessions(config, workspace)[1], key)
     messages = session.messages[-last:] if last else session.messages
     if json:
         print_json({"key": session.key, "metadata": session.metadata, "messages": messages})
@@ -116,7 +116,7 @@ def export(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Export one conversation as JSON lines or Markdown, to stdout or a file."""
-    session = _read_session(_open_sessions(config, workspace), key)
+    session = _read_session(_open_sessions(config, workspace)[1], key)
     data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else _as_jsonl(session)
     if output is None:
         if sys.stdout is not None:
@@ -134,17 +134,15 @@ def delete(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Delete one conversation permanently."""
-    setup = read_setup(config, workspace, secrets=False)
-    places = DataPaths(setup.data_dir)
-    sessions = SessionManager(setup.workspace, old_folder=places.legacy_sessions)
+    setup, sessions = _open_sessions(config, workspace)
     session = _read_session(sessions, key)
     what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
-    if not yes and not prompts.confirm(f"Delete {what} permanently?"):
+    if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
         typer.echo("Kept.")
         return
     sessions.delete(key)
-    _delete_traces(session, places.traces)
-    _index(setup.workspace, setup.data_dir).clear()
+    _delete_traces(session, setup.paths.traces)
+    _index(setup).clear()
     typer.echo(f"Deleted {what}.")
 
 
@@ -158,29 +156,29 @@ def search(
     """Search all conversations for a text, newest first; if it occurs nowhere, for all of its words."""
     if not text.strip():
         raise typer.BadParameter("the text to search for is empty.", param_hint="TEXT")
-    hits = list(_find_messages(_open_sessions(config, workspace), text))
+    setup, sessions = _open_sessions(config, workspace)
+    hits = list(_find_messages(sessions, text))
     if not hits and len(text.split()) > 1:
-        hits = _search_index(config, workspace, text, limit)
+        hits = _search_index(setup, text, limit)
     shown = hits[:limit]
     if json:
         print_json([asdict(hit) for hit in shown])
     else:
         print_table(
             ("Session", "When", "Who", "Text"),
-            [(hit.name, _format_time(hit.timestamp), hit.role, hit.snippet) for hit in shown],
+            [(hit.name, format_timestamp(hit.timestamp), hit.role, hit.snippet) for hit in shown],
             empty=f"{to_one_line(text)!r} occurs in no session.",
         )
     if len(hits) > limit:
         typer.echo(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
 
 
-def _search_index(config: Path | None, workspace: Path | None, text: str, limit: int) -> list[SessionHit]:
+def _search_index(setup: Setup, text: str, limit: int) -> list[SessionHit]:
     """Find messages that contain all words, best match first; none where there is no index."""
     from nanobot.session.search.recall import Recall  # slow to import
 
-    setup = read_setup(config, workspace, secrets=False)
     try:
-        result = Recall(_index(setup.workspace, setup.data_dir)).search(text, lambda file: bool(file.key), limit=limit)
+        result = Recall(_index(setup)).search(text, lambda file: bool(file.key), limit=limit)
     except StorageError:
         return []
     return (
@@ -190,19 +188,19 @@ def _search_index(config: Path | None, workspace: Path | None, text: str, limit:
     )
 
 
-def _index(workspace: Path, data_dir: Path) -> "SearchIndex":
+def _index(setup: Setup) -> "SearchIndex":
     from nanobot.session.search.index import SearchIndex
     from nanobot.session.search.recall import sources_of
 
-    places = DataPaths(data_dir)
-    sessions = SessionFolder(workspace, places.legacy_sessions)
+    workspace, paths = setup.workspace, setup.paths
+    sessions = SessionFolder(workspace, paths.legacy_sessions)
     opener = Opener(PathPolicy(workspace)).descriptor
-    return SearchIndex(places.search, lambda: sources_of(sessions, workspace / "memory"), opener)
+    return SearchIndex(paths.search, lambda: sources_of(sessions, workspace / "memory"), opener)
 
 
-def _open_sessions(config: Path | None, workspace: Path | None) -> SessionManager:
+def _open_sessions(config: Path | None, workspace: Path | None) -> tuple[Setup, SessionManager]:
     setup = read_setup(config, workspace, secrets=False)
-    return SessionManager(setup.workspace, old_folder=DataPaths(setup.data_dir).legacy_sessions)
+    return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
 
 
 def _read_session(sessions: SessionManager, name: str) -> Session:
@@ -302,10 +300,13 @@ def _line_starts(data: bytes, needle: bytes) -> Iterator[int]:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file atomically; a pipe or device (`/dev/stdout`) directly. Raises OSError."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(data)
-    else:
-        write_atomic(path, data)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+        else:
+            write_atomic(path, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
 
 
 def _as_message(row: Row) -> ChatMessage:
@@ -325,13 +326,6 @@ def _as_jsonl(session: Session) -> bytes:
     return b"".join(encode(dict(row)) for row in (record, *session.messages))
 
 
-def _format_time(text: str) -> str:
-    try:
-        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return text
-
-
 def import_(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A session file, a folder of them, or a JSON list of chat messages.")
@@ -347,8 +341,7 @@ def import_(
         raise NanobotError("--as is for a single file and needs a session key, such as cli:notes.")
     if not path.exists():
         raise NanobotError(f"{file} does not exist.")
-    setup = read_setup(config, workspace, secrets=False)
-    sessions = SessionManager(setup.workspace, old_folder=DataPaths(setup.data_dir).legacy_sessions)
+    _, sessions = _open_sessions(config, workspace)
     imported, existing = [], []
     conversations, faults = read_conversations(path)  # read everything before writing anything
     for conversation in conversations:

@@ -20,7 +20,6 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.setup import prompts
-from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.text import count_noun
@@ -180,7 +179,7 @@ def remove(
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
-    if not yes and not prompts.confirm(f"Remove {name}, {skill.path.parent}?"):
+    if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
         typer.echo("Kept.")
         return
     assert loader.store is not None  # noqa: S101 _loader gives it one
@@ -212,7 +211,7 @@ def approve(
             ]
         )
     )
-    if not yes and not prompts.confirm("Have you reviewed them, and do you approve them?"):
+    if not prompts.confirm_action("Have you reviewed them, and do you approve them?", yes=yes):
         typer.echo(f"{name} stays disabled.")
         return
     book.note_installed(name, installed.source, now)
@@ -221,13 +220,13 @@ def approve(
 
 def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
     setup = read_setup(config, workspace, secrets=False)
-    return skills_loader(setup.config, DataPaths(setup.data_dir), setup.workspace)
+    return skills_loader(setup.config, setup.paths, setup.workspace)
 
 
 def _get_skill(loader: SkillsLoader, name: str) -> Skill:
     skill = loader.get(name)
     if skill is None:
-        raise unknown_name_error("skill", name, [one.name for one in loader.skills()], "nanobot skills list")
+        raise unknown_name_error("skill", name, [known.name for known in loader.skills()], "nanobot skills list")
     return skill
 
 

@@ -12,8 +12,16 @@ from nanobot import __version__
 from nanobot.agent.skills.loader import Skill
 from nanobot.agent.subagent.tasks import task_counts
 from nanobot.cli.commands.providers import ProviderFacts, provider_facts
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, print_json, read_setup, to_one_line
-from nanobot.cli.gateway_client import ask_gateway
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    Setup,
+    WorkspaceOption,
+    ask_gateway,
+    print_json,
+    read_setup,
+    to_one_line,
+)
 from nanobot.cli.setup.probe import (
     ProbeResult,
     ProviderSelection,
@@ -23,7 +31,6 @@ from nanobot.cli.setup.probe import (
     try_model,
 )
 from nanobot.config.loader import load_warnings
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.cron.format import format_time, job_zone_or_host
@@ -109,9 +116,9 @@ def status(
 
 
 def _build_report(setup: Setup, *, include_defaults: bool) -> StatusReport:
-    sessions = SessionManager(setup.workspace, old_folder=DataPaths(setup.data_dir).legacy_sessions)
-    skills = skills_loader(setup.config, DataPaths(setup.data_dir), setup.workspace)
-    gateway = ask_gateway(DataPaths(setup.data_dir), {"do": "report"})
+    sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
+    skills = skills_loader(setup.config, setup.paths, setup.workspace)
+    gateway = ask_gateway(setup.paths, {"do": "report"})
     return StatusReport(
         version=__version__,
         setup=setup,
@@ -124,7 +131,7 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> StatusReport:
         gateway=gateway,
         channels=_channel_states(setup, gateway),
         jobs=_summarize_jobs(setup),
-        subagents=task_counts(DataPaths(setup.data_dir).tasks),
+        subagents=task_counts(setup.paths.tasks),
         goals=_open_goals(setup),
         skills=skills.skills(),
         plugins=_plugin_facts(setup),
@@ -146,7 +153,7 @@ def _channel_states(setup: Setup, gateway: Mapping[str, Any] | None) -> Mapping[
 
 
 def _open_goals(setup: Setup) -> list["Goal"]:
-    folder = DataPaths(setup.data_dir).goals
+    folder = setup.paths.goals
     if not folder.is_dir():
         return []
     from nanobot.agent.goals.store import GoalStore  # slow to import
@@ -158,9 +165,7 @@ def _open_goals(setup: Setup) -> list["Goal"]:
 
 
 def _summarize_jobs(setup: Setup) -> JobSummary:
-    service = CronService(
-        DataPaths(setup.data_dir).jobs_file(setup.workspace), timezone=setup.config.agents.defaults.timezone
-    )
+    service = CronService(setup.paths.jobs_file(setup.workspace), timezone=setup.config.agents.defaults.timezone)
     try:
         jobs = service.list_jobs()
     except StorageError as error:
@@ -176,7 +181,7 @@ def _plugin_facts(setup: Setup) -> list[PluginFacts]:
     from nanobot.cli.doctor.plugins import load_plugins  # slow to import
     from nanobot.runtime.plugins import saved_problems
 
-    places = DataPaths(setup.data_dir)
+    places = setup.paths
     plugins = load_plugins(setup.config, places, setup.workspace)
     problems = [*plugins.troubles(), *saved_problems(places.plugin_failures, plugins.packages)]
     by_name = {package.name: package for package in plugins.packages}

@@ -5,7 +5,6 @@ import asyncio
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, print_json, print_table, read_setup
-from nanobot.config.paths import DataPaths
 from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.runtime.toolbox import SERVICE_TOOLS
@@ -20,14 +19,14 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         asyncio.run(own_tools(setup.config, setup.workspace).refresh(tools))
     servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
     if servers is not None:
-        asyncio.run(servers.recall())
+        asyncio.run(servers.load_listings())
         offered = servers.tools()
         for tool in [*offered, *servers.in_requests(offered)]:
             tools.register(tool)
     if setup.config.plugins.enabled:
         from nanobot.runtime.plugins import load_packages  # slow to import
 
-        load_packages(setup.config.plugins, DataPaths(setup.data_dir).plugin_failures).offer(tools)
+        load_packages(setup.config.plugins, setup.paths.plugin_failures).offer(tools)
     # These need the services of a running bot, but their classes have name and description too.
     shown: list[Tool | type[Tool]] = sorted([*tools, *SERVICE_TOOLS], key=lambda tool: tool.name)
     if json:

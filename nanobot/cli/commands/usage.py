@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup
-from nanobot.config.paths import DataPaths
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, sum_up
@@ -23,7 +22,7 @@ def usage(
     """Show tokens and cost: today, this month, what is left of the limits, and a table."""
     setup = read_setup(config, None, secrets=False)
     clock = SystemClock(find_zone(setup.config.agents.defaults.timezone))
-    ledger = Ledger(DataPaths(setup.data_dir).usage)
+    ledger = Ledger(setup.paths.usage)
     summary = sum_up(ledger, clock.now(), by=by, days=days)
     limits = Budget(_limits(setup), ledger, clock).limits_as_raised()
     if json:

@@ -81,8 +81,8 @@ class DoctorCheck:
     limit_s: float = 10.0
     reads_config: bool = True
     """Whether to skip it if the config cannot be used."""
-    asks_outside: bool = False
-    """Whether it asks a model, a platform or an MCP server."""
+    uses_network: bool = False
+    """Whether it sends requests to a model, a platform or an MCP server."""
 
 
 _NOT_CHECKED = "skipped: the config cannot be used"

@@ -12,9 +12,8 @@ import typer
 from nanobot.agent.tools.mcp.server import McpServer
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
-from nanobot.cli.common import unknown_name_error
+from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
-from nanobot.cli.gateway_client import require_gateway
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock
@@ -22,14 +21,19 @@ from nanobot.utils.text import count_noun
 
 _SLOW_S = 3.0
 _STILL_WAITING = "Waiting up to a minute; `npx` and `uvx` download a server the first time. Ctrl+C cancels."
-_LIMIT_S = 65.0
+_SERVER_LIMIT_S = 65.0
 """The first `npx` downloads the server."""
+_CHANNEL_LIMIT_S = 25.0
 
 
 def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
     return [
         DoctorCheck(
-            f"mcp.{name}", f"The MCP server {name} answers", partial(_server_answers, name), _LIMIT_S, asks_outside=True
+            f"mcp.{name}",
+            f"The MCP server {name} answers",
+            partial(_server_answers, name),
+            _SERVER_LIMIT_S,
+            uses_network=True,
         )
         for name in names
     ]
@@ -72,14 +76,14 @@ def _ask_gateway_for(name: str, context: CheckContext) -> _ServerListing | None:
 def _connect_directly(name: str, context: CheckContext) -> _ServerListing:
     servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
     server, _ = asyncio.run(connect_once(name, servers))
-    return _ServerListing(len(server.offered()), server.left_out, server.unknown_tools())
+    return _ServerListing(len(server.offered_names()), server.left_out, server.unknown_tools())
 
 
 async def known_servers(servers: McpServers | None) -> list[McpServer]:
     """The servers, each with the tools it offered last time."""
     if servers is None:
         return []
-    await servers.recall()
+    await servers.load_listings()
     return servers.servers
 
 
@@ -103,13 +107,14 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
         await server.close()
 
 
-_LIMIT_S = 25.0
-
-
 def channel_checks(names: Iterable[str]) -> list[DoctorCheck]:
     return [
         DoctorCheck(
-            f"channels.{name}", f"{name} accepts the login", partial(_can_log_in, name), _LIMIT_S, asks_outside=True
+            f"channels.{name}",
+            f"{name} accepts the login",
+            partial(_can_log_in, name),
+            _CHANNEL_LIMIT_S,
+            uses_network=True,
         )
         for name in names
     ]

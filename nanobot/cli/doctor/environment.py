@@ -1,15 +1,17 @@
 """Checks of the config, limits, clock, gateway, programs and sandbox."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
+from nanobot.agent.tools.mcp.process import find_program, server_environment
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.runtime.sandbox import command_sandbox
+from nanobot.runtime.tool_sources import server_settings
 from nanobot.utils.clock import find_zone
 
 
@@ -72,14 +74,12 @@ def gateway_is_healthy(context: CheckContext) -> Iterator[Finding]:
 
 
 def programs_are_there(context: CheckContext) -> Iterator[Finding]:
-    search_path = context.environ.get("PATH", "")
-    if extra_path := context.config.tools.exec.path_append:
-        search_path = f"{search_path}:{extra_path}"
-    for name, server in context.config.tools.mcp_servers.items():
-        if server.command and shutil.which(server.command, path=search_path) is None:
+    for server in server_settings(context.config):
+        env = server_environment(context.environ, server)
+        if server.command and find_program(server, env, Path(server.cwd)) is None:
             yield error(
-                f"The command {server.command} of the MCP server {name} is not found.",
-                f"Install it, or set tools.mcpServers.{name}.command to its full path.",
+                f"The command {server.command} of the MCP server {server.name} is not found.",
+                f"Install it, or set tools.mcpServers.{server.name}.command to its full path.",
             )
 
 

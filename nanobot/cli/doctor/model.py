@@ -124,8 +124,9 @@ async def _can_see(provider: LLMProvider, model: str) -> bool:
     return "red" in (answer.content or "").lower()
 
 
-def _red_square(size: int = 32) -> str:
+def _red_square() -> str:
     """A PNG (www.w3.org/TR/png), in base64."""
+    size = 32
     rows = (b"\0" + b"\xff\x00\x00" * size) * size
 
     def chunk(kind: bytes, data: bytes) -> bytes:

@@ -7,7 +7,7 @@ CONFIG = DoctorCheck("config", "The config can be used", environment.config_can_
 HEALTH = (
     CONFIG,
     DoctorCheck("limits", "Spending limits can be enforced", environment.limits_can_be_enforced),
-    DoctorCheck("model", "The model answers and calls tools", model.model_works, 90.0, asks_outside=True),
+    DoctorCheck("model", "The model answers and calls tools", model.model_works, 90.0, uses_network=True),
     DoctorCheck(
         "files.private", "Config and state are readable only by you", files.files_are_private, reads_config=False
     ),

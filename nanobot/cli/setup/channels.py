@@ -12,10 +12,10 @@ from textwrap import fill
 import typer
 
 from nanobot.channels.registry import load_channel
-from nanobot.cli.common import to_one_line
-from nanobot.cli.gateway_client import ask_gateway
+from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
+from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -23,7 +23,7 @@ from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
 from nanobot.pairing.store import PairingStore
 
-NONE, AGAIN, SAVE, LEAVE = "none", "again", "save", "leave"
+NONE = "none"
 
 _MAX_COLUMNS = 110
 
@@ -149,20 +149,16 @@ def _get_consent(platform: PlatformSetup, config: Config, *, ask_all: bool) -> b
 
 def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> str:
     """Try to log in; if that fails, ask what to do. Returns SAVE, AGAIN or LEAVE."""
-    typer.echo(f"Trying {platform.title} ...")
-    try:
-        asyncio.run(log_in(platform.name, config, places, force=False))
-    except (NanobotError, OSError) as error:
-        typer.echo(f"\n{to_one_line(str(error) or type(error).__name__)}\n")
-        return prompts.choose(
-            "What now?",
-            [
-                (AGAIN, "Try again with other answers"),
-                (SAVE, "Save it anyway"),
-                (LEAVE, f"Skip {platform.title}"),
-            ],
-        )
-    return SAVE
+    while True:
+        typer.echo(f"Trying {platform.title} ...")
+        try:
+            asyncio.run(log_in(platform.name, config, places, force=False))
+        except (NanobotError, OSError) as error:
+            typer.echo(f"\n{to_one_line(str(error) or type(error).__name__)}\n")
+            if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
+                return decision
+        else:
+            return SAVE
 
 
 def sdk_problem(name: str) -> str:

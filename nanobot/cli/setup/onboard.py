@@ -16,6 +16,7 @@ from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, 
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
+from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.cli.setup.provider import (
     DetectedProviders,
     NonInteractiveError,
@@ -35,14 +36,6 @@ from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.text import count_noun, nearest
 from nanobot.utils.workspace import prepare_workspace
-
-RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
-_AFTER_FAILURE = [
-    (RETRY, "Try again"),
-    (AGAIN, "Change the answers"),
-    (SAVE, "Save it anyway"),
-    (LEAVE, "Quit without saving"),
-]
 
 NEXT_STEPS = """
 Next:
@@ -203,23 +196,12 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         if not problem:
             return provider
         typer.echo(f"\n{problem}\n")
-        decision = prompts.choose(
-            "What now?",
-            [
-                (RETRY, "Try again"),
-                (AGAIN, "Change the answers"),
-                (SAVE, "Save it anyway"),
-                (LEAVE, "Quit without saving"),
-            ],
-        )
-        if decision == RETRY:
-            given = provider
-            continue
+        decision = prompts.choose_after_failure("Quit without saving")
         if decision == SAVE:
             return provider
         if decision == LEAVE:
             raise typer.Exit(1)
-        previous, given = provider, ProviderChoice()
+        previous, given = provider, provider if decision == RETRY else ProviderChoice()
 
 
 def _parse_choice(provider: str | None, model: str | None, api_key: str | None, api_base: str | None) -> ProviderChoice:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import typer
 
 from nanobot.cli.terminal import is_terminal
+from nanobot.errors import NanobotError
+
+RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
 
 
 def choose(question: str, options: Sequence[tuple[str, str]], default: str | None = None) -> str:
@@ -33,6 +36,12 @@ def choose(question: str, options: Sequence[tuple[str, str]], default: str | Non
         typer.echo(f"Type a number from 1 to {len(values)}.")
 
 
+def choose_after_failure(leave_label: str) -> str:
+    """Ask what to do with answers that did not work. Returns RETRY, AGAIN, SAVE or LEAVE."""
+    options = [(RETRY, "Try again"), (AGAIN, "Change the answers"), (SAVE, "Save it anyway"), (LEAVE, leave_label)]
+    return choose("What now?", options)
+
+
 def ask(question: str, default: str = "") -> str:
     """Ask for a line of text. In a terminal the default is prefilled and can be edited."""
     if is_interactive():
@@ -54,6 +63,15 @@ def ask_secret(question: str) -> str:
 def confirm(question: str) -> bool:
     """Ask for yes or no; empty input means no."""
     return _read_line(f"{question} [y/N] ").lower() in ("y", "yes")
+
+
+def confirm_action(question: str, *, yes: bool) -> bool:
+    """Ask before an action, unless `yes` is set. Raises NanobotError without input."""
+    try:
+        return yes or confirm(question)
+    except EOFError:
+        typer.echo()
+        raise NanobotError("Nothing was changed: no interactive input. Add --yes to do it without asking.") from None
 
 
 def is_interactive() -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nanobot.agent.events import Answer, TurnEvent
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import typed_by_owner
+from nanobot.agent.tools.shell import run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
@@ -143,7 +143,7 @@ class ControlRequests:
         address = _terminal_message("", key).address
         command = str(request["command"])
         context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await runtime.tools.call("exec", {"command": command}, typed_by_owner(command, context))
+        result = await run_for_owner(runtime.tools, command, context)
         client.send({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, client: ControlClient) -> None:
@@ -247,7 +247,7 @@ class ControlRequests:
     async def _meet_server(self, request: Frame, client: ControlClient) -> None:
         """Connect to an MCP server if needed, and send the tools it offers."""
         servers = self._runtime.servers
-        server = servers.named(str(request["name"])) if servers is not None else None
+        server = servers.find(str(request["name"])) if servers is not None else None
         if server is None:
             client.send({"type": "server", "known": False})
             return
@@ -256,7 +256,7 @@ class ControlRequests:
             {
                 "type": "server",
                 "known": True,
-                "tools": len(server.offered()),
+                "tools": len(server.offered_names()),
                 "leftOut": server.left_out,
                 "unknown": server.unknown_tools(),
             }

@@ -17,7 +17,7 @@ from nanobot.agent.events import (
     event_from_json,
 )
 from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, string, takes
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
-from nanobot.agent.tools.schema import string, takes
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance, text_of
 from nanobot.runtime.build import build_runtime

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.engine.loop_guard import ADVISED_FROM, ENDED_FROM, LoopGuard
-from nanobot.agent.tools.base import Effect, Tool
-from nanobot.agent.tools.schema import integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, integer, string, takes
 from nanobot.providers.base import ToolCallRequest
 
 

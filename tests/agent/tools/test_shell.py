@@ -13,7 +13,7 @@ import pytest
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool, environment
+from nanobot.agent.tools.shell import ExecPolicy, ExecTool, command_environment
 from nanobot.security.files.paths import PathPolicy
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
@@ -98,11 +98,11 @@ async def test_keys_of_ours_are_not_in_its_environment(run, monkeypatch):
 def test_configured_folders_stand_around_the_path():
     policy = ExecPolicy(path_prepend="/first", path_append="/last")
 
-    assert environment({"PATH": "/usr/bin"}, policy)["PATH"] == os.pathsep.join(("/first", "/usr/bin", "/last"))
+    assert command_environment({"PATH": "/usr/bin"}, policy)["PATH"] == os.pathsep.join(("/first", "/usr/bin", "/last"))
 
 
 def test_an_environment_without_path_gets_the_systems():
-    assert environment({}, ExecPolicy(path_append="/x"))["PATH"] == f"{os.defpath}:/x"
+    assert command_environment({}, ExecPolicy(path_append="/x"))["PATH"] == f"{os.defpath}:/x"
 
 
 @linux_only

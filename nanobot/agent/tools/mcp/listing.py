@@ -54,7 +54,7 @@ class Listing:
     server: str = ""
     """Its name and version, as it reports them."""
     protocol: str = ""
-    old: bool = False
+    is_legacy: bool = False
     """Whether it does not support the newest handshake."""
     left_out: int = 0
     """Number of tools that are left out: too many, or too large."""
@@ -78,7 +78,7 @@ async def fetch_listing(client: "Client") -> Listing:
         prompts=capabilities.prompts is not None and await _has_prompts(client),
         server=f"{info.name} {info.version}".strip()[:200] if info is not None else "",
         protocol=client.protocol_version,
-        old=client.session.discover_result is None,
+        is_legacy=client.session.discover_result is None,
         left_out=len(tools) - len(accepted),
     )
 
@@ -158,7 +158,7 @@ class ListingFile:
             return False
         return abs(now - noted) < _SLOW_FOR
 
-    def note_slowness(self) -> None:
+    def record_slowness(self) -> None:
         """Record that a turn waited in vain. Never raises."""
         with suppress(OSError):
             write_in_place(self._slow, b"")

@@ -37,10 +37,15 @@ def server_environment(inherited: Mapping[str, str], settings: ServerSettings) -
     return {**child_environment(inherited, _STORAGE_VARIABLES), **settings.env}
 
 
-async def resolve_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
-    """Return the program's path; a relative one starts at its working directory. Raises ProgramNotFoundError."""
+def find_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str | None:
+    """Return the path of the server's program, or None; a relative one starts at the working directory. Blocks."""
     command = str(folder / settings.command) if os.path.dirname(settings.command) else settings.command  # noqa: PTH120
-    program = await asyncio.to_thread(shutil.which, command, path=env.get("PATH", os.defpath))
+    return shutil.which(command, path=env.get("PATH", os.defpath))
+
+
+async def resolve_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
+    """Return the path of the server's program. Raises ProgramNotFoundError."""
+    program = await asyncio.to_thread(find_program, settings, env, folder)
     if program is None:
         raise ProgramNotFoundError(
             f"There is no program {settings.command!r}. Install it, or give its full path in "

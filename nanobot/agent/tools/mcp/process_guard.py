@@ -109,13 +109,13 @@ def _processes() -> list[tuple[int, int, bool]]:
     """Return (pid, parent, is alive) of all processes of the host."""
     if not os.path.exists("/proc/self/stat"):  # noqa: PTH110 - pathlib takes longer to import than this program to run
         return _processes_by_ps()
-    found = []
+    processes = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
-                found.append((int(name), int(parent), state not in (b"Z", b"X")))
-    return found
+                processes.append((int(name), int(parent), state not in (b"Z", b"X")))
+    return processes
 
 
 def _processes_by_ps() -> list[tuple[int, int, bool]]:

@@ -58,15 +58,14 @@ async def remote_streams(
 
     async def check(response: "httpx2.Response") -> None:
         request = response.request
-        if (
-            request.method == "POST" or settings.wire is Transport.SSE
-        ):  # a GET asks for notifications, which are optional
+        # a GET asks for notifications, which are optional
+        if request.method == "POST" or settings.transport is Transport.SSE:
             on_response(response.status_code)
         if response.status_code in _SESSION_LOST and request.method == "POST" and _SESSION in request.headers:
             on_session_lost()
 
     client.event_hooks["response"].append(check)
-    if settings.wire is Transport.SSE:
+    if settings.transport is Transport.SSE:
 
         def client_factory(*_: Any, **__: Any) -> "httpx2.AsyncClient":
             return client

@@ -93,12 +93,12 @@ class McpServer:
         self,
         settings: ServerSettings,
         *,
-        memory: Path,
+        state_dir: Path,
         clock: Clock,
         timeouts: McpTimeouts | None = None,
-        client: OpenClient = open_client,
+        open_client: OpenClient = open_client,
     ) -> None:
-        """`memory` is the folder in which listings are stored, and the working directory of the server's program.
+        """`state_dir` is the folder in which listings are stored, and the working directory of the server's program.
 
         Never start a program in the workspace: Python, Node and npx load modules and settings from their working
         directory, and untrusted content can make the agent write files into the workspace.
@@ -109,12 +109,12 @@ class McpServer:
         self.is_slow = False
         """Whether a turn recently waited for it in vain."""
         stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
-        self._file = ListingFile(memory / f"{stem}-{settings.fingerprint}.json", settings.fingerprint)
+        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json", settings.fingerprint)
         name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
-        self._folder = Path(settings.cwd) if settings.cwd else memory / f"{stem}-{name_hash}"
+        self._folder = Path(settings.cwd) if settings.cwd else state_dir / f"{stem}-{name_hash}"
         self._clock = clock
         self._timeouts = timeouts or McpTimeouts()
-        self._client = client
+        self._open_client = open_client
         self._connection: McpConnection | None = None
         self._status = 0
         """The last HTTP status of a server with a URL."""
@@ -142,7 +142,7 @@ class McpServer:
             return ServerState(Phase.FAILED, self._reason, max(self._next_try - self._clock.monotonic(), 0.0))
         return ServerState(Phase.IDLE)
 
-    def offered(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
+    def offered_names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
         """Return the offered name of each enabled tool, by the server's own name; none is in `taken`.
 
         Resources and prompts are one tool each, if the server has any. Empty if its tools are not known yet.
@@ -168,16 +168,16 @@ class McpServer:
         known = {"*", *(name for pair in self._names().items() for name in pair)}
         return sorted(self.settings.enabled_tools - known) if self.listing is not None else []
 
-    async def recall(self) -> None:
+    async def load_listing(self) -> None:
         """Load the stored listing. Never raises."""
         self.listing = await asyncio.to_thread(self._file.load)
         if self.listing is None:
             self.is_slow = await asyncio.to_thread(self._file.was_slow, self._clock.now())
 
-    async def note_slowness(self) -> None:
+    async def record_slowness(self) -> None:
         """Record that a turn waited in vain: for a while none waits for it again, in any process. Never raises."""
         self.is_slow = True
-        await asyncio.to_thread(self._file.note_slowness)
+        await asyncio.to_thread(self._file.record_slowness)
 
     def start(self) -> asyncio.Task[McpConnection] | None:
         """Start connecting, unless connected or failed a moment ago. The task may fail; nobody has to await it."""
@@ -252,7 +252,7 @@ class McpServer:
             connection = await self._ensure_connected()
             try:
                 return await request(connection.client)
-            except Exception as error:
+            except Exception as error:  # any error may mean that the connection is lost; else it is raised again
                 loss = await self._check_lost(connection, error)
                 if loss is None:
                     raise
@@ -312,7 +312,7 @@ class McpServer:
             raise ServerFailedError(f"The MCP server {self.settings.name} is closed.") from None
 
     async def _open(self) -> McpConnection:
-        use_legacy = self.listing is not None and self.listing.old
+        use_legacy = self.listing is not None and self.listing.is_legacy
         self._diagnostics, self._status = ServerDiagnostics(), 0
         connection = McpConnection(self._streams, self._on_tools_changed, use_legacy=use_legacy)
         try:
@@ -348,11 +348,11 @@ class McpServer:
 
     async def _check(self) -> None:
         """Check what can be known before anything is imported or started. Raises NanobotError."""
-        if self.settings.wire is None:
+        if self.settings.transport is None:
             raise ServerFailedError(
                 f"tools.mcpServers.{self.settings.name} names neither a command nor a url that fits its type."
             )
-        if self.settings.wire is Transport.STDIO:
+        if self.settings.transport is Transport.STDIO:
             await resolve_program(self.settings, server_environment(os.environ, self.settings), self._folder)
             await asyncio.to_thread(self._make_folder)
 
@@ -366,10 +366,10 @@ class McpServer:
             )
 
     def _streams(self, connection: McpConnection) -> AbstractAsyncContextManager["TransportStreams"]:
-        if self.settings.wire is Transport.STDIO:
+        if self.settings.transport is Transport.STDIO:
             return stdio_streams(self.settings, self._folder, self._diagnostics, connection.on_disconnect)
         return remote_streams(
-            self.settings, self._client, connection.on_disconnect, connection.on_session_lost, self._set_status
+            self.settings, self._open_client, connection.on_disconnect, connection.on_session_lost, self._set_status
         )
 
     async def _list(self, connection: McpConnection) -> None:
@@ -390,7 +390,7 @@ class McpServer:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        may_stop = self.settings.wire is Transport.STDIO or self._retired
+        may_stop = self.settings.transport is Transport.STDIO or self._retired
         if may_stop and not self._busy and not self._closed:
             idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
             self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._stop_idle)
@@ -408,10 +408,10 @@ class McpServer:
         if isinstance(error, TimeoutError):
             text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
-            text = f"nothing answers at {self.settings.place}"
+            text = f"nothing answers at {self.settings.location}"
         elif self._connection is None and self._status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
-            text = f"{self.settings.place} answers {self._status}; look at the url and the headers"
-        reported = await self._diagnostics.wait_for_report() if self.settings.wire is Transport.STDIO else ""
+            text = f"{self.settings.location} answers {self._status}; look at the url and the headers"
+        reported = await self._diagnostics.wait_for_report() if self.settings.transport is Transport.STDIO else ""
         return "; ".join(part for part in (text, reported) if part)[:1000]
 
     def _describe_unreachable(self, reason: str) -> str:

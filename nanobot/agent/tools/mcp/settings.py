@@ -30,7 +30,7 @@ class ServerSettings:
     enabled_tools: frozenset[str] = frozenset({"*"})
 
     @property
-    def wire(self) -> Transport | None:
+    def transport(self) -> Transport | None:
         """The transport; None if there is no command or URL for it."""
         if self.type is Transport.STDIO or (self.type is None and self.command):
             return Transport.STDIO if self.command else None
@@ -40,9 +40,9 @@ class ServerSettings:
         return self.type or by_path
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The command line or URL, for a person to read: without possible secrets."""
-        if self.wire is Transport.STDIO:
+        if self.transport is Transport.STDIO:
             return " ".join((self.command, *self.args))
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -58,7 +58,7 @@ class ServerSettings:
             self.url,
             *sorted(self.env),
             *sorted(self.headers),
-            str(self.wire),
+            str(self.transport),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

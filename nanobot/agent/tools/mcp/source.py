@@ -39,30 +39,30 @@ class McpServers:
         self,
         servers: Sequence[ServerSettings],
         *,
-        memory: Path,
+        state_dir: Path,
         workspace: Path,
         clock: Clock,
         timeouts: McpTimeouts | None = None,
-        client: OpenClient = open_client,
+        open_client: OpenClient = open_client,
     ) -> None:
-        """`memory` is the folder for listings, and the programs' working directories; `client` opens HTTP clients;
-        `workspace` is where received files are saved. Starts nothing.
+        """`state_dir` holds the listings and the programs' working directories, `workspace` the received files;
+        `open_client` opens HTTP clients. Starts nothing.
         """
         self._timeouts = timeouts or McpTimeouts()
         self._workspace = workspace
-        self._make = partial(McpServer, memory=memory, clock=clock, timeouts=self._timeouts)
-        self.servers = [self._make(settings, client=client) for settings in servers]
+        self._make = partial(McpServer, state_dir=state_dir, clock=clock, timeouts=self._timeouts)
+        self.servers = [self._make(settings, open_client=open_client) for settings in servers]
         self._former: list[McpServer] = []
         self._offered: dict[McpServer, Listing | None] = {}
         self._tools: dict[str, Tool] = {}
         self._awaited: set[McpServer] = set()
-        self._recalled = False
+        self._loaded = False
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, registry: ToolRegistry) -> None:
         """Register what the servers offer now. Waits a moment for unknown servers; never raises."""
         async with self._refreshing:
-            await self.recall()
+            await self.load_listings()
             unknown = {server: server.start() for server in self.servers if server.listing is None}
             waiting = {
                 server: task
@@ -72,19 +72,19 @@ class McpServers:
             self._awaited.update(unknown)
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=self._timeouts.first_listing_s)
-                await asyncio.gather(*(server.note_slowness() for server, task in waiting.items() if not task.done()))
+                await asyncio.gather(*(server.record_slowness() for server, task in waiting.items() if not task.done()))
             await asyncio.gather(*(server.relist() for server in self.servers))
             self._offer(registry)
 
-    async def recall(self) -> None:
+    async def load_listings(self) -> None:
         """Load the stored listings. Never raises."""
-        if not self._recalled:
-            await asyncio.gather(*(server.recall() for server in self.servers))
-            self._recalled = True
+        if not self._loaded:
+            await asyncio.gather(*(server.load_listing() for server in self.servers))
+            self._loaded = True
 
-    async def change(self, servers: Sequence[ServerSettings], client: OpenClient, *, same_client: bool) -> None:
+    async def change(self, servers: Sequence[ServerSettings], open_client: OpenClient, *, same_client: bool) -> None:
         """Use these servers from the next turn on. One with the same settings is kept, if it is a program or if
-        `client` is the same as before. Others end when they are idle.
+        `open_client` is the same as before. Others end when they are idle.
         """
         removed = {server.settings.name: server for server in self.servers}
         added: list[McpServer] = []
@@ -93,28 +93,28 @@ class McpServers:
             for settings in servers:
                 existing = removed.get(settings.name)
                 is_same = existing is not None and existing.settings == settings
-                if existing is not None and is_same and (same_client or settings.wire is Transport.STDIO):
+                if existing is not None and is_same and (same_client or settings.transport is Transport.STDIO):
                     self.servers.append(removed.pop(settings.name))
                 else:
-                    added.append(self._make(settings, client=client))
+                    added.append(self._make(settings, open_client=open_client))
                     self.servers.append(added[-1])
             for server in removed.values():
                 server.retire()
             self._former += removed.values()
-            if self._recalled:
-                await asyncio.gather(*(server.recall() for server in added))
+            if self._loaded:
+                await asyncio.gather(*(server.load_listing() for server in added))
 
     async def close(self) -> None:
         """Stop all servers. Never raises, and does not wait long."""
         await asyncio.gather(*(server.close() for server in [*self._former, *self.servers]))
 
-    def named(self, name: str) -> McpServer | None:
-        """Return the server of this name."""
+    def find(self, name: str) -> McpServer | None:
+        """Return the server of this name, or None."""
         return next((server for server in self.servers if server.settings.name == name), None)
 
     def report(self) -> str:
         """Describe the state of each server, a line each."""
-        return "\n".join(_line(server) for server in self.servers)
+        return "\n".join(_format_server(server) for server in self.servers)
 
     def tools(self) -> list[Tool]:
         """Return all enabled tools that are known."""
@@ -132,7 +132,7 @@ class McpServers:
             count_noun(len(tools), "tool"),
         )
         return hide_heavy_tools(
-            tools, {server.settings.name: len(server.offered()) for server in self.servers if server.listing}
+            tools, {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
         )
 
     def _offer(self, registry: ToolRegistry) -> None:
@@ -151,7 +151,7 @@ class McpServers:
         self._tools = {name: tool for name, tool in tools.items() if registry.get(name) is tool}
 
 
-def _line(server: McpServer) -> str:
+def _format_server(server: McpServer) -> str:
     state = server.state
     tools = "not met yet" if server.listing is None else count_noun(len(server.listing.tools), "tool")
     retry = f" Next try in {state.retry_in_s:.0f} s at the earliest." if state.retry_in_s else ""

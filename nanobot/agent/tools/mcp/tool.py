@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
 from nanobot.agent.tools.mcp.schema import normalize_schema
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
-from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import find_problems
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
@@ -68,8 +67,7 @@ class _ServerTool(Tool):
 
         if (secret := find_secret(json.dumps(sent, ensure_ascii=False, default=str))) is not None:
             return ToolResult.failed(
-                f"{self.name} was not called: its arguments hold the secret {secret}, and secrets go nowhere "
-                "but where they belong.",
+                f"{self.name} was not called: its arguments hold the secret {secret}, and no tool sends secrets.",
                 ToolFailure.NOT_RUN,
             )
         timeout_s = self.server.settings.tool_timeout_s
@@ -257,7 +255,7 @@ def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> lis
     """Return a server's enabled tools; none has a name in `taken`."""
     known = {tool.name: tool for tool in server.listing.tools} if server.listing is not None else {}
     tools: list[Tool] = []
-    for own_name, name in server.offered(taken).items():
+    for own_name, name in server.offered_names(taken).items():
         tool = known.get(own_name)
         if tool is None:
             kind = ResourcesTool if own_name == RESOURCES else PromptsTool

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call
-from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.own.loading import LoadedTool, load_tool
-from nanobot.agent.tools.own.tool import BrokenTool, own_tool
+from nanobot.agent.tools.own.tool import BrokenTool, wrap_tool
 from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
 
@@ -95,7 +95,7 @@ class OwnTools:
         """Return the tool to register for a file: its own, or one that reports the problem; None if no name is free."""
         taken = loaded.name in wanted or (registry.has(loaded.name) and loaded.name not in self._tools)
         if not taken and loaded.tool is not None:
-            return own_tool(loaded.tool, self._worker)
+            return wrap_tool(loaded.tool, self._worker)
         reason = self._explain_conflict(loaded.name, wanted) if taken else loaded.reason
         logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
         name = loaded.name if not taken else f"own_{loaded.name}"[:64]

@@ -87,7 +87,7 @@ def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
     return emit_here
 
 
-def own_tool(tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> OwnTool:
+def wrap_tool(tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> OwnTool:
     """Wrap the tool. Its own attributes count as far as they do not make it more trusted."""
     attributes = {word: getattr(tool, word) for word in ("effect", "alone", "polls", "derives")}
     provenance = least_trusted([Provenance.TOOL, Provenance(tool.provenance)])

@@ -4,13 +4,12 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, integer, string, takes
 from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import show_image
-from nanobot.agent.tools.schema import integer, string, takes
 from nanobot.agent.tools.web.pages import Page, read_body
 from nanobot.agent.tools.web.policy import BANNER, WebPolicy
 from nanobot.errors import NanobotError
@@ -29,14 +28,6 @@ _READ_TIMEOUT_S = 10.0
 _ACCEPT = "text/html, application/xhtml+xml, application/json;q=0.9, text/*;q=0.9, */*;q=0.5"
 
 
-class BodyReader(Protocol):
-    """Reads bodies that are not text: images, documents."""
-
-    async def read(self, body: bytes, content_type: str) -> str | list[dict[str, Any]] | None:
-        """Return text, or blocks for a model; None if the kind is unknown. Raises NanobotError."""
-        ...
-
-
 class WebFetchTool(Tool):
     name = "web_fetch"
     description = (
@@ -51,7 +42,9 @@ class WebFetchTool(Tool):
     effect = Effect.READ
     provenance = Provenance.WEB
 
-    def __init__(self, policy: WebPolicy, *, fetcher: Fetcher | None = None, reader: BodyReader | None = None) -> None:
+    def __init__(
+        self, policy: WebPolicy, *, fetcher: Fetcher | None = None, reader: "BodyReader | None" = None
+    ) -> None:
         """`reader` is used for images and documents."""
         self._max_chars = policy.max_chars
         self._reader = reader
@@ -124,7 +117,7 @@ class WebFetchTool(Tool):
         size = human_size(len(answer.body))
         if answer.cut:
             return Page(f"This is {kind}, larger than the limit ({size}).", "none"), []
-        content = await self._reader.read(answer.body, kind) if self._reader is not None else None
+        content = await self._reader.read(answer.body) if self._reader is not None else None
         if isinstance(content, str):
             return Page(content, "document"), []
         if content:
@@ -140,15 +133,18 @@ def _failed(text: str, provenance: Provenance = Provenance.WEB) -> ToolResult:
 _NAME = "The download"
 
 
-class BodyReaders:
-    """A `BodyReader`. Saves copies of images in the workspace, for sessions to refer to."""
+class BodyReader:
+    """Reads images and documents. Saves copies of images in the workspace, for sessions to refer to."""
 
     def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
         self._documents = Documents()
 
-    async def read(self, body: bytes, content_type: str) -> str | list[dict[str, Any]] | None:
-        """Detect the kind by the content. Cancelling leaves no child process and no file."""
+    async def read(self, body: bytes) -> str | list[dict[str, Any]] | None:
+        """Return text, or blocks for a model; None if the kind is unknown. Detects the kind by the content.
+
+        Cancelling leaves no child process and no file.
+        """
         with tempfile.TemporaryFile() as temporary:
             file = cast("BinaryIO", temporary)
             kind = await asyncio.to_thread(_write, file, body)

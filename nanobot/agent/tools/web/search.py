@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from nanobot.agent.tools.base import Effect, Tool, ToolResult
-from nanobot.agent.tools.schema import integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolResult, integer, string, takes
 from nanobot.agent.tools.web.engines import (
     MAX_RESULTS,
     EngineChoice,

@@ -19,7 +19,7 @@ async def bench(workspace: Path, tmp_path: Path, ctx: ToolContext) -> AsyncItera
     async def open_it(*settings: ServerSettings, timeouts: McpTimeouts | None = None) -> Bench:
         servers = McpServers(
             settings,
-            memory=tmp_path / "mcp",
+            state_dir=tmp_path / "mcp",
             workspace=workspace,
             clock=SystemClock(),
             timeouts=timeouts or LONG_TIMEOUTS,

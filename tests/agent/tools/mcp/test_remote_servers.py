@@ -109,13 +109,13 @@ async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench:
     ],
 )
 def test_the_wire_is_what_the_config_says_or_what_fits(settings: ServerSettings, wire: Transport | None):
-    assert settings.wire is wire
+    assert settings.transport is wire
 
 
 def test_a_place_is_shown_without_what_may_be_secret():
     settings = ServerSettings("x", url="https://me:geheim@example.org/mcp?key=geheim#geheim")
 
-    assert settings.place == "https://example.org/mcp"
+    assert settings.location == "https://example.org/mcp"
 
 
 async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):

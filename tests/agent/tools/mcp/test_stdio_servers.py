@@ -395,7 +395,7 @@ async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(tmp_p
     start = child("lamp", "hangs")
     servers = McpServers(
         [start],
-        memory=tmp_path,
+        state_dir=tmp_path,
         workspace=workspace,
         clock=SystemClock(),
         timeouts=McpTimeouts(to_connect_s=0.1, first_listing_s=1),

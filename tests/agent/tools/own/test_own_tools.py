@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.own.source import OwnTools
-from nanobot.agent.tools.own.tool import own_tool
+from nanobot.agent.tools.own.tool import wrap_tool
 from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.schema import number, takes
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
@@ -206,7 +205,7 @@ class Blocks(Tool):
 
 async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
     registry, aside = ToolRegistry(), WorkerLoop()
-    registry.register(own_tool(Blocks(), aside, timeout_s=0.1))
+    registry.register(wrap_tool(Blocks(), aside, timeout_s=0.1))
     ticks = asyncio.create_task(asyncio.sleep(0.05))
     begun = time.perf_counter()
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from nanobot.agent.tools.web.fetch import BodyReaders, WebFetchTool
+from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.messages.types import Provenance
 from nanobot.net.egress import NetworkPolicy
 from nanobot.security.files.paths import PathPolicy
 from tests.fakes.web import saying, serving
+
+POLICY = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
 
 
 def png() -> bytes:
@@ -30,9 +32,8 @@ def docx() -> bytes:
 
 
 async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
-    policy = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
     async with serving(saying(png(), "Content-Type: image/png")) as server:
-        tool = WebFetchTool(policy, reader=BodyReaders(PathPolicy(workspace)))
+        tool = WebFetchTool(POLICY, reader=BodyReader(PathPolicy(workspace)))
 
         result = await tool.execute(f"http://127.0.0.1:{server.port}/a.png")
 
@@ -46,20 +47,24 @@ async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
 
 
 async def test_a_document_is_read_whatever_it_is_called(workspace):
-    read = await BodyReaders(PathPolicy(workspace)).read(docx(), "application/octet-stream")
+    async with serving(saying(docx(), "Content-Type: application/octet-stream")) as server:
+        tool = WebFetchTool(POLICY, reader=BodyReader(PathPolicy(workspace)))
 
-    assert isinstance(read, str)
-    assert "Words of the document" in read
+        result = await tool.execute(f"http://127.0.0.1:{server.port}/download")
+
+    assert isinstance(result.content, str)
+    assert '"extractor": "document"' in result.content
+    assert "Words of the document" in result.content
 
 
 @pytest.mark.parametrize("body", [b"\0\1\2", b"", b"PK\x03\x04 no archive"])
 async def test_what_nobody_can_read_is_nothing(workspace, body):
-    assert await BodyReaders(PathPolicy(workspace)).read(body, "application/x-thing") is None
+    assert await BodyReader(PathPolicy(workspace)).read(body) is None
 
 
 @pytest.mark.parametrize("body", [png()[:60], b"%PDF-1.7\nbroken"])
 async def test_a_damaged_one_is_told_in_words(workspace, body):
-    read = await BodyReaders(PathPolicy(workspace)).read(body, "image/png")
+    read = await BodyReader(PathPolicy(workspace)).read(body)
 
     assert isinstance(read, str)
     assert "The download is" in read

@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import BANNER, WebPolicy
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
@@ -23,9 +23,9 @@ HTML = ("Content-Type: text/html; charset=utf-8",)
 POLICY = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
 
 
-async def told(serve: Serve, path: str = "/", reader: BodyReader | None = None, **arguments: Any) -> dict[str, Any]:
+async def told(serve: Serve, path: str = "/", **arguments: Any) -> dict[str, Any]:
     async with serving(serve) as server:
-        result = await WebFetchTool(POLICY, reader=reader).execute(f"http://127.0.0.1:{server.port}{path}", **arguments)
+        result = await WebFetchTool(POLICY).execute(f"http://127.0.0.1:{server.port}{path}", **arguments)
     assert result.provenance is Provenance.WEB
     content = result.content if isinstance(result.content, str) else result.content[0]["text"]
     found: dict[str, Any] = json.loads(content)
@@ -59,22 +59,10 @@ async def test_a_page_that_is_not_there_is_a_failure_with_its_words():
     assert "No such page" in page["text"]
 
 
-class Pictures:
-    async def read(self, body: bytes, content_type: str) -> list[dict[str, Any]] | str | None:
-        named = {"image/png": [{"type": "image_url", "image_url": {"url": "a.png"}}], "application/pdf": "Page 1"}
-        return named.get(content_type)  # type: ignore[return-value]
+async def test_a_body_that_is_no_text_is_named_with_what_to_do():
+    page = await told(saying(b"\x89PNG\0", "Content-Type: application/pdf"))
 
-
-async def test_pictures_and_documents_go_to_who_can_read_them():
-    png, pdf = (saying(b"\x89PNG\0", f"Content-Type: {kind}") for kind in ("image/png", "application/pdf"))
-
-    picture, document = await told(png, reader=Pictures()), await told(pdf, reader=Pictures())
-    unread = await told(pdf)
-
-    assert picture["content"][1] == {"type": "image_url", "image_url": {"url": "a.png"}}
-    assert picture["extractor"] == "image"
-    assert document["text"].endswith("Page 1")
-    assert "application/pdf (5 bytes), not text." in unread["text"]
+    assert "application/pdf (5 bytes), not text. Download it" in page["text"]
 
 
 @pytest.mark.parametrize(

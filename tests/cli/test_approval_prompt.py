@@ -68,9 +68,9 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
     return home
 
 
-def at_a_terminal(home: GatewayHome, *words: str) -> "pexpect.spawn[str]":
+def at_a_terminal(home: GatewayHome, *words: str, term: str = "xterm") -> "pexpect.spawn[str]":
     command = [*NANOBOT, "agent", "-s", "cli:direct", *words]
-    environ = {**home.environ, "TERM": "xterm"}
+    environ = {**home.environ, "TERM": term}
     return on_screen(command, env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
 
 
@@ -113,6 +113,24 @@ def test_the_chat_asks_above_its_prompt_and_esc_says_no(home: GatewayHome, serve
     child.expect(pexpect.EOF)
 
     assert (home.workspace / "stolen-by-somebody.txt").exists()
+
+
+def test_a_plain_chat_takes_the_line_after_a_question_that_was_stopped(home: GatewayHome, server: FakeModels):
+    child = at_a_terminal(home, term="dumb")
+    child.expect("> ")
+    child.send("do it\r")
+    child.expect("n no: ")
+    child.sendintr()
+    child.expect("stopped")
+    child.expect("> ")
+    child.send("something else\r")
+    child.expect("as you wish")
+    child.expect("> ")
+    child.send("exit\r")
+    child.expect(pexpect.EOF)
+
+    assert not (home.workspace / "stolen-by-somebody.txt").exists()
+    assert "something else" in server.chats[-1].body.decode()
 
 
 def test_through_a_gateway_it_is_the_same(home: GatewayHome):

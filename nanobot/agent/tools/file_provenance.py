@@ -32,7 +32,7 @@ def mark_nothing(folders: Sequence[Path], since_ns: int, provenance: Provenance,
 class SourceReading(Protocol):
     """Observes the files one command reads. The methods block briefly."""
 
-    def words(self, printed: str) -> Provenance | None:
+    def provenance(self, printed: str) -> Provenance | None:
         """Return the least trusted provenance of the files read so far, given the output; None for the owner's own."""
         ...
 
@@ -52,7 +52,7 @@ class NoSources:
     def __init__(self, command: str, folder: Path, provenance: Provenance | None) -> None:
         """Take the arguments of a `WatchReading`."""
 
-    def words(self, printed: str) -> Provenance | None:
+    def provenance(self, printed: str) -> Provenance | None:
         """Return None: nothing is known."""
 
     def close(self) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, integer, takes
 from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, hide_heavy_tools, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.schema import integer, takes
 from tests.support.mcp import OpenBench, child
 
 

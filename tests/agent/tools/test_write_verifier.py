@@ -41,7 +41,7 @@ def jobs() -> Jobs:
 @pytest.fixture
 def tools(workspace: Path, jobs: Jobs) -> ToolRegistry:
     paths = PathPolicy(workspace)
-    return build_tools(ToolPolicies(paths, wrapper=WriteVerifier(paths, jobs)))
+    return build_tools(ToolPolicies(paths, verifier=WriteVerifier(paths, jobs)))
 
 
 class Writes(Tool):
