@@ -128,7 +128,7 @@ class PooledRequest(BaseRequest):
             connection = await self._pools.connect(self._base, CONNECT_S)
         except HttpError as error:
             raise OutOfReachError(str(error)) from error
-        connection.place = parse_server_address(url)  # every method has an address of its own, on the same connections
+        connection.address = parse_server_address(url)  # each method has its own, over the same connections
         try:
             async with asyncio.timeout(answer_s):
                 await connection.post(_FORM, form)
@@ -143,7 +143,7 @@ class PooledRequest(BaseRequest):
         except TimeoutError as error:
             raise CutOffError(f"no answer within {answer_s:g} s") from error
         finally:
-            connection.place = self._base
+            connection.address = self._base
             await self._pools.release(connection)
 
 
