@@ -122,7 +122,7 @@ class Budget:
         self._reserved_usd = 0.0
         self._reserved_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
-        self._reported = _ReportedLimits(ledger.folder / "told.json")
+        self._reported = _ReportedLimits(ledger.folder / "reported.json")
         self._overrides = LimitOverrides(ledger.folder / "raised.json")
 
     async def reserve(self, call: BudgetedCall) -> None:

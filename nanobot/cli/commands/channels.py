@@ -154,7 +154,7 @@ def test(
     from nanobot.pairing.store import PairingStore
 
     places, name = get_places(config), name.lower()
-    chats = [to] if to is not None else [*PairingStore(places).book().owners.get(name, ())]
+    chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
     text = "This is a test of nanobot. It works."
