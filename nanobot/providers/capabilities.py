@@ -62,11 +62,8 @@ class CapabilityStore:
             data = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        return (
-            {key: _parse_entry(entry) for key, entry in data.items() if isinstance(entry, dict)}
-            if isinstance(data, dict)
-            else {}
-        )
+        entries = data.items() if isinstance(data, dict) else ()
+        return {key: _parse_entry(entry) for key, entry in entries if isinstance(entry, dict)}
 
     def _save(self) -> None:
         if self._path is None:

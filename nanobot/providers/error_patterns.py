@@ -126,7 +126,7 @@ def parse_error_response(status: int, body: bytes | str, headers: Mapping[str, s
 
 def error_response_of(data: Any, status: int = 0, retry_after: float | None = None) -> ErrorResponse:
     """The same for an error that is parsed already, such as one in the middle of a stream."""
-    if isinstance(data, list) and data:  # Google wraps it so
+    if isinstance(data, list) and data:  # Google wraps it in a list
         data = data[0]
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):
@@ -170,11 +170,9 @@ def _kind(response: ErrorResponse) -> type[ModelCallError]:
     if status == 429:
         if re.search(r"retry (?:in|after)", response.message, re.IGNORECASE):  # Google writes "quota" for both
             return RateLimitedError
-        return (
-            by_code
-            if by_code is QuotaExceededError
-            else _kind_by_message(response, QuotaExceededError) or RateLimitedError
-        )
+        if by_code is QuotaExceededError:
+            return QuotaExceededError
+        return _kind_by_message(response, QuotaExceededError) or RateLimitedError
     if status in _UNAMBIGUOUS:
         return kind_of_status(status)
     if by_code is not None and not (status >= 500 and by_code is not ContextOverflowError):
@@ -233,7 +231,7 @@ def _excerpt(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-# What a 400 says about the request, so that it can be corrected once.
+# What a 400 says is wrong with the request, so that it can be corrected.
 
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"

@@ -124,7 +124,7 @@ async def test_every_file_under_state_is_listed(tmp_path):
         during = list(state_files(bot.home))
     account = Account("openai_codex", "https://auth.example.com", "a grant")
     store = AccountStore.in_state(bot.home / "state")
-    async with store.held(account.provider):
+    async with store.lock(account.provider):
         store.save(account)
 
     found = {*during, *state_files(bot.home)}

@@ -149,7 +149,7 @@ async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
         home = Home(tmp_path, **spare, limits={"dailyUsd": 0.00001})
         spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
 
-        async with home.hasty(spending.metered) as bot:
+        async with home.hasty(spending.add_meter) as bot:
             if mode == "standard":
                 for _ in range(2):
                     await bot.say("hi")  # twice it fails: once more and it is out
@@ -176,7 +176,9 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
 
         async def ask() -> str:
             """In a life of its own."""
-            async with home.hasty(Spending(load_config(home.config_path), DataPaths(home.data), clock).metered) as bot:
+            async with home.hasty(
+                Spending(load_config(home.config_path), DataPaths(home.data), clock).add_meter
+            ) as bot:
                 return (await bot.say("hi")).result.text
 
         before = [await ask(), await ask()]

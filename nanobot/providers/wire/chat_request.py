@@ -201,7 +201,7 @@ def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two mak
 
 
 def _open_image(path: str, flags: int) -> int:
-    """Open without blocking. Copies in our media folder are never links: do not follow one that a command created."""
+    """Open without blocking. Files in `.nanobot/received` are never links: do not follow one that a command made."""
     is_copy = Path(path).parent.parent.name == ".nanobot"
     return open_nonblocking(path, flags | (getattr(os, "O_NOFOLLOW", 0) if is_copy else 0))
 
