@@ -44,8 +44,8 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"bot_token": ""}, "channels.slack.botToken is empty"),
-        ({"app_token": ""}, "channels.slack.appToken is empty"),
+        ({"bot_token": ""}, "channels.slack.botToken is not set"),
+        ({"app_token": ""}, "channels.slack.appToken is not set"),
         ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "channels.slack.botToken is not an xoxb- token"),
         ({"app_token": BOT_TOKEN}, "channels.slack.appToken is not an xapp- token"),
         ({"bot_token": "xoxb-1-bad"}, "does not take channels.slack.botToken (invalid_auth)"),

@@ -16,7 +16,7 @@ from nanobot.channels.discord.event_handler import DiscordEventHandler
 from nanobot.channels.discord.history import remembered
 from nanobot.channels.discord.inbound import chunks_of
 from nanobot.channels.discord.outbound import as_send_errors, nonce_of, quoting, view_of
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.config.channels import DiscordConfig
@@ -72,7 +72,7 @@ class DiscordChannel(ChatChannel):
         token, proxy = _way_in(self._settings)
         bot = await DiscordClient(self._settings.intents, {}, proxy=proxy).look_in(token)
         bring = f"this brings it into a server of yours:\n{_invitation(bot.id)}"
-        print(f"The token is good. Your bot is {bot.name}; {bring}")  # noqa: T201 a person waits
+        print(f"The token works. Your bot is {bot.name}; {bring}")  # noqa: T201 a person waits
         return True
 
     async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
@@ -181,10 +181,7 @@ def _way_in(settings: DiscordConfig) -> tuple[str, str | None]:
     """The token, and the proxy on the way. Raises ChannelSetupError for what cannot be right."""
     token = settings.token.strip().removeprefix("Bot ")
     if not token:
-        raise ChannelSetupError(
-            "channels.discord.token is empty. Create a bot at https://discord.com/developers/applications, "
-            "and set its token here."
-        )
+        raise MissingSettingsError("discord", "token")
     proxy = proxy_for("https://discord.com", settings.proxy)
     if proxy is not None and not proxy.startswith(("http://", "https://")):
         kind = proxy.partition("://")[0]  # what follows may hold a password

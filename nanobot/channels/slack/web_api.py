@@ -21,6 +21,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from nanobot.channels.errors import (
     ChannelSetupError,
+    MissingSettingsError,
     NotConnectedError,
     RateLimitedError,
     SendError,
@@ -274,7 +275,7 @@ def _checked(token: str, key: str, prefix: str, found_as: str) -> str:
     """A token that a header can carry, and that is not evidently the other one."""
     token = token.strip()
     if not token:
-        raise ChannelSetupError(f"channels.slack.{key} is empty. Set it to the {found_as} at {APPS} ({prefix}...).")
+        raise MissingSettingsError("slack", key)
     other = "xapp-" if prefix == "xoxb-" else "xoxb-"
     if token.startswith(other) or not (token.isascii() and token.isprintable()):
         raise ChannelSetupError(f"channels.slack.{key} is not an {prefix} token. Set it to the {found_as} at {APPS}.")

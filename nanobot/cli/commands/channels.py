@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.errors import ChannelSetupError, MissingSettingsError
 from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
 from nanobot.cli.gateway_client import NO_GATEWAY, ask_gateway, get_places, require_gateway
@@ -77,10 +77,7 @@ def _missing_settings(name: str, config: Config) -> str:
     section = getattr(config.channels, name)
     missing = [field.name for field in platform.fields if not str(getattr(section, field.name)).strip()]
     missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
-    if not missing:
-        return ""
-    keys = " and ".join(f"channels.{name}.{camel(one)}" for one in missing)
-    return f"{keys} {'is' if len(missing) == 1 else 'are'} not set. Run `nanobot channels login {name}`."
+    return str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
 
 
 def login(
