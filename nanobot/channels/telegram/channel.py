@@ -41,7 +41,7 @@ class TelegramChannel(ChatChannel):
         super().__init__(config, bus)
         self._section = config
         self._timeouts = timeouts or PollTimeouts()
-        self._open_client: TelegramClient | None = None
+        self._current_client: TelegramClient | None = None
         self._has_warned = False
 
     async def start(self) -> None:
@@ -51,7 +51,7 @@ class TelegramChannel(ChatChannel):
 
         folder = self.services.state
         async with open_client(self._section, folder / "bot.json" if folder else None, self.services.clock) as client:
-            self._open_client = client
+            self._current_client = client
             self._check_privacy(client)
             menu = asyncio.create_task(client.show_menu(self.services.commands), name="telegram menu")
             try:
@@ -59,7 +59,7 @@ class TelegramChannel(ChatChannel):
                     client.updates, self._handle, client.state, self.status, self.mark_up, self._timeouts, self._give_up
                 ).run()
             finally:
-                self._open_client = None
+                self._current_client = None
                 menu.cancel()
                 await asyncio.wait([menu])
 
@@ -121,9 +121,9 @@ class TelegramChannel(ChatChannel):
 
     @property
     def _client(self) -> "TelegramClient":
-        if self._open_client is None:
+        if self._current_client is None:
             raise NotConnectedError("Telegram is not connected")
-        return self._open_client
+        return self._current_client
 
     async def _handle(self, raws: Sequence[Raw]) -> None:
         """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
