@@ -475,7 +475,7 @@ async def test_a_mail_of_more_lines_than_any_file_is_read_in_its_head_alone(mail
         heard = await life.hears("words")
 
     assert "only its head was read" in heard.content
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # without the limit it takes minutes
 
 
 async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):

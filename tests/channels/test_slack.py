@@ -60,9 +60,9 @@ async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path,
         assert "api.slack.com/apps" in life.channel.status.last_error
 
 
-@pytest.mark.parametrize("key", ["botToken", "appToken"])
-async def test_a_missing_token_is_named_with_the_command_that_asks_for_it(slack, tmp_path, key):
-    async with live(slack, tmp_path, **{key: ""}) as life:
+@pytest.mark.parametrize(("section", "key"), [({"bot_token": ""}, "botToken"), ({"app_token": ""}, "appToken")])
+async def test_a_missing_token_is_named_with_the_command_that_asks_for_it(slack, tmp_path, section, key):
+    async with live(slack, tmp_path, **section) as life:
         await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert f"channels.slack.{key} is not set. Run `nanobot channels login slack`." in life.channel.status.last_error
