@@ -140,11 +140,11 @@ def error_response_of(data: Any, status: int = 0, retry_after: float | None = No
         codes = tuple(str(value).lower() for value in values if value not in (None, ""))
         message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         for code in codes:
-            if not status and code.isdigit():
+            if not status and re.fullmatch("[1-5][0-9]{2}", code):
                 status = int(code)
         resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
         if retry_after is None and isinstance(resets, int | float):
-            retry_after = max(0.0, float(resets))
+            retry_after = _wait_s(resets)
         param = error.get("param")
         return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
     return ErrorResponse(
@@ -206,21 +206,25 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     by_name = {name.lower(): value for name, value in headers.items()}
     try:
         if "retry-after-ms" in by_name:
-            return max(0.0, float(by_name["retry-after-ms"]) / 1000)
+            return _wait_s(float(by_name["retry-after-ms"]) / 1000)
     except ValueError:
         pass
     value = by_name.get("retry-after")
     if value is None:
         return None
     try:
-        seconds = float(value)
-        return seconds if 0 <= seconds < 1e9 else None
+        return _wait_s(float(value))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        return _wait_s(max(0.0, parsedate_to_datetime(value).timestamp() - time.time()))
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def _wait_s(seconds: float) -> float | None:
+    """The seconds if they are a plausible wait, not negative or infinite."""
+    return seconds if 0 <= seconds < 1e9 else None
 
 
 def _excerpt(text: str) -> str:
