@@ -66,11 +66,11 @@ _ADVICE = {
     "storage_limit_reached": "the workspace has no room for files. Delete some, or ask its admins",
 }  # fmt: skip
 _USEFUL_SCOPES = {
-    "app_mentions:read": "mentions in channels are not heard",
-    "im:history": "private messages are not heard",
+    "app_mentions:read": "mentions in channels are not received",
+    "im:history": "private messages are not received",
     "files:read": "files that people send cannot be fetched",
     "files:write": "files cannot be sent",
-    "reactions:write": "there is no sign on a message that waits",
+    "reactions:write": "a waiting message gets no reaction",
     "users:read": "people who are named in a message are ids to the agent",
 }
 """What the bot cannot do if its token lacks an optional scope."""
