@@ -1,27 +1,15 @@
-"""An HTML mail as a person reads it: its words in their order. What is hidden from a person is hidden from a model."""
+"""Converts an HTML mail to text. What is hidden from a person is hidden from the model."""
 
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-_HIDDEN_TAGS = {
-    "script",
-    "style",
-    "head",
-    "title",
-    "template",
-    "noscript",
-    "object",
-    "svg",
-    "math",
-    "select",
-    "textarea",
-}
+_SKIPPED = {"script", "style", "head", "title", "template", "noscript", "object", "svg", "math", "select", "textarea"}
 _VOID = {"br", "hr", "img", "meta", "link", "input", "wbr", "area", "base", "col", "embed", "source", "track", "param"}
 _LINES = {"p": 2, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 2, "ol": 2, "table": 2, "pre": 2,
           "blockquote": 2, "div": 1, "tr": 1, "li": 1, "section": 1, "article": 1, "header": 1, "footer": 1,
           "dt": 1, "dd": 1, "address": 1, "body": 1, "html": 1}  # fmt: skip
-"""What begins and ends on a line of its own, and how far it stands from what is around it."""
+"""Block elements, with the number of line breaks around them."""
 _HIDDEN = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|(?<![-\w])(?:font-size|max-height|opacity)\s*:\s*0(?![.\d]*[1-9])|mso-hide\s*:\s*all",
     re.IGNORECASE,
@@ -30,12 +18,12 @@ _INVISIBLE = re.compile("[\u00ad\u034f\u200b-\u200f\u2060-\u2064\ufeff]")
 _MOST_OPEN = 500
 _DEEPEST_QUOTE = 10
 _INVISIBLE_MARKUP = re.compile(r"<!--|<(script|style|template|textarea|title)\b[^<>]*+>|<[!?][^<>]*+>", re.IGNORECASE)
-"""What the parser need not see: it takes hours for what is begun a thousand times and never ended, or breaks."""
+"""Markup removed before parsing: the parser takes hours for thousands of unclosed ones, or fails."""
 _NO_TAG = re.compile(r"<(?!/?[a-z][^<>]*+>)", re.IGNORECASE)
 
 
 def text_of_html(html: str) -> str:
-    """The words of a page. Never raises, whatever it is given."""
+    """The text of a page. Never raises, whatever the input."""
     reader = _Reader()
     reader.feed(_NO_TAG.sub("&lt;", "".join(_visible(html))))
     reader.close()
@@ -43,7 +31,7 @@ def text_of_html(html: str) -> str:
 
 
 def _visible(html: str) -> Iterator[str]:
-    """The page without comments, declarations and scripts; what has no end hides the rest, as in a browser."""
+    """The page without comments, declarations and scripts; an unclosed one hides the rest, as in a browser."""
     position = 0
     while match := _INVISIBLE_MARKUP.search(html, position):
         yield html[position : match.start()]
@@ -55,7 +43,7 @@ def _visible(html: str) -> Iterator[str]:
 
 
 def _end_of(match: "re.Match[str]") -> "re.Match[str] | None":
-    """Where that ends which begins here."""
+    """The end of the markup that begins here."""
     if match.group() == "<!--":
         return re.compile("-->").search(match.string, match.start() + 2)
     if match[1] is None:
@@ -64,25 +52,25 @@ def _end_of(match: "re.Match[str]") -> "re.Match[str] | None":
 
 
 class _Reader(HTMLParser):
-    """Writes the text as the tags go by."""
+    """Collects the text while parsing."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._lines: list[str] = [""]
         self._open: list[str] = []
         self._hidden_from: int | None = None
-        """How many tags were open when what is hidden began."""
+        """Number of open tags at the start of a hidden element."""
         self._links: list[tuple[str, int, int]] = []
         self._quotes = 0
         self._pre = 0
 
     def text(self) -> str:
-        """What was read."""
+        """The collected text."""
         lines = (line.rstrip() for line in self._lines)
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag begins."""
+        """HTMLParser callback."""
         attributes = {name: value or "" for name, value in attrs}
         if tag not in _VOID:
             if len(self._open) >= _MOST_OPEN:
@@ -116,24 +104,24 @@ class _Reader(HTMLParser):
                 self._pre += 1
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag that ends where it begins: in HTML only the void ones do."""
+        """HTMLParser callback. In HTML, the slash of `<div/>` has no meaning."""
         self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        """A tag ends, and those that were forgotten within it."""
+        """HTMLParser callback. Closes unclosed tags inside it, too."""
         if tag not in self._open:
             return
         while self._open:
-            tag_closed = self._open.pop()
+            closed_tag = self._open.pop()
             if self._hidden_from is None:
-                self._close_tag(tag_closed)
+                self._close_tag(closed_tag)
             elif len(self._open) <= self._hidden_from:
                 self._hidden_from = None
-            if tag_closed == tag:
+            if closed_tag == tag:
                 return
 
     def handle_data(self, data: str) -> None:
-        """Words."""
+        """HTMLParser callback."""
         if self._hidden_from is not None:
             return
         data = _INVISIBLE.sub("", data)
@@ -148,7 +136,7 @@ class _Reader(HTMLParser):
         self._put(text)
 
     def _hides(self, tag: str, attributes: dict[str, str]) -> bool:
-        return tag in _HIDDEN_TAGS or "hidden" in attributes or bool(_HIDDEN.search(attributes.get("style", "")))
+        return tag in _SKIPPED or "hidden" in attributes or bool(_HIDDEN.search(attributes.get("style", "")))
 
     def _close_tag(self, tag: str) -> None:
         match tag:
@@ -162,7 +150,7 @@ class _Reader(HTMLParser):
             self._break(_LINES[tag])
 
     def _end_link(self, href: str, line: int, column: int) -> None:
-        """Where a link leads stands behind its words, unless they say it themselves."""
+        """Add the URL of a link after its text, unless the text contains it."""
         text = "".join([self._lines[line - 1][column:], *self._lines[line:]]).strip()
         if not href.lower().startswith(("http://", "https://", "mailto:")):
             return
@@ -177,9 +165,9 @@ class _Reader(HTMLParser):
         self._lines[-1] += text
 
     def _break(self, lines: int) -> None:
-        """End the line, and leave so many before what comes, counting blank ones that are there."""
+        """Start a new line, with this many line breaks, counting existing blank lines."""
         blank = 0
-        for line in reversed(self._lines[-3:]):  # no more are ever asked for
+        for line in reversed(self._lines[-3:]):  # `lines` is at most 2
             if line.strip("> "):
                 break
             blank += 1

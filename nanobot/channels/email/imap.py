@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nanobot.errors import NanobotError
 
 ANSWER_S = 30.0
-"""How long a server may take for one answer, or for the next stretch of a long one."""
+"""Timeout of one response, or of the next part of a long one."""
 _GOODBYE_S = 1.0
 _LONGEST_LINE = 4 * 1024 * 1024
 _LARGEST_LITERAL = 128 * 1024 * 1024
@@ -42,7 +42,7 @@ class NoTlsError(NanobotError):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A mailbox as it was opened: UIDs mean what they meant as long as `validity` is the same."""
+    """An opened mailbox. UIDs stay valid as long as `validity` is the same."""
 
     validity: int
     next_uid: int | None
@@ -50,13 +50,13 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class FetchedMail:
-    """A mail as the server keeps it."""
+    """A mail from the server."""
 
     uid: int
     raw: bytes
     size: int
     received: str
-    """The server's own time of it, as it writes times; empty where it gave none."""
+    """When it arrived by the server's clock, in its format; empty if unknown."""
     is_seen: bool
 
     @property
@@ -67,14 +67,14 @@ class FetchedMail:
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """One response; `text` has `{n}` where each of its literals stood."""
+    """One response; `text` has `{n}` in place of each literal."""
 
     text: bytes
     literals: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
-        """How many bytes it is."""
+        """Its size in bytes."""
         return len(self.text) + sum(map(len, self.literals))
 
 
@@ -161,17 +161,17 @@ class Imap:
         await self._ask_capabilities()
 
     async def introduce(self, name: str, version: str) -> None:
-        """Tell which program this is: some services (163.com) open no mailbox before."""
+        """Send our name: some services (163.com) require it before opening a mailbox."""
         if "ID" in self.capabilities:
             with suppress(ImapRefusedError):
                 await self._command(b"ID (" + b" ".join(map(_quoted, ("name", name, "version", version))) + b")")
 
     async def select(self, mailbox: str) -> Folder:
-        """Open a mailbox. Raises ImapRefusedError where there is none of that name."""
+        """Open a mailbox. Raises ImapRefusedError if there is none of this name."""
         return await self._open(b"SELECT", mailbox)
 
     async def examine(self, mailbox: str) -> Folder:
-        """Open it only to look: nothing done on this connection changes a flag in it. Raises as `select`."""
+        """Open a mailbox read-only. Raises as `select` does."""
         return await self._open(b"EXAMINE", mailbox)
 
     async def _open(self, command: bytes, mailbox: str) -> Folder:
@@ -181,7 +181,7 @@ class Imap:
         return Folder(int(validity[1]) if validity else 0, int(next_uid[1]) if next_uid else None)
 
     async def search(self, criteria: str) -> list[int]:
-        """The UIDs of the mails that meet these criteria, in their order."""
+        """The UIDs of the matching mails, ascending."""
         uids: set[int] = set()
         for response in await self._command(b"UID SEARCH " + criteria.encode("ascii")):
             if response.text.upper().startswith(b"* SEARCH"):
@@ -189,7 +189,7 @@ class Imap:
         return sorted(uids)
 
     async def fetch(self, uid: int, *, largest: int, head: int) -> FetchedMail | None:
-        """A mail, unread as before; of one above `largest` bytes only its first `head`. None where it is gone."""
+        """Fetch a mail without flagging it; only its first `head` bytes if it exceeds `largest`. None if deleted."""
         metadata = await self._fetch_items(uid, "FLAGS INTERNALDATE RFC822.SIZE")
         if metadata is None:
             return None
@@ -205,7 +205,7 @@ class Imap:
         return replace(_parse_mail(uid, raw, metadata.text), size=size if size > largest else len(raw))
 
     async def heads(self, uids: Sequence[int], names: Sequence[str], *, longest: int) -> list[FetchedMail]:
-        """Of each of these mails the header lines of these names, `longest` bytes at most; who is gone is left out."""
+        """Fetch these header lines of these mails, at most `longest` bytes each; deleted mails are left out."""
         items = f"UID FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[HEADER.FIELDS ({' '.join(names)})]<0.{longest}>"
         mails: dict[int, FetchedMail] = {}
         for response in await self._command(f"UID FETCH {','.join(map(str, uids))} ({items})".encode()):
@@ -217,15 +217,15 @@ class Imap:
         return [mails[uid] for uid in uids if uid in mails]
 
     async def mark_seen(self, uid: int) -> None:
-        """Set its flag. Raises ImapRefusedError where the mailbox may only be read."""
+        """Flag a mail as seen. Raises ImapRefusedError if the mailbox is read-only."""
         await self._command(f"UID STORE {uid} +FLAGS.SILENT (\\Seen)".encode())
 
     async def ping(self) -> None:
-        """Ask for nothing, so that the connection stays."""
+        """Keep the connection open."""
         await self._command(b"NOOP")
 
     async def idle(self, seconds: float) -> None:
-        """Wait until the mailbox has news, or the time is over. Cancelling leaves the connection good for nothing."""
+        """Wait until the mailbox changes or the time is over. After a cancellation the connection cannot be used."""
         tag = self._send(b"IDLE")
         has_news, may_wait = False, False
         while not may_wait:
@@ -243,7 +243,7 @@ class Imap:
         await self._until(tag)
 
     async def log_out(self) -> None:
-        """Log out, if the server is quick about it."""
+        """Log out, unless the server is slow."""
         with suppress(OSError, ImapRefusedError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._until(self._send(b"LOGOUT"), byes=True)
@@ -254,7 +254,7 @@ class Imap:
                 self.capabilities = frozenset(response.text.decode("ascii", "replace").upper().split()[2:])
 
     async def _fetch_items(self, uid: int, items: str) -> _Response | None:
-        """The answer about exactly this mail; servers put in others whose flags changed."""
+        """The response about this mail; servers insert responses about others whose flags changed."""
         pattern = re.compile(rb"\bUID %d\b" % uid, re.IGNORECASE)
         for response in await self._command(f"UID FETCH {uid} (UID {items})".encode()):
             text = response.text.upper()
@@ -272,7 +272,7 @@ class Imap:
         return tag
 
     async def _until(self, tag: bytes, *, continues_with: bytes | None = None, byes: bool = False) -> list[_Response]:
-        """Everything the server says until it is done with this command."""
+        """All responses up to the end of a command."""
         responses: list[_Response] = []
         size = 0
         while True:
@@ -292,7 +292,7 @@ class Imap:
                 responses.append(response)
 
     async def _read(self, *, within_s: float | None = ANSWER_S, byes: bool = False) -> _Response:
-        """One response, with what its literals hold."""
+        """Read one response with its literals."""
         text, literals = b"", []
         while True:
             async with asyncio.timeout(within_s):
@@ -329,14 +329,14 @@ class Imap:
 
 
 def _parse_mail(uid: int, raw: bytes, text: bytes) -> FetchedMail:
-    """A mail of which these bytes are there, with what the server says of it."""
+    """A mail with these bytes, and the metadata in the response."""
     flags = _group(text, rb"FLAGS \(([^)]*)\)").lower()
     received = _group(text, rb'INTERNALDATE "([^"]*)"').decode("ascii", "replace")
     return FetchedMail(uid, raw, int(_group(text, rb"RFC822\.SIZE (\d+)") or 0), received, rb"\seen" in flags)
 
 
 def _group(text: bytes, pattern: bytes) -> bytes:
-    """What the pattern's group finds; nothing where it finds none."""
+    """The first group of the pattern; empty without a match."""
     match = re.search(pattern, text, re.IGNORECASE)
     return bytes(match[1]) if match else b""
 
@@ -348,7 +348,7 @@ def _quoted(text: str) -> bytes:
 
 
 def _utf7(name: str) -> str:
-    """A mailbox name as the wire has it (RFC 3501, 5.1.3)."""
+    """Encode a mailbox name in modified UTF-7 (RFC 3501, 5.1.3)."""
 
     def encoded(match: "re.Match[str]") -> str:
         if match.group() == "&":
@@ -360,5 +360,5 @@ def _utf7(name: str) -> str:
 
 
 def _for_log(text: bytes) -> str:
-    """What the server said, for a log: one line, not too long."""
+    """A response for the log: one line, clipped."""
     return " ".join(text.decode("utf-8", "replace").split())[:200]
