@@ -21,14 +21,21 @@ from tests.support.tools import DeafTool
 sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
 
 
+hypothesis.settings.register_profile(  # the same few examples each time; a loaded machine is no failure
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
 hypothesis.settings.register_profile(
-    "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)  # a loaded machine is no failure; `--hypothesis-profile nightly` looks ten times as far
-hypothesis.settings.register_profile("nightly", parent=hypothesis.settings.get_profile("default"), max_examples=1000)
+    "nightly", hypothesis.settings.get_profile("default"), derandomize=False, max_examples=1000
+)
 hypothesis.settings.load_profile("default")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children would inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
+    if signal.getsignal(number) is signal.SIG_IGN:  # in the background of a script, or of nohup; children inherit it
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

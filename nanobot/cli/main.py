@@ -3,6 +3,7 @@
 A command's module is imported only when the command runs or shows its help, so that `nanobot --help` starts fast.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nanobot import __version__
+from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
@@ -109,11 +111,58 @@ GROUPS = {
     "tools": "What the agent can call.",
 }
 
+SYNONYMS = {
+    "ask": "agent",
+    "chat": "agent",
+    "resume": "agent --continue",
+    "configure": "onboard",
+    "init": "onboard",
+    "setup": "onboard",
+    "login": "provider login",
+    "logs": "gateway logs",
+    "start": "gateway start",
+    "stop": "gateway stop",
+    "restart": "gateway restart",
+    "serve": "gateway",
+    "job": "cron",
+    "jobs": "cron",
+    "remind": "cron add",
+    "reminder": "cron",
+    "reminders": "cron",
+    "schedule": "cron",
+    "cost": "usage",
+    "costs": "usage",
+    "history": "sessions list",
+    "model": "provider list",
+    "models": "provider list",
+    "check": "doctor",
+    "plugins": "tools list",
+    "create": "add",
+    "new": "add",
+    "ls": "list",
+    "rm": "remove",
+    "delete": "remove",
+    "del": "remove",
+    "uninstall": "remove",
+    "cat": "show",
+    "view": "show",
+    "find": "search",
+    "edit": "set",
+}
+"""What other programs call a command of the same group; also a path from the root."""
+DESTRUCTIVE = frozenset(
+    ("approve", "delete", "deny", "disable", "dream-restore", "forget", "install", "logout", "remove", "revoke", "undo")
+)
+"""Commands that are suggested for a misspelling only, not for a word that merely looks similar."""
+
 DEFAULT_COMMANDS = {"gateway": "run"}
 """Runs when a group is called without a command."""
 
 NEGATIVE_ARGUMENTS = frozenset({"replay"})
 """Commands that take an argument such as -1, which would be parsed as an option otherwise."""
+
+_SENTENCE = re.compile(r"[\s?!,]|[^\x00-\x7f]")
+"""What no command contains."""
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of Typer's command line errors, which has no public name."""
@@ -158,6 +207,24 @@ class Group(TyperGroup):
             ctx.exit()
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; the error for an unknown one suggests what other programs call it, or how it is spelled."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}.{self._suggest(ctx.command_path, args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def _suggest(self, path: str, word: str) -> str:
+        meant = SYNONYMS.get(word.lower(), "")
+        if meant.split(" ")[0] in self.commands:
+            return f" Did you mean `{path} {meant}`?"
+        from nanobot.utils.text import nearest  # slow to import
+
+        similar = nearest(word, set(self.commands) - DESTRUCTIVE, 2)
+        similar = similar or nearest(word, DESTRUCTIVE & set(self.commands), 1, cutoff=0.85)
+        if similar:
+            return f" Did you mean {' or '.join(f'`{path} {name}`' for name in similar)}?"
+        return f" To send it as a message: `{path} agent {word}`" if "agent" in self.commands else ""
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List the options of the default command, if the group has one, before the commands."""
         default = self.commands.get(DEFAULT_COMMANDS.get(self.name or "", ""))
@@ -177,6 +244,14 @@ class RootGroup(Group):
         for path, (target, help_line) in COMMANDS.items():
             *group, name = path.split()
             self._get_group(*group).add_command(LazyCommand(name, target, help_line))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without arguments in a terminal, open the chat; a sentence is a message."""
+        if not args and is_terminal(sys.stdin) and is_terminal(sys.stdout):
+            args = ["agent"]
+        elif args and _SENTENCE.search(args[0]) and not args[0].startswith("-"):
+            args = ["agent", *args]
+        return super().parse_args(ctx, args)
 
     def _get_group(self, name: str = "") -> TyperGroup:
         if not name:

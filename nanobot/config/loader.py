@@ -6,6 +6,7 @@ and never rewritten. Writing is in `saver`, and exported here as well.
 
 import os
 from collections.abc import Container, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from nanobot.config.legacy import MOVED, migrate
 from nanobot.config.loaded_from import KeyPath, LoadedFrom, Reference
 from nanobot.config.paths import expand, get_config_path, get_data_dir
 from nanobot.config.problems import Problem, problems_in
-from nanobot.config.saver import change_config, save_config
+from nanobot.config.saver import change_config, delete_key, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.security.references import References
+from nanobot.utils.text import repair_json
 
 __all__ = [
     "change_config",
@@ -50,6 +52,41 @@ def load_config(path: Path | str | None = None, *, must_exist: bool = False, sec
         raise ConfigError(f"{location}{error}.") from error
     except RecursionError as error:
         raise ConfigError(f"{path} is nested too deeply.") from error
+
+
+def repair_config(path: Path) -> tuple[Config, list[str]]:
+    """Load a config file without what makes it unusable; also return what was left out, a line each.
+
+    The file itself is not changed. Raises ConfigError if it is no config at all, or cannot be read.
+    """
+    data = _read(path, must_exist=True) or b""
+    left_out: list[str] = []
+    try:
+        text, tree = document.parse(data)
+    except document.DocumentError as error:
+        text = data.decode("utf-8", "replace")
+        repaired = repair_json(text)
+        tree = repaired if isinstance(repaired, dict) else {}
+        left_out.append(f"{path}:{error.line}:{error.column}: {error}." if error.line else f"{path} {error}.")
+    tree = keys.in_camel_case(migrate(tree), Config)
+    while True:
+        try:
+            return _build(path, text, tree, References(path.parent)), left_out
+        except InvalidKeysError as error:
+            before = deepcopy(tree)
+            for key in filter(None, error.paths):
+                delete_key(tree, key)
+            if tree == before:  # it is not in the file
+                raise
+            left_out += str(error).splitlines()
+
+
+class InvalidKeysError(ConfigError):
+    """Keys whose values are not allowed."""
+
+    def __init__(self, message: str, paths: Sequence[KeyPath]) -> None:
+        super().__init__(message)
+        self.paths = paths
 
 
 def _read(path: Path, must_exist: bool) -> bytes | None:
@@ -84,7 +121,8 @@ def _build(path: Path, text: str, tree: dict[str, Any], secrets: References | No
     except keys.DuplicateKeyError as error:
         raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {error}") from error
     except environment.UnresolvedTextError as error:
-        raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {Problem(error.path, str(error))}.") from error
+        location = f"{path}:{_line_of_key(text, error.path)}"
+        raise InvalidKeysError(f"{location}: {Problem(error.path, str(error))}.", [error.path]) from error
     # Keys that begin with an underscore are preserved, not settings: pydantic-settings would use them.
     settings = {key: value for key, value in filled.tree.items() if not key.startswith("_")}
     try:
@@ -138,7 +176,7 @@ def _config_error(path: Path, text: str, problems: list[Problem], variables: Map
         lines.append(f"{location}: {problem}.")
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"... and {len(problems) - MAX_PROBLEMS} more.")
-    return ConfigError("\n".join(lines))
+    return InvalidKeysError("\n".join(lines), [problem.path for problem in problems])
 
 
 def _line_of_key(text: str, path: KeyPath) -> int:

@@ -11,14 +11,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from nanobot.config import environment
 from nanobot.config.keys import value_at
 from nanobot.config.loaded_from import MISSING, KeyPath, Reference, entry_of
 from nanobot.config.paths import expand, get_config_path
+from nanobot.config.problems import problems_in
 from nanobot.config.schema import Config
-from nanobot.errors import StorageError
+from nanobot.errors import ConfigError, StorageError
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps, write_atomic
 from nanobot.utils.locks import file_lock
 
@@ -39,10 +40,24 @@ def save_config(config: Config, path: Path | str | None = None) -> None:
 
 
 def change_config(load: Callable[[], Config], change: Callable[[Config], Config], path: Path | str) -> None:
-    """Load, change and save this file while holding its lock. Raises NanobotError."""
+    """Load, change and save this file while holding its lock.
+
+    Raises NanobotError, and leaves the file as it is, if it cannot be written or the result could not be loaded.
+    """
     path = expand(path)
     with _lock_config(path):
-        _save(change(load()), path)
+        config = change(load())
+        require_valid(config)
+        _save(config, path)
+
+
+def require_valid(config: Config) -> None:
+    """Raise ConfigError if this config, once saved, could not be loaded: values are not checked when they are set."""
+    tree = config.model_dump(by_alias=True)
+    try:
+        type(config).model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{problem}." for problem in problems_in(error, tree))) from error
 
 
 @contextmanager
@@ -87,7 +102,7 @@ def to_document(config: Config) -> dict[str, Any]:
     result |= {key: value for key, value in loaded.written.items() if key.startswith("_")}
     from_environment = {path for path, value in loaded.filled.items() if value_at(config, path) == value}
     for path in from_environment:
-        _delete_key(result, path)
+        delete_key(result, path)
     for path in environment.fill(result, Config, os.environ).variables.keys() - from_environment:
         _set_value(
             result, path, _to_json(value_at(config, path))
@@ -122,13 +137,13 @@ def _to_json(value: Any) -> Any:
     return [_to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _delete_key(tree: dict[str, Any], key_path: KeyPath) -> None:
+def delete_key(tree: dict[str, Any], key_path: KeyPath) -> None:
     """Delete a key, and parents that become empty."""
     key = str(key_path[0])
     if key not in tree:
         return
     if len(key_path) > 1 and isinstance(tree[key], dict):
-        _delete_key(tree[key], key_path[1:])
+        delete_key(tree[key], key_path[1:])
         if tree[key]:
             return
     del tree[key]

@@ -233,6 +233,10 @@ class LLMProvider:
         """Current problems for /status, one sentence each; empty if there are none."""
         return []
 
+    async def list_models(self) -> tuple[str, ...]:
+        """The models to choose from; empty if the provider cannot list them. Never raises."""
+        return ()
+
     async def chat(
         self,
         messages: Sequence[ChatMessage],

@@ -1,5 +1,7 @@
 """A provider for any endpoint that speaks OpenAI chat completions. See `wire.exchange` for how a call proceeds."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Unpack
 
@@ -8,6 +10,9 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback
 
+log = logging.getLogger(__name__)
+
+_LIST_TIMEOUT_S = 5.0
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -41,6 +46,18 @@ class CustomProvider(LLMProvider):
     def on_fixup(self, callback: FixupCallback) -> None:
         """Report each request that is rejected and sent again without a field."""
         self._on_fixup = callback
+
+    async def list_models(self) -> tuple[str, ...]:
+        """The models of `GET /models`, without embeddings; empty if the endpoint lists none in time. Never raises."""
+        url, pools = f"{self._endpoint.api_base.rstrip('/')}/models", self._endpoint.pools
+        try:
+            async with asyncio.timeout(_LIST_TIMEOUT_S), pools.borrow_client(url) as client:
+                response = await client.get(url, headers=self._endpoint.headers())
+                names = [str(entry["id"]) for entry in response.raise_for_status().json()["data"]]
+        except Exception as error:  # any server may be there, and the list is only an offer
+            log.debug("%s lists no models: %s", self.name, type(error).__name__)
+            return ()
+        return tuple(name for name in names if name and "embed" not in name.lower())
 
     def chat_stream(
         self,

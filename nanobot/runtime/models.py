@@ -1,12 +1,15 @@
 """The models of a bot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.resilience.chain import ProviderChains, with_preset
+from nanobot.session.manager import Session
+from nanobot.utils.text import nearest
 
 
 class ConfiguredModels:
@@ -38,9 +41,29 @@ class ConfiguredModels:
             model = self._models[name] = await self._create(name)
         return model
 
-    def names(self) -> list[str]:
-        """Return the presets and `default`, the configured model."""
-        return [*self._config.model_presets, "default"]
+    async def of_session(self, session: Session) -> Model:
+        """Return the model of a session: the one this process was started with, else the one chosen by `/model`."""
+        return await self.get(self._model or session.metadata.get("model"))
+
+    async def choose(self, session: Session, name: str | None) -> Model:
+        """Set the session's model; None means the configured one. The caller stores the session.
+
+        Raises ConfigError if the provider lists its models and this is none of them.
+        """
+        model = await self.get(name)
+        offered = () if name is None or name in self._config.model_presets else await model.provider.list_models()
+        if offered and model.name not in offered:
+            raise ConfigError(_no_such_model(model, offered))
+        self._model = None  # the later choice counts
+        session.metadata.pop("model", None)
+        if name is not None:
+            session.metadata["model"] = name
+        return await self.get(name)
+
+    async def choices(self, session: Session) -> list[str]:
+        """Return what `/model` accepts: the presets, `default`, and the models that the session's provider lists."""
+        model = await self.of_session(session)
+        return [*dict.fromkeys([*self._config.model_presets, "default", *await model.provider.list_models()])]
 
     def renew(self) -> None:
         """Create each model anew on its next use, after a change of the config."""
@@ -64,6 +87,12 @@ class ConfiguredModels:
             return Model(provider, self._provider_name, model_name, "passed in", _limits(config, model_name))
         chosen = await self._chains.choose(config, model_name)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
+
+
+def _no_such_model(model: Model, offered: Sequence[str]) -> str:
+    similar = nearest(model.name, offered)
+    hint = f"Did you mean {' or '.join(similar)}?" if similar else "`/model` lists its models."
+    return f"{model.provider_name} has no model {model.name!r}. {hint}"
 
 
 def _limits(config: Config, model: str) -> RunLimits:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.events import EventSink, TurnEvent, TurnResult
+from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnResult
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import InboundMessage, MenuEntry
+from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema
+from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
@@ -123,13 +124,10 @@ class RecordingSink:
 
 
 class Bot:
-    """A whole agent with a scripted model: everything but the model is real.
-
-    Use what stands here. `runtime` has the parts inside, which change from release to release.
-    """
+    """A whole agent with a scripted model: everything but the model is real."""
 
     def __init__(self, runtime: Runtime, provider: ScriptedProvider) -> None:
-        self.runtime = runtime
+        self._runtime = runtime
         self.provider = provider
         self.sink = RecordingSink()
 
@@ -146,20 +144,25 @@ class Bot:
     @property
     def home(self) -> Path:
         """The data folder."""
-        return self.runtime.data_dir
+        return self._runtime.data_dir
 
     @property
     def workspace(self) -> Path:
         """The folder whose files the agent works on."""
-        return self.runtime.workspace
+        return self._runtime.workspace
+
+    @property
+    def menu(self) -> tuple[MenuEntry, ...]:
+        """The commands as platforms show them, for a channel's `commands`."""
+        return self._runtime.loop.commands.menu()
 
     def session(self, key: str = "cli:direct") -> Session:
         """The stored conversation of this key."""
-        return self.runtime.sessions.get_or_create(key)
+        return self._runtime.sessions.get_or_create(key)
 
     def register(self, tool: Tool) -> None:
         """Offer one more tool to the model."""
-        self.runtime.tools.register(tool)
+        self._runtime.tools.register(tool)
 
     async def say(self, text: str, session: str = "cli:direct") -> str:
         """Say something, get the reply."""
@@ -172,23 +175,57 @@ class Bot:
 
     async def run_turn(self, message: InboundMessage, sink: EventSink | None = None, **options: Any) -> TurnResult:
         """Run the turn of any message; `options` as of `AgentLoop.run_turn`."""
-        return await self.runtime.loop.run_turn(message, sink, **options)
+        return await self._runtime.loop.run_turn(message, sink, **options)
 
     async def send(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
         """Send a message nobody waits for: while its session works in the same chat, it may join that turn."""
-        return await self.runtime.loop.submit(message, sink)
+        return await self._runtime.loop.submit(message, sink)
+
+    def answer(self, question: str, answer: Answer) -> bool:
+        """Answer an approval question by its id (`ApprovalAsked.question`); False if it is not open."""
+        return self._runtime.questions.answer(question, answer)
 
     async def stop(self, session: str = "cli:direct") -> bool:
         """Stop the running turn of a session; False where none runs."""
-        return await self.runtime.loop.stop_turn(session)
+        return await self._runtime.loop.stop_turn(session)
 
     async def shut_down(self) -> None:
         """End as a gateway that is restarted: running turns are interrupted and resume at the next start."""
-        await self.runtime.loop.stop()
+        await self._runtime.loop.stop()
 
     async def resume(self, session: str = "cli:direct", sink: EventSink | None = None) -> TurnResult | None:
         """Resume the interrupted turn of a session; None where there is none."""
-        return await self.runtime.loop.resume(session, sink)
+        return await self._runtime.loop.resume(session, sink)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[MessageBus]:
+        """Serve the bus inside the block, as a gateway does; then shut down. What was sent stays on the bus."""
+        serving = asyncio.create_task(self._runtime.loop.run())
+        try:
+            yield self._runtime.bus
+        finally:
+            await self.shut_down()
+            await serving
+
+    def provenance_of(self, file: Path) -> Provenance | None:
+        """Where the content of a file came from; None if it is the owner's."""
+        return self._runtime.file_provenance.of(file)
+
+    def consolidate_after(self, pause_s: float) -> None:
+        """Consolidate a session that is due after so many seconds without a message, instead of one second."""
+        self._runtime.memory.consolidation.pause_s = pause_s
+
+    async def settled(self) -> None:
+        """Wait until nothing runs: no turn, goal, subagent or consolidation, and no message that is served waits."""
+        runtime, bus = self._runtime, self._runtime.bus
+        await asyncio.sleep(0)
+        while (
+            runtime.status.running
+            or runtime.background.list_running()
+            or (runtime.loop.is_serving and (bus.inbound_size or bus.unsettled()))
+        ):
+            await asyncio.sleep(0.005)
+        await runtime.memory.consolidation.wait_until_idle()
 
 
 @asynccontextmanager
@@ -203,11 +240,12 @@ async def open_bot(
     own_hooks: Sequence[Hook] = (),
     clock: Clock | None = None,
     provider: ScriptedProvider | None = None,
+    bus: MessageBus | None = None,
 ) -> AsyncIterator[Bot]:
     """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
 
     Of the environment it sees nothing but what is handed in. `provider` is a scripted model of your own, whose script
-    is added to.
+    is added to; `bus` is one with a journal, to outlive a crash.
     """
     provider = provider or ScriptedProvider()
     provider.script(*script)
@@ -222,5 +260,6 @@ async def open_bot(
         hooks=hooks,
         own_hooks=own_hooks,
         clock=clock,
+        bus=bus,
     ) as runtime:
         yield Bot(runtime, provider)

@@ -140,11 +140,13 @@ def human_size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`20 s`, `5 min`, `2 h 5 min`."""
+    """`20 s`, `5 min`, `2 h 5 min`, `3 days`."""
     minutes = int(seconds) // 60
     if minutes < 1:
         return f"{max(int(seconds), 0)} s"
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} days"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 

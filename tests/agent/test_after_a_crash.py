@@ -14,12 +14,10 @@ from nanobot.agent.lanes import MAX_IN_LANE
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
-from nanobot.config.schema import Config
 from nanobot.messages.types import INTERRUPTED, Origin
 from nanobot.providers.errors import AuthenticationError
-from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Line, Pause, ScriptedProvider
+from nanobot.testing import Bot, Line, Pause, open_bot
 
 
 async def accepted(home: Path, *messages: InboundMessage) -> None:
@@ -39,23 +37,14 @@ def told(home: Path, session_key: str, *rows: tuple[str, str, dict[str, Any]]) -
 
 
 @asynccontextmanager
-async def next_life(home: Path, *lines: Line) -> AsyncIterator[Runtime]:
+async def next_life(home: Path, *lines: Line) -> AsyncIterator[tuple[Bot, MessageBus]]:
     async with (
         open_journal(home / "journal.db") as journal,
         MessageBus(journal).open() as bus,
-        build_runtime(
-            Config(),
-            data_dir=home,
-            workspace=home / "workspace",
-            provider=ScriptedProvider(*lines),
-            environ={},
-            bus=bus,
-        ) as runtime,
+        open_bot(home, *lines, bus=bus) as bot,
+        bot.serving(),
     ):
-        serving = asyncio.create_task(runtime.loop.run())
-        yield runtime
-        await runtime.loop.stop()
-        await serving
+        yield bot, bus
 
 
 async def reply(bus: MessageBus) -> OutboundMessage:
@@ -76,8 +65,8 @@ async def test_an_answer_that_was_not_sent_goes_where_its_message_wanted_it(tmp_
     key = {"turn_id": "t1", "inbound": "system:phone:7:1"}
     told(tmp_path, "phone:7", ("user", "how is it?", key), ("assistant", "fine", {"turn_id": "t1"}))
 
-    async with next_life(tmp_path) as bot:
-        said = await reply(bot.bus)
+    async with next_life(tmp_path) as (_, bus):
+        said = await reply(bus)
 
     assert (said.channel, said.chat_id, said.content, said.turn_id) == ("phone", "7", "fine", "t1")
 
@@ -85,12 +74,12 @@ async def test_an_answer_that_was_not_sent_goes_where_its_message_wanted_it(tmp_
 async def test_why_there_is_no_answer_is_said_though_a_crash_came_before_it_was(tmp_path: Path):
     await accepted(tmp_path, asked("how is it?", "1"))
     before = (tmp_path / "journal.db").read_bytes()
-    async with next_life(tmp_path, AuthenticationError("The key is wrong. Set providers.openai.apiKey.")) as bot:
-        first = await reply(bot.bus)
+    async with next_life(tmp_path, AuthenticationError("The key is wrong. Set providers.openai.apiKey.")) as (_, bus):
+        first = await reply(bus)
     (tmp_path / "journal.db").write_bytes(before)  # as if the crash had come before the reply was written down
 
-    async with next_life(tmp_path) as bot:
-        second = await reply(bot.bus)
+    async with next_life(tmp_path) as (_, bus):
+        second = await reply(bus)
 
     assert "The key is wrong." in first.content
     assert second.content == first.content
@@ -103,8 +92,8 @@ async def test_an_answer_that_was_broken_off_twice_is_given_whole(tmp_path: Path
         async with next_life(tmp_path, pause):
             await pause.reached.wait()
 
-    async with next_life(tmp_path, "well.") as bot:
-        answer = await reply(bot.bus)
+    async with next_life(tmp_path, "well.") as (_, bus):
+        answer = await reply(bus)
 
     assert answer.content == "All is well."
 
@@ -119,8 +108,8 @@ async def test_an_answer_in_parts_that_was_not_sent_is_sent_whole(tmp_path: Path
     rows += [("assistant", parts[1], mine)] if parts[1] else []  # who has nothing to add leaves no row
     told(tmp_path, "phone:7", *rows)
 
-    async with next_life(tmp_path) as bot:
-        answer = await reply(bot.bus)
+    async with next_life(tmp_path) as (_, bus):
+        answer = await reply(bus)
 
     assert answer.content == "All is well."
 
@@ -132,11 +121,11 @@ async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path
     rows += [(role, f"{number}", {"turn_id": "t1"}) for number in range(400) for role in ("user", "assistant")]
     told(tmp_path, "phone:7", *rows)
 
-    async with next_life(tmp_path) as bot:
-        said = await reply(bot.bus)
-        await bot.bus.flush()
-        assert bot.bus.journal is not None
-        counts = await bot.bus.journal.counts()
+    async with next_life(tmp_path) as (_, bus):
+        said = await reply(bus)
+        await bus.flush()
+        assert bus.journal is not None
+        counts = await bus.journal.counts()
 
     assert said.content == "399"
     assert (counts.queued, counts.waiting_out) == (0, 1)
@@ -144,8 +133,8 @@ async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path
 
 async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_path: Path):
     await accepted(tmp_path, asked("/new", "1"), asked("hello", "2"))
-    async with next_life(tmp_path, "hi") as bot:
-        first, second = await reply(bot.bus), await reply(bot.bus)
+    async with next_life(tmp_path, "hi") as (_, bus):
+        first, second = await reply(bus), await reply(bus)
 
     async with open_journal(tmp_path / "journal.db") as journal:
         left, unsent = await journal.unsettled(), await journal.unsent()
@@ -159,9 +148,9 @@ async def test_a_stop_from_before_a_crash_leaves_a_younger_turn_alone(tmp_path: 
     await accepted(tmp_path, asked("/stop", "1"))
     pause = Pause()
     younger = InboundMessage.from_owner("cli", "direct", "write", session_key="phone:7", origin=Origin.CLI)
-    async with next_life(tmp_path, pause, "written") as bot:  # its loop has not begun yet
-        turn = asyncio.create_task(bot.loop.run_turn(younger))
-        said = await reply(bot.bus)
+    async with next_life(tmp_path, pause, "written") as (bot, bus):  # its loop has not begun yet
+        turn = asyncio.create_task(bot.run_turn(younger))
+        said = await reply(bus)
         pause.resume.set()
         result = await turn
 
@@ -172,7 +161,7 @@ async def test_a_stop_from_before_a_crash_leaves_a_younger_turn_alone(tmp_path: 
 async def test_a_stop_from_before_a_crash_does_not_wait_behind_what_it_stops(tmp_path: Path):
     crowd = [asked(f"word {number}", f"{number}") for number in range(MAX_IN_LANE + 1)]
     await accepted(tmp_path, *crowd, asked("/stop", "stop"))
-    async with next_life(tmp_path, Pause(), *["fine"] * MAX_IN_LANE) as bot:
-        said = await reply(bot.bus)
+    async with next_life(tmp_path, Pause(), *["fine"] * MAX_IN_LANE) as (_, bus):
+        said = await reply(bus)
 
     assert (said.answers, said.content) == ("phone:7:stop", "Stopped.")

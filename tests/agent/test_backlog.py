@@ -6,7 +6,7 @@ import random
 import pytest
 
 from nanobot.agent.lanes import Backlog
-from tests.agent.test_steering import message
+from tests.support.bus_messages import message
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import date
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.net.pace import Pace
 from nanobot.providers.resilience.spending import Spending
-from nanobot.testing import Bot, open_bot
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.testing import ScriptedProvider
 from nanobot.utils.clock import SystemClock
 
 CHATS = 60
@@ -53,9 +55,14 @@ class Toilsome:
         return self._prompt.build_system_prompt(summary, scope=scope, began=began)
 
 
-def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:
+def bot_in(home: Path) -> AbstractAsyncContextManager[Runtime]:
+    provider = ScriptedProvider(*["hi"] * CHATS)
+    return build_runtime(Config(), data_dir=home, workspace=home / "workspace", provider=provider, environ={})
+
+
+def with_prompt(made: Runtime, home: Path, prompt: Toilsome) -> AgentLoop:
     """The bot's loop with that prompt, and a pace of five seconds by its clock."""
-    made, clock = bot.runtime, SystemClock()
+    clock = SystemClock()
     vitals = AgentStatus(clock)
     spending = Spending(Config(), DataPaths(home), clock)
     desk = CommandContext(made.sessions, made.models, made.context, made.tools, vitals, "0", spending)
@@ -76,9 +83,9 @@ def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:
 
 
 async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_time_for(tmp_path: Path):
-    async with open_bot(tmp_path, *["hi"] * CHATS) as bot:
-        prompt = Toilsome(bot.runtime.context)
-        loop = with_prompt(bot, tmp_path, prompt)
+    async with bot_in(tmp_path) as runtime:
+        prompt = Toilsome(runtime.context)
+        loop = with_prompt(runtime, tmp_path, prompt)
         messages = [InboundMessage("phone", "ann", str(chat), "hello") for chat in range(CHATS)]
         prompt.watch()
 
@@ -90,9 +97,9 @@ async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_t
 
 
 async def test_a_turn_that_waits_for_its_pass_is_stopped_at_once(tmp_path: Path):
-    async with open_bot(tmp_path, *["hi"] * CHATS) as bot:
-        prompt = Toilsome(bot.runtime.context)
-        loop = with_prompt(bot, tmp_path, prompt)
+    async with bot_in(tmp_path) as runtime:
+        prompt = Toilsome(runtime.context)
+        loop = with_prompt(runtime, tmp_path, prompt)
         turns = [
             asyncio.create_task(loop.run_turn(InboundMessage("phone", "ann", str(chat), "hello")))
             for chat in range(CHATS)

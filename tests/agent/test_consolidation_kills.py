@@ -1,5 +1,6 @@
 """Processes that talk and consolidate are killed at any moment: first the words are kept, then their messages leave."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -11,75 +12,25 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.messages.repair import legalise
 from nanobot.session.manager import SessionManager
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
-from tests.session.test_crash import FORKER
+from tests.programs.consolidating_turns import consolidator
 
 KEY = "cli:direct"
-LAST_LIFE = """
-sys.argv = ["x", folder, "-1"]
-exec(code, {"__name__": "turns"})
-"""
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
-
-LIFE = """
-import asyncio, os, re, sys
-from pathlib import Path
-from nanobot.agent.memory.consolidation import Consolidator
-from nanobot.agent.memory.store import MemoryStore
-from nanobot.agent.engine.spec import Model
-from nanobot.agent.status import AgentStatus
-from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
-from nanobot.session.manager import SessionManager
-from nanobot.utils.clock import SystemClock
-
-class Clerk(LLMProvider):
-    "Names each question it was shown."
-    async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):
-        shown = re.findall(r"question (\\\\d+)", messages[1]["content"])
-        kept = {"history_entry": f"Heard {' '.join(shown)}.", "memory_update": f"Knows of {shown[-1]}."}
-        return LLMResponse(None, [ToolCallRequest("1", "save_memory", kept)])
-
-class Models:
-    async def get(self, wanted):
-        return Model(Clerk(), "clerk", "m")
-
-async def main(folder, number):
-    sessions, clock = SessionManager(folder), SystemClock()
-    consolidator = Consolidator(MemoryStore(folder), sessions, Models(), AgentStatus(clock), clock)
-    if number < 0:
-        await consolidator.compact("cli:direct")
-        return
-    while True:
-        async with sessions.hold("cli:direct") as session:
-            for role, word in (("user", "question"), ("assistant", "answer")):
-                row = {"role": role, "content": f"{word} {number}", "turn_id": f"t{number}", "provenance": "owner"}
-                await sessions.append(session, row)
-        os.write(1, b"%d\\\\n" % number)
-        if number % 3 == 0:
-            await consolidator.compact("cli:direct")
-        number += 1
-
-asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
-""".replace("\\\\", "\\")
 
 
 def kill_many(folder: Path, kills: int, seed: int) -> None:
-    """The last life is not killed: on a busy machine no other may get as far as to keep anything."""
+    """At the end the session is consolidated unharmed: on a busy machine no process may get as far."""
     manager = SessionManager(folder)
     session = manager.get_or_create(KEY)
     for number in range(900, 930):
         session.add_message("user", f"question {number}", provenance="owner")
         session.add_message("assistant", f"answer {number}", provenance="owner")
     manager.save(session)
-    forker = FORKER.replace(
-        "import nanobot.session.manager",
-        "import nanobot.agent.memory.retention, nanobot.agent.memory.consolidation, nanobot.agent.engine.spec",
-    )
-    forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.02, 0.35)") + LAST_LIFE
-    run = subprocess.run(
-        [sys.executable, "-c", forker, str(folder), str(kills), str(seed)], input=LIFE, capture_output=True, text=True
-    )
+    program = [sys.executable, "-m", "tests.programs.fork_and_kill", "consolidating_turns"]
+    run = subprocess.run([*program, str(folder), str(kills), str(seed), "0.02", "0.35"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
+    asyncio.run(consolidator(folder, SessionManager(folder)).compact(KEY))
 
     session = SessionManager(folder).get_or_create(KEY)
     gone = [str(row["content"]) for row in session.messages[: session.last_consolidated] if row["role"] == "user"]

@@ -10,7 +10,7 @@ from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.errors import NanobotError
-from tests.agent.test_dream import Home, tidying
+from tests.support.memory import DreamHarness, tidying
 
 WORDS = ["tea", "dog", "rex", "berlin", "oslo", "chess", "eva", "red", "blue", "jazz", "book", "sea"]
 DAYS = ["learns", "writes", "works", "dreams", "dreams", "forgets", "undoes", "restores", "restores all"]
@@ -20,23 +20,23 @@ class Days:
     """One memory, and what its owner wrote into it and has not taken out."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.home = Home(folder)
+        self.harness = DreamHarness(folder)
         self.any = random.Random(seed)
-        self.editor = MemoryEditor(self.home.memory, self.home.clock)
+        self.editor = MemoryEditor(self.harness.memory, self.harness.clock)
         self.own: set[str] = set()
         self.counts: Counter[str] = Counter()
-        self.home.learns("".join(f"- {self.any.choice(WORDS)} {number}.\n" for number in range(6)))
+        self.harness.learns("".join(f"- {self.any.choice(WORDS)} {number}.\n" for number in range(6)))
 
     @property
     def text(self) -> str:
-        return self.home.memory.read_long_term()
+        return self.harness.memory.read_long_term()
 
     async def live(self, what: str, day: int) -> None:
         """One day. Raises NanobotError where that cannot be."""
-        memory, line = self.home.memory, f"- {self.any.choice(WORDS)} of day {day}\n"
-        self.home.clock.advance(86_400)
+        memory, line = self.harness.memory, f"- {self.any.choice(WORDS)} of day {day}\n"
+        self.harness.clock.advance(86_400)
         if what == "learns":
-            self.home.learns(self.text + line, "Talked.")
+            self.harness.learns(self.text + line, "Talked.")
         elif what == "writes":
             own = f"my own words number{day}"
             lines = [*self.text.splitlines(keepends=True)]
@@ -56,11 +56,11 @@ class Days:
             self.editor.undo()
             self.own = {one for one in self.own if one in self.text}
         else:
-            standing = self.home.dream.changes.active_passes()
-            self.home.dream.changes.restore(standing[-1].number if standing and what == "restores all" else None)
+            standing = self.harness.dream.changes.active_passes()
+            self.harness.dream.changes.restore(standing[-1].number if standing and what == "restores all" else None)
 
     async def _dream(self, day: int) -> None:
-        self.home.memory.append_history(f"Entry {day}.")
+        self.harness.memory.append_history(f"Entry {day}.")
         facts = list({fact.key: fact for fact in parse_facts(self.text)}.values())
         ids = self.any.sample(range(len(facts)), min(len(facts), 4))
         edits = [
@@ -69,8 +69,8 @@ class Days:
         if len(ids) == 4:
             text = " ".join(facts[at].text for at in ids[2:])
             edits.append({"action": "replace", "ids": [f"f{at + 1}" for at in ids[2:]], "text": text})
-        run = await self.home.run(tidying(*edits), by_hand=True)
-        self.home.model.clear()
+        run = await self.harness.run(tidying(*edits), by_hand=True)
+        self.harness.model.clear()
         self.counts[run.outcome.value] += 1
 
 

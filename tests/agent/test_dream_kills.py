@@ -10,44 +10,10 @@ import pytest
 from nanobot.agent.memory.dream import DreamOutcome
 from nanobot.agent.memory.dream_log import PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
-from tests.agent.test_dream import FACTS, MERGED, Home, tidying
+from tests.support.memory import FACTS, MERGED, OVER, DreamHarness, tidying
 
-OVER = {"action": "archive", "ids": ["f4"], "why": "over"}
+KILLED = [sys.executable, "-m", "tests.programs.killed_dream"]
 NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01-05.\n", "")
-
-CHILD = """
-import asyncio, os, signal, sys
-from pathlib import Path
-import tests.agent.test_dream_kills as here
-from nanobot.security.files.open import FileLocation
-
-writes, point = 0, 0
-
-def around(name):
-    real = getattr(FileLocation, name)
-    def wrapped(*args, **kwargs):
-        global writes
-        writes += 1
-        if 2 * writes == point: os.kill(os.getpid(), signal.SIGKILL)
-        real(*args, **kwargs)
-        if 2 * writes + 1 == point: os.kill(os.getpid(), signal.SIGKILL)
-    setattr(FileLocation, name, wrapped)
-
-around("append"), around("replace")
-
-for folder in map(Path, sys.argv[1:]):  # each in a process of its own, that dies at the point its folder is called
-    child = os.fork()
-    if not child:
-        point = int(folder.name)
-        asyncio.run(here.dream(folder))
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-async def dream(folder: Path) -> None:
-    home = Home(folder)
-    await home.run(tidying(MERGED, OVER))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
@@ -57,21 +23,19 @@ async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: 
     folders = [tmp_path / str(point) for point in points]
     for folder in folders:
         folder.mkdir()
-        Home(folder).learns()
+        DreamHarness(folder).learns()
 
-    killer = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", CHILD, *map(str, folders)], capture_output=True, text=True
-    )
+    killer = await asyncio.to_thread(subprocess.run, [*KILLED, *map(str, folders)], capture_output=True, text=True)
 
     ends = killer.stdout.split()
     assert set(ends[:7]) == {"-9"}, killer.stderr
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"
-    found = [await what_a_kill_leaves(Home(folder), look=int(folder.name) % 4 > 1) for folder in folders]
+    found = [await what_a_kill_leaves(DreamHarness(folder), look=int(folder.name) % 4 > 1) for folder in folders]
     assert found.count(True) >= 4
     assert found.count(False) >= 2
 
 
-async def what_a_kill_leaves(after: Home, *, look: bool) -> bool:
+async def what_a_kill_leaves(after: DreamHarness, *, look: bool) -> bool:
     """Whether the change was made. `look` where somebody else is there first, and notes how the file stands."""
     made = after.text == NEW
     assert made or after.text == FACTS

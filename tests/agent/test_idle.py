@@ -3,36 +3,23 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.commands.context import CommandContext
-from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Notice, TurnEnded
-from nanobot.agent.loop import AgentLoop
-from nanobot.agent.memory.consolidation import Consolidator
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.pipeline import phases
-from nanobot.agent.pipeline.turn import TurnDeps
-from nanobot.agent.status import AgentStatus
-from nanobot.agent.trace.recorder import TraceRecorder
-from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.resilience.spending import Spending
-from nanobot.session.manager import Session
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
@@ -239,7 +226,6 @@ _MOVES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_MOVES, max_size=25))
 def test_whatever_happens_nobody_is_disturbed_and_every_silence_is_used_once(moves: list[tuple[str, Any]]):
     async def story() -> None:
@@ -298,39 +284,13 @@ def saving(entry: str = "[2026-02-26 13:21] Counted.", update: str = "Likes to c
     return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
 
 
-@asynccontextmanager
-async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
-    """A bot whose idle watch goes by a clock we hold; everything else is as `build_runtime` makes it."""
-    async with open_bot(home) as bot:
-        made, vitals = bot.runtime, AgentStatus(time)
-        desk = CommandContext(
-            made.sessions, made.models, made.context, made.tools, vitals, "0", Spending(Config(), DataPaths(home), time)
-        )
-        commands = SlashCommands(desk)
-        traces = TraceRecorder(TraceStore(home / "traces"), time, made.workspace)
-        parts = TurnDeps(
-            made.sessions,
-            made.models,
-            made.context,
-            made.tools,
-            commands,
-            vitals,
-            time,
-            made.workspace,
-            home / "turns",
-            traces,
-        )
-        consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
-
-        def is_idle(session: Session) -> bool:
-            said = datetime.fromisoformat(session.messages[-1]["timestamp"])
-            return (time.now().replace(tzinfo=None) - said).total_seconds() >= IDLE_S
-
-        watch = IdleWatch(lambda key: consolidator.compact(key, is_idle), IDLE_S, time, time.sleep)
-        loop = AgentLoop(made.bus, parts, idle=watch)
-        yield Bot(replace(made, loop=loop), bot.provider)
-        await watch.close()
-        await traces.close()
+@pytest.fixture
+async def watched(tmp_path: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bot]:
+    """A bot that compacts idle sessions by a clock we hold."""
+    monkeypatch.setattr(IdleWatch.__init__, "__defaults__", (time.sleep,))
+    config = Config.model_validate({"agents": {"defaults": {"idleCompactAfterMinutes": int(IDLE_S / 60)}}})
+    async with open_bot(tmp_path, config=config, clock=time) as bot:
+        yield bot
 
 
 async def until_moved(bot: Bot, count: int) -> None:
@@ -344,80 +304,78 @@ def heads(requests: list[list[Any]]) -> list[bool]:
     return [later[: len(earlier)] == earlier for earlier, later in pairwise(requests)]
 
 
-async def test_the_person_notices_nothing_but_the_memory(tmp_path: Path, time: HeldTime):
-    async with watched_bot(tmp_path, time) as bot:
-        bot.provider.script(*[f"answer {number}" for number in range(10)])
-        for number in range(10):
-            await bot.say(f"question {number}")
-        bot.provider.script(saving())
+async def test_the_person_notices_nothing_but_the_memory(watched: Bot, time: HeldTime):
+    watched.provider.script(*[f"answer {number}" for number in range(10)])
+    for number in range(10):
+        await watched.say(f"question {number}")
+    watched.provider.script(saving())
 
-        await time.go_on(IDLE_S)
-        await until_moved(bot, 12)
-        bot.provider.script("eleven", "twelve", "thirteen")
-        replies = [await bot.say(text) for text in ("and?", "then?", "so?")]
-        status = await bot.say("/status")
+    await time.go_on(IDLE_S)
+    await until_moved(watched, 12)
+    watched.provider.script("eleven", "twelve", "thirteen")
+    replies = [await watched.say(text) for text in ("and?", "then?", "so?")]
+    status = await watched.say("/status")
 
-        assert replies == ["eleven", "twelve", "thirteen"]
-        turns = [
-            request for request, tools in zip(bot.provider.requests, bot.provider.tools, strict=True) if len(tools) > 1
-        ]
-        assert heads(turns) == [True] * 9 + [False] + [True] * 2
-        assert "Likes to count." in str(turns[-1][0])
-        assert "question 5" not in str(turns[-1])
-        assert "answer 6" in str(turns[-1])
-        assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
+    assert replies == ["eleven", "twelve", "thirteen"]
+    turns = [
+        request
+        for request, tools in zip(watched.provider.requests, watched.provider.tools, strict=True)
+        if len(tools) > 1
+    ]
+    assert heads(turns) == [True] * 9 + [False] + [True] * 2
+    assert "Likes to count." in str(turns[-1][0])
+    assert "question 5" not in str(turns[-1])
+    assert "answer 6" in str(turns[-1])
+    assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
 
 
 async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once_and_the_next_prompt_is_shorter(
-    tmp_path: Path, time: HeldTime
+    watched: Bot, time: HeldTime
 ):
-    async with watched_bot(tmp_path, time) as bot:
-        bot.provider.script(*["fine"] * 10)
-        for number in range(10):
-            await bot.say(f"question {number}")
-        pause = Pause()
-        bot.provider.script(pause, "here I am", saving())
-        await time.go_on(IDLE_S)
-        await pause.reached.wait()
+    watched.provider.script(*["fine"] * 10)
+    for number in range(10):
+        await watched.say(f"question {number}")
+    pause = Pause()
+    watched.provider.script(pause, "here I am", saving())
+    await time.go_on(IDLE_S)
+    await pause.reached.wait()
 
-        reply = await asyncio.wait_for(bot.say("quick!"), 5)
+    reply = await asyncio.wait_for(watched.say("quick!"), 5)
 
-        assert reply == "here I am"
-        assert bot.session("cli:direct").last_consolidated == 0
-        pause.resume.set()
-        await until_moved(bot, 12)
-        bot.provider.script("and here")
-        await bot.say("still there?")
-        assert "question 5" not in str(bot.provider.requests[-1])
-        assert "quick!" in str(bot.provider.requests[-1])
-
-
-async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(tmp_path: Path, time: HeldTime):
-    async with watched_bot(tmp_path, time) as bot:
-        bot.provider.script(*["fine"] * 10)
-        for number in range(10):
-            await bot.say(f"question {number}")
-        pause, sink = Pause(), RecordingSink()
-        bot.provider.script(pause, "here I am")
-        await time.go_on(IDLE_S)
-        await pause.reached.wait()
-
-        message = InboundMessage.from_owner("cli", "direct", "quick!", session_key="cli:direct", origin=Origin.CLI)
-        result = await asyncio.wait_for(bot.send(message, sink), 5)
-
-        assert result.text == "here I am"
-        assert "notice" not in sink.types
+    assert reply == "here I am"
+    assert watched.session("cli:direct").last_consolidated == 0
+    pause.resume.set()
+    await until_moved(watched, 12)
+    watched.provider.script("and here")
+    await watched.say("still there?")
+    assert "question 5" not in str(watched.provider.requests[-1])
+    assert "quick!" in str(watched.provider.requests[-1])
 
 
-async def test_24_idle_hours_after_a_short_talk_cost_no_token(tmp_path: Path, time: HeldTime):
-    async with watched_bot(tmp_path, time) as bot:
-        bot.provider.script("hello")
-        await bot.say("hi")
+async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(watched: Bot, time: HeldTime):
+    watched.provider.script(*["fine"] * 10)
+    for number in range(10):
+        await watched.say(f"question {number}")
+    pause, sink = Pause(), RecordingSink()
+    watched.provider.script(pause, "here I am")
+    await time.go_on(IDLE_S)
+    await pause.reached.wait()
 
-        for _ in range(24 * 6):
-            await time.go_on(600)
+    message = InboundMessage.from_owner("cli", "direct", "quick!", session_key="cli:direct", origin=Origin.CLI)
+    result = await asyncio.wait_for(watched.send(message, sink), 5)
 
-        assert len(bot.provider.requests) == 1
+    assert result.text == "here I am"
+    assert "notice" not in sink.types
+
+
+async def test_24_idle_hours_after_a_short_talk_cost_no_token(watched: Bot, time: HeldTime):
+    watched.provider.script("hello")
+    await watched.say("hi")
+
+    for _ in range(24 * 6):
+        await time.go_on(600)
+
+    assert len(watched.provider.requests) == 1
 
 
 def idle_tasks() -> int:

@@ -49,6 +49,21 @@ async def test_a_lane_is_gone_when_the_last_one_leaves():
     assert not lanes
 
 
+async def test_what_waits_behind_work_of_ours_still_joins_the_turn():
+    lanes: Lanes[str, None] = Lanes()
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with lanes.enter("a"):
+        ours = asyncio.create_task(lanes.enter("a", yields_to_steering=True).__aenter__())
+        await asyncio.sleep(0)
+        message = asyncio.create_task(lanes.enter("a", "two").__aenter__())
+        await asyncio.sleep(0)
+
+        assert lanes.drain_waiting("a", 3, turn) == ["two"]
+        assert (await message).joined_turn is turn
+        assert not ours.done()
+    await ours
+
+
 async def test_who_gives_up_waiting_holds_up_nobody():
     lanes: Lanes[str, None] = Lanes()
     async with lanes.enter("a"):

@@ -1,6 +1,5 @@
 """Lessons: the third time makes one, words from outside never do, and what is mended leaves by itself."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,6 +18,7 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import FrozenClock
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, on_stage
 
 DAY = 86_400
@@ -233,7 +233,6 @@ async def test_what_went_wrong_for_others_or_in_a_group_is_not_counted(
         await stage.hear("run it", chat="7", channel="telegram", sender=sender, **more)
         await stage.quiet()
         rows = stage.rows("telegram:7")
-        await stage.runtime.memory.close()
 
     assert any("failure" in row for row in rows)
     assert (tmp_path / "state/lessons.json").exists() is counted
@@ -426,10 +425,8 @@ async def test_a_bot_learns_from_its_turns_and_the_next_prompt_says_so(tmp_path:
         for _ in range(3):
             await bot.say("run it")
         prompts = [str(request[0]["content"]) for request in bot.provider.requests]
-        memory = bot.runtime.context.memory.memory_file
-        async with asyncio.timeout(5):
-            while not memory.is_file() or "Lessons" not in memory.read_text("utf-8"):
-                await asyncio.sleep(0.01)
+        memory = bot.workspace / "memory" / "MEMORY.md"
+        await eventually(lambda: memory.is_file() and "Lessons" in memory.read_text("utf-8"))
         await bot.say("hello")
         after = str(bot.provider.requests[-1][0]["content"])
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from tests.support.eventually import eventually
 
 
 def message(text: str, chat: str = "7", message_id: str | None = None) -> InboundMessage:
@@ -17,28 +20,24 @@ def message(text: str, chat: str = "7", message_id: str | None = None) -> Inboun
 
 async def test_a_message_from_the_bus_gets_one_reply_at_its_own_address(bot: Bot):
     bot.provider.script("hi")
-    serving = asyncio.create_task(bot.runtime.loop.run())
-
-    await bot.runtime.bus.publish_inbound(message("hello", message_id="m1"))
-    reply = await bot.runtime.bus.consume_outbound()
-    await bot.shut_down()
-    await serving
+    async with bot.serving() as bus:
+        await bus.publish_inbound(message("hello", message_id="m1"))
+        reply = await bus.consume_outbound()
 
     assert reply is not None
     assert (reply.channel, reply.chat_id, reply.content, reply.kind) == ("phone", "7", "hi", OutboundKind.REPLY)
     assert reply.reply_to == "m1"
-    assert bot.runtime.bus.outbound_size == 0
+    assert bus.outbound_size == 0
 
 
 async def test_the_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side(bot: Bot):
     slow = Pause()
     bot.provider.script(slow, "to the other", "to the first", "to the second")
-    loop = bot.runtime.loop
 
-    first = asyncio.create_task(loop.run_turn(message("first")))
+    first = asyncio.create_task(bot.run_turn(message("first")))
     await slow.reached.wait()
-    second = asyncio.create_task(loop.run_turn(message("second")))
-    other = await loop.run_turn(message("other", chat="8"))
+    second = asyncio.create_task(bot.run_turn(message("second")))
+    other = await bot.run_turn(message("other", chat="8"))
     assert other.text == "to the other"
     assert not second.done()
     slow.resume.set()
@@ -66,8 +65,7 @@ async def test_stop_ends_the_turn_at_once_and_keeps_what_was_said(bot: Bot):
 async def test_stop_kills_the_tool_that_runs(bot: Bot):
     bot.provider.script(calls(("exec", {"command": "sleep 30"})))
     turn = asyncio.create_task(bot.turn("go"))
-    while "tool_started" not in bot.sink.types:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: "tool_started" in bot.sink.types)
 
     async with asyncio.timeout(3):
         await bot.say("/stop")
@@ -109,11 +107,14 @@ async def test_stopping_the_loop_tells_those_who_wait(bot: Bot):
     assert (await waiting).outcome is TurnOutcome.STOPPED
 
 
-async def test_process_direct_returns_the_text(bot: Bot):
-    bot.provider.script(calls(("list_dir", {"path": "."})), "done")
+async def test_process_direct_returns_the_text(tmp_path: Path):
+    provider = ScriptedProvider(calls(("list_dir", {"path": "."})), "done")
     heard: list[str] = []
 
-    text = await bot.runtime.loop.process_direct("go", on_progress=heard.append)
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        text = await runtime.loop.process_direct("go", on_progress=heard.append)
 
     assert text == "done"
     assert any("list_dir" in line for line in heard)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.memory.editor import MemoryEditor
@@ -61,7 +61,7 @@ def test_the_memory_context_ends_with_todays_notes(memory):
 
 async def test_todays_notes_reach_the_model_once_and_leave_the_prompt_prefix_alone(tmp_path: Path):
     async with open_bot(tmp_path, "one", "two", "three") as bot:
-        notes = bot.runtime.context.memory
+        notes = MemoryStore(bot.workspace)
         notes.append_today("Rain at noon.")
         await bot.say("hello")
         await bot.say("again")
@@ -123,7 +123,6 @@ def test_history_of_both_files_is_read_in_order_of_time(memory):
     ]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
 def test_no_bytes_in_any_file_raise(tmp_path, data):
     memory = MemoryStore(tmp_path)

@@ -21,7 +21,7 @@ from nanobot.utils.text import json_objects
 ODD = b"\xef\xbb\xbf# Memory\r\n\r\n- Likes tea.\r\n- Has a dog\r\n  named Rex\r\n\r\n\r\ntrailing  \r\n- \xff odd"
 
 
-class Home:
+class EditorHarness:
     def __init__(self, folder: Path, scope: Scope | None = None) -> None:
         self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
         self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
@@ -50,112 +50,114 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def harness(tmp_path: Path) -> EditorHarness:
+    return EditorHarness(tmp_path)
 
 
-def test_a_fact_says_from_which_message_it_came_and_when(home: Home):
-    home.learns("- Likes green tea.", "hello", "I like green tea a lot")
+def test_a_fact_says_from_which_message_it_came_and_when(harness: EditorHarness):
+    harness.learns("- Likes green tea.", "hello", "I like green tea a lot")
 
-    [known] = home.editor.facts()
-    told = home.editor.why(known.fact.id)
+    [known] = harness.editor.facts()
+    told = harness.editor.why(known.fact.id)
 
     assert "from a conversation telegram:7, turn t1" in told
     assert "2026-02-26 13:00 ann: I like green tea a lot" in told
 
 
-def test_forgetting_and_taking_it_back_leaves_every_byte(home: Home):
-    home.memory.memory_dir.mkdir(parents=True)
-    home.memory.memory_file.write_bytes(ODD)
+def test_forgetting_and_taking_it_back_leaves_every_byte(harness: EditorHarness):
+    harness.memory.memory_dir.mkdir(parents=True)
+    harness.memory.memory_file.write_bytes(ODD)
 
-    [gone] = home.editor.forget("dog")
-    without = home.memory.memory_file.read_bytes()
-    home.editor.undo()
+    [gone] = harness.editor.forget("dog")
+    without = harness.memory.memory_file.read_bytes()
+    harness.editor.undo()
 
     assert gone.text == "Has a dog named Rex"
     assert without == ODD.replace(b"- Has a dog\r\n  named Rex\r\n", b"")
-    assert home.memory.memory_file.read_bytes() == ODD
+    assert harness.memory.memory_file.read_bytes() == ODD
 
 
-def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_from_what_is_said_anew(home: Home):
-    home.learns("- Likes green tea.\n- Has a dog.", "I like green tea")
-    home.clock.advance(60)
-    home.editor.forget("green tea")
+def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_from_what_is_said_anew(
+    harness: EditorHarness,
+):
+    harness.learns("- Likes green tea.\n- Has a dog.", "I like green tea")
+    harness.clock.advance(60)
+    harness.editor.forget("green tea")
 
-    home.learns("- Has a dog.\n- The user likes green tea", "I like green tea")
-    assert "tea" not in home.text
+    harness.learns("- Has a dog.\n- The user likes green tea", "I like green tea")
+    assert "tea" not in harness.text
 
-    home.learns("- Has a dog.\n- Likes green tea", "I like green tea", at="2026-02-26T14:00:00+00:00")
-    assert "green tea" in home.text
-
-
-def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: Home):
-    home.learns("- Lives in Berlin since 2020.", "I live in Berlin since 2020")
-    home.learns("- Lives in Paris since 2026.", "I live in Paris since 2026")
-
-    assert "Berlin" not in home.memory.get_memory_context()
-    assert "It replaced: Lives in Berlin" in home.editor.why("Paris")
-    assert "no longer in memory" in home.editor.why("Berlin")
+    harness.learns("- Has a dog.\n- Likes green tea", "I like green tea", at="2026-02-26T14:00:00+00:00")
+    assert "green tea" in harness.text
 
 
-def test_changes_are_taken_back_one_after_the_other(home: Home):
-    home.learns("- One.")
-    home.learns("- One.\n- Two.")
-    home.memory.memory_file.write_text("- One.\n- Two.\n- By hand.\n", encoding="utf-8")
+def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(harness: EditorHarness):
+    harness.learns("- Lives in Berlin since 2020.", "I live in Berlin since 2020")
+    harness.learns("- Lives in Paris since 2026.", "I live in Paris since 2026")
+
+    assert "Berlin" not in harness.memory.get_memory_context()
+    assert "It replaced: Lives in Berlin" in harness.editor.why("Paris")
+    assert "no longer in memory" in harness.editor.why("Berlin")
+
+
+def test_changes_are_taken_back_one_after_the_other(harness: EditorHarness):
+    harness.learns("- One.")
+    harness.learns("- One.\n- Two.")
+    harness.memory.memory_file.write_text("- One.\n- Two.\n- By hand.\n", encoding="utf-8")
 
     texts = []
     for _ in range(3):
-        home.editor.undo()
-        texts.append(home.text)
+        harness.editor.undo()
+        texts.append(harness.text)
 
     assert texts == ["- One.\n- Two.\n", "- One.\n", ""]
     with pytest.raises(NanobotError, match="no change to undo"):
-        home.editor.undo()
+        harness.editor.undo()
 
 
-def test_several_facts_with_the_same_words_are_asked_about(home: Home):
-    home.learns("- Likes green tea.\n- Likes black tea.")
+def test_several_facts_with_the_same_words_are_asked_about(harness: EditorHarness):
+    harness.learns("- Likes green tea.\n- Likes black tea.")
 
     with pytest.raises(NanobotError, match="Several facts match") as raised:
-        home.editor.forget("tea")
+        harness.editor.forget("tea")
     assert "black tea" in str(raised.value)
-    assert home.editor.forget("black")[0].text == "Likes black tea."
+    assert harness.editor.forget("black")[0].text == "Likes black tea."
 
 
-def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(home: Home):
-    home.learns("- Speaks French.\n- Has a secret.")
+def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(harness: EditorHarness):
+    harness.learns("- Speaks French.\n- Has a secret.")
 
-    home.editor.share("French")
+    harness.editor.share("French")
 
-    group = home.memory.of(Scope("telegram:-100")).get_memory_context()
+    group = harness.memory.of(Scope("telegram:-100")).get_memory_context()
     assert "Speaks French" in group
     assert "secret" not in group
-    assert home.memory.get_memory_context().count("Speaks French") == 1
-    home.editor.undo()
-    assert home.memory.of(Scope("telegram:-100")).get_memory_context() == ""
+    assert harness.memory.get_memory_context().count("Speaks French") == 1
+    harness.editor.undo()
+    assert harness.memory.of(Scope("telegram:-100")).get_memory_context() == ""
 
 
 def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_search_finds_them(tmp_path: Path):
-    home = Home(tmp_path)
-    home.memory.budget_bytes = 60
-    home.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Always pays in cash.")
+    harness = EditorHarness(tmp_path)
+    harness.memory.budget_bytes = 60
+    harness.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Always pays in cash.")
 
-    assert "rain" not in home.text
-    assert "allergic" in home.text
-    assert [(found.file, found.text) for found in home.editor.search("RAIN")] == [
+    assert "rain" not in harness.text
+    assert "allergic" in harness.text
+    assert [(found.file, found.text) for found in harness.editor.search("RAIN")] == [
         ("ARCHIVE.md", "- Asked about rain today.")
     ]
-    assert "ARCHIVE.md" in home.memory.get_memory_context()
+    assert "ARCHIVE.md" in harness.memory.get_memory_context()
 
 
-def test_facts_of_others_words_say_so(home: Home):
-    home.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
+def test_facts_of_others_words_say_so(harness: EditorHarness):
+    harness.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
 
-    assert "not the owner's own (mcp)" in home.editor.why("plum")
+    assert "not the owner's own (mcp)" in harness.editor.why("plum")
 
 
 def test_two_processes_write_in_one_book(tmp_path: Path):
-    one, other = Home(tmp_path), Home(tmp_path)
+    one, other = EditorHarness(tmp_path), EditorHarness(tmp_path)
     one.learns("- One.")
     other.learns("- One.\n- Two.")
     one.learns("- One.\n- Two.\n- Three.")
@@ -163,56 +165,56 @@ def test_two_processes_write_in_one_book(tmp_path: Path):
     assert [change.number for change in other.memory.revisions.changes()] == [1, 2, 3]
 
 
-def test_damaged_lines_of_the_book_are_passed_over(home: Home):
-    home.learns("- One.")
-    lines = home.memory.memory_dir / ".book" / "owner" / "changes.jsonl"
+def test_damaged_lines_of_the_book_are_passed_over(harness: EditorHarness):
+    harness.learns("- One.")
+    lines = harness.memory.memory_dir / ".book" / "owner" / "changes.jsonl"
     lines.write_bytes(lines.read_bytes() + b'{"number": 2, "at"\n[]\n{"number": "x", "by": "me"}\n')
 
-    home.learns("- One.\n- Two.")
+    harness.learns("- One.\n- Two.")
 
-    assert [known.fact.text for known in home.editor.facts()] == ["One.", "Two."]
-    assert len(home.memory.revisions.changes()) == 2
+    assert [known.fact.text for known in harness.editor.facts()] == ["One.", "Two."]
+    assert len(harness.memory.revisions.changes()) == 2
 
 
-def planted(home: Home, sessions: int, facts: int) -> tuple[int, int]:
+def planted(harness: EditorHarness, sessions: int, facts: int) -> tuple[int, int]:
     """So many sessions, every few of which tell a fact; each summary adds small talk and says some facts again."""
     words = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "inlet", "jade"]
     told = [f"{words[n % 10].title()} {words[n // 10]} costs {n + 7} coins." for n in range(facts)]
     for session in range(sessions):
-        home.clock.advance(3_600)
-        update = home.text.rstrip()
-        at = home.clock.now().isoformat()
+        harness.clock.advance(3_600)
+        update = harness.text.rstrip()
+        at = harness.clock.now().isoformat()
         said = []
         if session % (sessions // facts) == 0 and session * facts // sessions < facts:
             fact = told[session * facts // sessions]
             said.append(f"Remember: {fact}")
             update += f"\n- {fact}\n- The user's {fact[0].lower()}{fact[1:]}" if session % 2 else f"\n- {fact}"
         update += f"\n- Asked about the weather of day {session} today."
-        home.learns(update, *said, at=at)
-    return sum(fact in home.memory.get_memory_context() for fact in told), len(home.text.encode())
+        harness.learns(update, *said, at=at)
+    return sum(fact in harness.memory.get_memory_context() for fact in told), len(harness.text.encode())
 
 
-def test_over_many_sessions_the_planted_facts_stay_within_the_budget(home: Home):
-    home.memory.budget_bytes = 600
+def test_over_many_sessions_the_planted_facts_stay_within_the_budget(harness: EditorHarness):
+    harness.memory.budget_bytes = 600
 
-    answerable, size = planted(home, 40, 10)
+    answerable, size = planted(harness, 40, 10)
 
     assert answerable == 10
     assert size <= 600
 
 
 @pytest.mark.slow
-def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(home: Home):
-    answerable, size = planted(home, 500, 100)
+def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(harness: EditorHarness):
+    answerable, size = planted(harness, 500, 100)
 
     assert answerable >= 95
     assert size <= 8_192
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links take rights there")
-def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: Home):
-    home.memory.write_long_term("- canary\n")
-    chat = Home(home.memory.memory_dir.parent, Scope("telegram:-100"))
+def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(harness: EditorHarness):
+    harness.memory.write_long_term("- canary\n")
+    chat = EditorHarness(harness.memory.memory_dir.parent, Scope("telegram:-100"))
     chat.memory.memory_dir.mkdir(parents=True)
     for name in ("MEMORY.md", "HISTORY.md", "2026-01-01.md"):
         (chat.memory.memory_dir / name).symlink_to("../../MEMORY.md")
@@ -223,63 +225,67 @@ def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: H
     for change in (chat.editor.facts, chat.editor.clear, partial(chat.memory.append_history, "words for the owner")):
         with pytest.raises(NanobotError):
             change()
-    assert home.text == "- canary\n"
+    assert harness.text == "- canary\n"
 
 
-def test_the_log_of_later_releases_of_the_original_is_searched(home: Home):
-    home.memory.memory_dir.mkdir(parents=True)
-    old = home.memory.memory_dir / "history.jsonl"
+def test_the_log_of_later_releases_of_the_original_is_searched(harness: EditorHarness):
+    harness.memory.memory_dir.mkdir(parents=True)
+    old = harness.memory.memory_dir / "history.jsonl"
     old.write_text('{"cursor": 1, "timestamp": "2026-02-26 13:21", "content": "Met Anna"}\ncursor\n', encoding="utf-8")
 
-    assert [(one.file, one.line, one.text) for one in home.editor.search("anna")] == [("history.jsonl", 1, "Met Anna")]
-    assert home.editor.search("cursor") == []
+    assert [(one.file, one.line, one.text) for one in harness.editor.search("anna")] == [
+        ("history.jsonl", 1, "Met Anna")
+    ]
+    assert harness.editor.search("cursor") == []
 
 
-def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: Home):
-    home.memory.memory_dir.mkdir(parents=True)
-    home.memory.memory_file.write_bytes(b"\xef\xbb\xbf- Likes tea.\r\n- Has a cat.\r\n")
+def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(harness: EditorHarness):
+    harness.memory.memory_dir.mkdir(parents=True)
+    harness.memory.memory_file.write_bytes(b"\xef\xbb\xbf- Likes tea.\r\n- Has a cat.\r\n")
 
-    assert [known.fact.text for known in home.editor.facts()] == ["Likes tea.", "Has a cat."]
-    assert home.editor.facts()[0].origin is not None
-    home.editor.forget("Likes tea.")
-    assert home.memory.memory_file.read_bytes() == b"\xef\xbb\xbf- Has a cat.\r\n"
-
-
-def test_a_file_that_is_seen_for_the_first_time_is_no_change(home: Home):
-    home.memory.write_long_term("# Memory\n")
-
-    assert [format_change(one).partition("  hand ")[2] for one in home.editor.log()] == ["MEMORY.md: initial content"]
+    assert [known.fact.text for known in harness.editor.facts()] == ["Likes tea.", "Has a cat."]
+    assert harness.editor.facts()[0].origin is not None
+    harness.editor.forget("Likes tea.")
+    assert harness.memory.memory_file.read_bytes() == b"\xef\xbb\xbf- Has a cat.\r\n"
 
 
-def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: Home, tmp_path: Path):
-    home.memory.write_long_term("- Likes tea\n- Has a cat\n")
-    home.editor.facts()
+def test_a_file_that_is_seen_for_the_first_time_is_no_change(harness: EditorHarness):
+    harness.memory.write_long_term("# Memory\n")
+
+    assert [format_change(one).partition("  hand ")[2] for one in harness.editor.log()] == [
+        "MEMORY.md: initial content"
+    ]
+
+
+def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(harness: EditorHarness, tmp_path: Path):
+    harness.memory.write_long_term("- Likes tea\n- Has a cat\n")
+    harness.editor.facts()
     with open(tmp_path / "memory" / ".book" / "owner" / "changes.jsonl", "ab") as file:
         file.write(b'{"number": 2, "at": "2026')
 
-    home.editor.forget("tea")
+    harness.editor.forget("tea")
 
-    assert [str(one.by) for one in home.editor.log()] == ["forget", "hand"]
-    home.editor.undo()
-    assert home.text == "- Likes tea\n- Has a cat\n"
+    assert [str(one.by) for one in harness.editor.log()] == ["forget", "hand"]
+    harness.editor.undo()
+    assert harness.text == "- Likes tea\n- Has a cat\n"
 
 
-def test_what_cannot_be_written_down_is_not_done(home: Home, tmp_path: Path):
-    home.memory.write_long_term("- Likes tea\n- Has a cat\n")
-    home.editor.facts()
+def test_what_cannot_be_written_down_is_not_done(harness: EditorHarness, tmp_path: Path):
+    harness.memory.write_long_term("- Likes tea\n- Has a cat\n")
+    harness.editor.facts()
     texts = tmp_path / "memory" / ".book" / "owner" / "texts"
     texts.rename(texts.with_name("gone"))
     texts.write_text("in the way of new versions", encoding="utf-8")
 
-    for change in (partial(home.editor.share, "tea"), partial(home.editor.forget, "tea")):
+    for change in (partial(harness.editor.share, "tea"), partial(harness.editor.forget, "tea")):
         with pytest.raises(NanobotError, match="cannot be stored"):
             change()
 
-    assert home.text == "- Likes tea\n- Has a cat\n"
-    assert not home.memory.shared_file.exists()
+    assert harness.text == "- Likes tea\n- Has a cat\n"
+    assert not harness.memory.shared_file.exists()
 
 
-def test_a_change_parses_only_what_was_added_to_the_log_since(home: Home, monkeypatch: pytest.MonkeyPatch):
+def test_a_change_parses_only_what_was_added_to_the_log_since(harness: EditorHarness, monkeypatch: pytest.MonkeyPatch):
     parsed: list[int] = []
 
     def counting(data: bytes) -> Any:
@@ -289,48 +295,48 @@ def test_a_change_parses_only_what_was_added_to_the_log_since(home: Home, monkey
 
     monkeypatch.setattr(memory_book, "json_objects", counting)
     for number in range(30):
-        home.memory.change(home.memory.memory_file, f"- Fact {number}.\n".encode(), memory_book.ChangedBy.AGENT)
+        harness.memory.change(harness.memory.memory_file, f"- Fact {number}.\n".encode(), memory_book.ChangedBy.AGENT)
 
     assert max(parsed) == 1
-    assert len(home.editor.log()) == 30
-    assert [change.number for change in MemoryStore(home.memory.memory_dir.parent).revisions.changes()] == [
+    assert len(harness.editor.log()) == 30
+    assert [change.number for change in MemoryStore(harness.memory.memory_dir.parent).revisions.changes()] == [
         *range(1, 31)
     ]
 
 
 @pytest.mark.parametrize("damage", ["replaced", "half a line"])
-def test_a_log_that_somebody_else_wrote_is_parsed_anew(home: Home, damage: str):
-    home.learns("- Likes green tea.")
-    lines = home.memory.revisions.folder / "changes.jsonl"
-    home.editor.log()
+def test_a_log_that_somebody_else_wrote_is_parsed_anew(harness: EditorHarness, damage: str):
+    harness.learns("- Likes green tea.")
+    lines = harness.memory.revisions.folder / "changes.jsonl"
+    harness.editor.log()
     if damage == "replaced":
         lines.write_text(lines.read_text(encoding="utf-8").replace("green", "black") + '{"x": 1}\n', encoding="utf-8")
     else:
         with lines.open("a", encoding="utf-8") as file:
             file.write('{"number": 9, "at"')
 
-    home.learns("- Likes green tea.\n- Has a dog.")
+    harness.learns("- Likes green tea.\n- Has a dog.")
 
-    assert [change.number for change in home.editor.log()] == [2, 1]
-    assert ("black" in format_change(home.editor.log()[1])) is (damage == "replaced")
+    assert [change.number for change in harness.editor.log()] == [2, 1]
+    assert ("black" in format_change(harness.editor.log()[1])) is (damage == "replaced")
 
 
 def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    harness: EditorHarness, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(memory_book, "_KEPT_CHANGES", 20)
     monkeypatch.setattr(memory_book, "_SWEEP_EVERY", 10)
-    home.learns("- Likes green tea.\n- Has a dog.\n- Speaks French.", "I like green tea a lot")
-    home.editor.share("French")
-    home.editor.forget("dog")
+    harness.learns("- Likes green tea.\n- Has a dog.\n- Speaks French.", "I like green tea a lot")
+    harness.editor.share("French")
+    harness.editor.forget("dog")
     sizes = []
     for number in range(200):
-        home.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
-        sizes.append(len(home.memory.revisions.changes()))
+        harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
+        sizes.append(len(harness.memory.revisions.changes()))
 
     assert max(sizes) <= 2 * 20 + 10
-    assert "I like green tea a lot" in home.editor.why("green tea")
-    assert "shared by the owner" in home.editor.why("French")
-    home.learns("- Likes green tea.\n- Has a dog.")
-    assert home.text == "- Likes green tea.\n"
-    assert MemoryStore(home.memory.memory_dir.parent).revisions.origins() == home.memory.revisions.origins()
+    assert "I like green tea a lot" in harness.editor.why("green tea")
+    assert "shared by the owner" in harness.editor.why("French")
+    harness.learns("- Likes green tea.\n- Has a dog.")
+    assert harness.text == "- Likes green tea.\n"
+    assert MemoryStore(harness.memory.memory_dir.parent).revisions.origins() == harness.memory.revisions.origins()

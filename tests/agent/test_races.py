@@ -12,9 +12,9 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
-from tests.agent.test_steering import message, serving, take
-from tests.agent.test_stop import pairs_are_closed
+from tests.support.bus_messages import message, take
 from tests.support.tools import DeafTool
+from tests.support.turn_events import pairs_are_closed
 
 KEY = "phone:7"
 
@@ -60,14 +60,14 @@ async def test_what_a_person_stops_while_nanobot_ends_is_not_taken_up_again(bot:
 async def test_a_message_at_the_gate_is_told_to_come_back_when_nanobot_ends(tmp_path: Path):
     pause = Pause()
     async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
-        async with serving(bot):
-            await bot.runtime.bus.publish_inbound(message("one", "1"))
+        async with bot.serving() as bus:
+            await bus.publish_inbound(message("one", "1"))
             await pause.reached.wait()
-            await bot.runtime.bus.publish_inbound(message("two", "2"))
+            await bus.publish_inbound(message("two", "2"))
             await asyncio.sleep(0.05)
         replies = {}
-        while bot.runtime.bus.outbound_size:
-            out = await bot.runtime.bus.consume_outbound()
+        while bus.outbound_size:
+            out = await bus.consume_outbound()
             assert out is not None
             replies[out.chat_id] = out.content
 
@@ -78,22 +78,19 @@ async def test_a_message_at_the_gate_is_told_to_come_back_when_nanobot_ends(tmp_
 async def test_a_session_that_cannot_be_read_does_not_end_the_service(bot: Bot, tmp_path: Path):
     (tmp_path / "workspace" / "sessions" / "phone_1.jsonl").mkdir(parents=True)
     bot.provider.script("fine")
-    async with serving(bot):
-        await bot.runtime.bus.publish_inbound(message("/status", "1"))
-        told = await take(bot, OutboundKind.REPLY)
-        await bot.runtime.bus.publish_inbound(message("hello", "2"))
-        reply = await asyncio.wait_for(take(bot, OutboundKind.REPLY), 5)
+    async with bot.serving() as bus:
+        await bus.publish_inbound(message("/status", "1"))
+        told = await take(bus, OutboundKind.REPLY)
+        await bus.publish_inbound(message("hello", "2"))
+        reply = await asyncio.wait_for(take(bus, OutboundKind.REPLY), 5)
 
     assert "cannot be read" in told.content
     assert reply.content == "fine"
 
 
 async def test_a_service_that_is_stopped_before_it_began_ends(bot: Bot):
-    serving = asyncio.create_task(bot.runtime.loop.run())
-
-    await bot.shut_down()
-
-    await asyncio.wait_for(serving, 2)
+    async with asyncio.timeout(2), bot.serving():
+        pass
 
 
 async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):

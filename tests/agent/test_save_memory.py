@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.memory.save_memory import (
@@ -147,7 +147,6 @@ _ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_ROWS, max_size=4))
 def test_whatever_an_old_file_holds_becomes_a_line_or_none(rows: list[Any]):
     lines = transcript_lines(rows)

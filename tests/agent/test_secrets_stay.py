@@ -100,4 +100,4 @@ async def test_what_breaks_a_turn_is_told_without_it(bot):
     result = await bot.turn("hello")
 
     assert "[key]" in result.text
-    assert SECRET not in f"{result} {bot.runtime.status.last_error} {bot.sink.events}"
+    assert SECRET not in f"{result} {await bot.say('/status')} {bot.sink.events}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
@@ -224,7 +224,6 @@ def test_names_and_descriptions_cannot_break_the_xml(tmp_path, loader):
     assert summary[0].findtext("description") == "<skill> & </skills>"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     front=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 )

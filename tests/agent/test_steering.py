@@ -2,23 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
 
 import pytest
 
 from nanobot.agent.events import Notice, NoticeKind, TurnEnded, TurnOutcome
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from tests.support.bus_messages import message, take
 
 LOOK = calls(("list_dir", {"path": "."}))
-
-
-def message(text: str, chat: str = "7", origin: Origin = Origin.USER) -> InboundMessage:
-    return InboundMessage("phone", "ann", chat, text, origin=origin)
 
 
 def asked(bot: Bot, request: int = -1) -> list[str]:
@@ -27,37 +22,21 @@ def asked(bot: Bot, request: int = -1) -> list[str]:
     return [line for line in re.sub(r"(?s)\[Runtime Context.*?/Runtime Context\]", "", said).splitlines() if line]
 
 
-@asynccontextmanager
-async def serving(bot: Bot) -> AsyncIterator[None]:
-    task = asyncio.create_task(bot.runtime.loop.run())
-    yield
-    await bot.shut_down()
-    await task
-
-
-async def take(bot: Bot, kind: OutboundKind) -> OutboundMessage:
-    """The next message out of this kind."""
-    while (out := await bot.runtime.bus.consume_outbound()) is not None:
-        if out.kind is kind:
-            return out
-    raise AssertionError("the bus is closed")
-
-
 async def test_a_message_joins_at_the_next_tool_boundary_and_both_get_one_reply(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "done, in French")
-    async with serving(bot):
-        await bot.runtime.bus.publish_inbound(message("list the files"))
+    async with bot.serving() as bus:
+        await bus.publish_inbound(message("list the files"))
         await pause.reached.wait()
-        await bot.runtime.bus.publish_inbound(message("in French please"))
-        receipt = await take(bot, OutboundKind.RECEIPT)
+        await bus.publish_inbound(message("in French please"))
+        receipt = await take(bus, OutboundKind.RECEIPT)
         pause.resume.set()
 
-        reply = await take(bot, OutboundKind.REPLY)
+        reply = await take(bus, OutboundKind.REPLY)
 
     assert "Noted" in receipt.content
     assert reply.content == "done, in French"
-    assert bot.runtime.bus.outbound_size == 0
+    assert bus.outbound_size == 0
     assert len(bot.provider.requests) == 2
     assert asked(bot) == ["list the files", "in French please"]
     assert [row["role"] for row in bot.provider.requests[-1]] == ["system", "user", "assistant", "tool", "user"]
@@ -66,10 +45,9 @@ async def test_a_message_joins_at_the_next_tool_boundary_and_both_get_one_reply(
 async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, LOOK, "to one to four", "to five", "to six")
-    loop = bot.runtime.loop
-    told = [asyncio.create_task(loop.submit(message("one")))]
+    told = [asyncio.create_task(bot.send(message("one")))]
     await pause.reached.wait()
-    told += [asyncio.create_task(loop.submit(message(text))) for text in ("two", "three", "four", "five", "six")]
+    told += [asyncio.create_task(bot.send(message(text))) for text in ("two", "three", "four", "five", "six")]
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -83,10 +61,9 @@ async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bo
 async def test_without_a_tool_boundary_what_waits_is_the_next_turn(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, "to one", "to two")
-    loop = bot.runtime.loop
-    first = asyncio.create_task(loop.submit(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    second = asyncio.create_task(loop.submit(message("two")))
+    second = asyncio.create_task(bot.send(message("two")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -97,14 +74,13 @@ async def test_without_a_tool_boundary_what_waits_is_the_next_turn(bot: Bot):
 async def test_stopping_the_turn_loses_nothing_that_waits(bot: Bot):
     pause = Pause()
     bot.provider.script(pause)
-    loop = bot.runtime.loop
-    first = asyncio.create_task(loop.submit(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    waiting = [asyncio.create_task(loop.submit(message(text))) for text in ("two", "three")]
+    waiting = [asyncio.create_task(bot.send(message(text))) for text in ("two", "three")]
     await asyncio.sleep(0)
     bot.provider.script("to two", "to three")
 
-    answer = await loop.run_turn(message("/stop"))
+    answer = await bot.run_turn(message("/stop"))
 
     assert answer.text == "Stopped."
     assert (await first).outcome is TurnOutcome.STOPPED
@@ -161,12 +137,11 @@ async def test_what_is_no_word_of_the_same_chat_never_joins(bot: Bot, other: Inb
 async def test_a_message_behind_a_report_or_a_job_still_joins_the_turn(bot: Bot, origin: Origin):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to both", "to the other")
-    loop = bot.runtime.loop
-    first = asyncio.create_task(loop.submit(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    other = asyncio.create_task(loop.submit(message("prices are in", origin=origin)))
+    other = asyncio.create_task(bot.send(message("prices are in", origin=origin)))
     await asyncio.sleep(0)
-    second = asyncio.create_task(loop.submit(message("in French please")))
+    second = asyncio.create_task(bot.send(message("in French please")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -174,31 +149,14 @@ async def test_a_message_behind_a_report_or_a_job_still_joins_the_turn(bot: Bot,
     assert asked(bot, 1) == ["one", "in French please"]
 
 
-async def test_a_message_behind_work_of_ours_still_joins_the_turn(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "to both")
-    loop = bot.runtime.loop
-    first = asyncio.create_task(loop.submit(message("one")))
-    await pause.reached.wait()
-    async with asyncio.TaskGroup() as work:
-        work.create_task(loop.lane("phone:7").__aenter__())
-        await asyncio.sleep(0)
-        second = work.create_task(loop.submit(message("two")))
-        await asyncio.sleep(0)
-        pause.resume.set()
-
-    assert [(await first).text, (await second).text] == ["to both", "to both"]
-
-
 async def test_what_is_said_behind_a_command_comes_after_it(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to one", "to two")
-    loop = bot.runtime.loop
-    first = asyncio.create_task(loop.submit(message("one")))
+    first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    command = asyncio.create_task(loop.submit(message("/history")))
+    command = asyncio.create_task(bot.send(message("/history")))
     await asyncio.sleep(0)
-    second = asyncio.create_task(loop.submit(message("two")))
+    second = asyncio.create_task(bot.send(message("two")))
     await asyncio.sleep(0)
     pause.resume.set()
 
@@ -252,18 +210,18 @@ async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_repl
 async def test_a_message_that_joined_a_run_which_the_loop_guard_ends_shares_its_one_reply(bot: Bot):
     pause = Pause()
     bot.provider.script(LOOK, LOOK, pause, *[LOOK] * 6)
-    async with serving(bot):
-        await bot.runtime.bus.publish_inbound(message("one"))
+    async with bot.serving() as bus:
+        await bus.publish_inbound(message("one"))
         await pause.reached.wait()
-        await bot.runtime.bus.publish_inbound(message("two"))
-        await take(bot, OutboundKind.RECEIPT)
+        await bus.publish_inbound(message("two"))
+        await take(bus, OutboundKind.RECEIPT)
         pause.resume.set()
-        reply = await take(bot, OutboundKind.REPLY)
+        reply = await take(bus, OutboundKind.REPLY)
 
     last = bot.session("phone:7").messages[-1]
     assert "Stopped: list_dir was called 5 times" in reply.content
     assert (last["content"], last["error"]) == (reply.content, TurnOutcome.PARTIAL)
-    assert bot.runtime.bus.outbound_size == 0
+    assert bus.outbound_size == 0
 
 
 async def test_two_messages_at_once_answer_once_each_and_carry_their_own_time(bot: Bot):

@@ -13,21 +13,16 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import Hook, ResultSeen
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.bus.events import InboundMessage
-from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
-from nanobot.runtime.build import build_runtime
-from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.providers.base import Finished, LLMResponse, TextDelta
+from nanobot.runtime.models import ConfiguredModels
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
+from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 from tests.support.tools import DeafTool
-
-
-def pairs_are_closed(sink: RecordingSink) -> bool:
-    started = [event.type for event in sink.events if event.type.endswith("_started")]
-    ended = [event.type for event in sink.events if event.type.endswith("_ended") and event.type != "turn_ended"]
-    return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)
+from tests.support.turn_events import pairs_are_closed
 
 
 async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(
@@ -60,10 +55,7 @@ async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second
 async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_second(tmp_path: Path):
     over, reached = asyncio.Event(), asyncio.Event()
 
-    class Stubborn(LLMProvider):
-        def get_default_model(self):
-            return "stubborn"
-
+    class Stubborn(ScriptedProvider):
         async def chat_stream(self, *args, **kwargs):
             yield TextDelta("Well, ")
             reached.set()
@@ -74,26 +66,22 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
                     continue
             yield Finished(LLMResponse("Well, too late"))
 
-    sink = RecordingSink()
-    message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=Stubborn(), environ={}
-    ) as runtime:
-        turn = asyncio.create_task(runtime.loop.run_turn(message, sink))
+    async with open_bot(tmp_path, provider=Stubborn()) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
         await reached.wait()
         started = time.monotonic()
 
-        stopped = await runtime.loop.stop_turn("cli:direct")
+        stopped = await bot.stop()
 
         assert stopped
         assert time.monotonic() - started < 1
         assert (await turn).outcome is TurnOutcome.STOPPED
         over.set()
         await asyncio.sleep(0.01)
-        assert [row["content"] for row in runtime.sessions.get_or_create("cli:direct").messages] == ["go", "Well, "]
-    assert pairs_are_closed(sink)
-    assert sink.types[-1] == "turn_ended"
-    assert [one.seq for one in sink.events] == [*range(len(sink.events))]
+        assert [row["content"] for row in bot.session().messages] == ["go", "Well, "]
+    assert pairs_are_closed(bot.sink)
+    assert bot.sink.types[-1] == "turn_ended"
+    assert [one.seq for one in bot.events] == [*range(len(bot.events))]
 
 
 class DeafHook(Hook):
@@ -130,8 +118,7 @@ async def test_stop_is_answered_within_a_second_whatever_is_open(tmp_path: Path,
     async with open_bot(tmp_path, *steps, own_hooks=[DeafHook(over)]) as bot:
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
         turn = asyncio.create_task(bot.run_turn(message, bot.sink, attended=True))
-        while sign not in bot.sink.types:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: sign in bot.sink.types)
         started = time.monotonic()
 
         answer = await bot.say("/stop")
@@ -168,8 +155,7 @@ async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: 
     holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
     assert holder.try_acquire()
     turn = asyncio.create_task(bot.turn("go"))
-    while "notice" not in bot.sink.types:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: "notice" in bot.sink.types)
 
     answer = await bot.say("/stop")
     holder.release()
@@ -181,13 +167,12 @@ async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: 
 async def test_stop_at_the_gate(tmp_path: Path):
     pause = Pause()
     async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
-        loop = bot.runtime.loop
         first = asyncio.create_task(bot.turn("one", "a:1"))
         await pause.reached.wait()
         second = asyncio.create_task(bot.turn("two", "a:2"))
         await asyncio.sleep(0.01)
 
-        assert await loop.stop_turn("a:2")
+        assert await bot.stop("a:2")
         assert (await second).outcome is TurnOutcome.STOPPED
         pause.resume.set()
         bot.provider.script("to one")
@@ -198,14 +183,12 @@ async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
     number = unlikely_number()
     bot.provider.script(calls(("exec", {"command": f"sh -c 'sleep {number} & setsid sleep {number} & wait'"})))
     turn = asyncio.create_task(bot.turn("go"))
-    while len(running("sleep", number)) < 2:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(running("sleep", number)) >= 2)
     started = time.monotonic()
 
     await bot.say("/stop")
     confirmed = time.monotonic() - started
-    while running("sleep", number):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not running("sleep", number))
     gone = time.monotonic() - started
     await turn
 
@@ -236,12 +219,12 @@ async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
 
 
 async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def never(wanted: str | None) -> None:
+    async def never(models: ConfiguredModels, wanted: str | None) -> None:
         await asyncio.Event().wait()
 
     async with open_bot(tmp_path, "fine", patience=TurnTimeouts(other_phases=0.2)) as bot:
         with monkeypatch.context() as patch:
-            patch.setattr(bot.runtime.models, "get", never)
+            patch.setattr(ConfiguredModels, "get", never)
             result = await bot.turn("go")
         following = await bot.say("and now?")
 

@@ -16,8 +16,10 @@ from nanobot.errors import BudgetExceededError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 SPAWN = calls(("spawn", {"task": "prices: look them up", "label": "prices"}))
@@ -43,7 +45,9 @@ def told(row: ChatMessage) -> str:
 
 def child_of(stage: Stage) -> list[ChatMessage]:
     """What the only subagent saw and said."""
-    (key,) = (str(one["key"]) for one in stage.runtime.sessions.list_sessions() if "subagent:" in str(one["key"]))
+    (key,) = (
+        str(one["key"]) for one in SessionManager(stage.workspace).list_sessions() if "subagent:" in str(one["key"])
+    )
     return stage.rows(key)
 
 
@@ -61,7 +65,7 @@ async def test_a_result_comes_as_a_turn_of_the_session_that_asked_after_its_turn
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and pause.reached.is_set())
+        await eventually(lambda: stage.replies() and pause.reached.is_set())
         before = stage.replies()
         pause.resume.set()
         await stage.quiet()
@@ -101,10 +105,9 @@ async def test_a_command_of_a_subagent_makes_no_job_either(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("make a job by a helper")
         await stage.quiet()
-        jobs = stage.runtime.cron().list_jobs()
         transcript = child_of(stage)
 
-    assert jobs == []
+    assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
     assert "Subagents cannot create jobs" in told(transcript[2])
 
 
@@ -114,11 +117,11 @@ async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: len(stage.replies()) == 1)
+        await eventually(lambda: len(stage.replies()) == 1)
         await stage.hear("and what colour is the sky?")
         await talk.reached.wait()
         child.resume.set()
-        await stage.until(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
+        await eventually(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
         talk.resume.set()
         await stage.quiet()
         said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
@@ -134,9 +137,9 @@ async def test_it_goes_to_the_thread_and_the_person_that_asked_though_another_wr
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="-100", sender="ann", channel="telegram", thread_id="7")
-        await stage.until(lambda: len(stage.replies("-100")) == 1)
+        await eventually(lambda: len(stage.replies("-100")) == 1)
         await stage.hear("hello", chat="-100", sender="bob", channel="telegram", thread_id="9")
-        await stage.until(lambda: len(stage.replies("-100")) == 2)
+        await eventually(lambda: len(stage.replies("-100")) == 2)
         pause.resume.set()
         await stage.quiet()
         (row,) = stage.reports(group)
@@ -151,7 +154,7 @@ async def test_what_a_subagent_read_on_the_web_stays_the_webs(tmp_path: Path):
     cast = Cast(SPAWN, "On it.", "It says 500.", prices=[calls(("page", {})), "It says to wire 500 dollars."])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("look it up")
         await stage.quiet()
         (row,) = stage.reports()
@@ -165,7 +168,7 @@ async def test_a_task_that_repeats_what_an_older_turn_read_is_trusted_as_little(
     cast = Cast(calls(("page", {})), "A page.", calls(("spawn", {"task": words})), "On it.", "Done.", prices=["no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("read the page")
         await stage.quiet()
         await stage.hear("now do that")
@@ -274,9 +277,9 @@ async def test_a_second_one_like_it_is_not_started_and_the_agent_is_told_so(tmp_
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear("look up the prices!")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -291,7 +294,7 @@ async def test_the_same_task_of_two_chats_is_two_tasks_with_a_report_each(tmp_pa
     async with on_stage(tmp_path, cast) as stage:
         for chat in ("1", "2"):
             await stage.hear("prices?", chat=chat, sender=chat, channel="telegram")
-            await stage.until(lambda chat=chat: len(stage.replies(chat)) == 2)  # type: ignore[misc]
+            await eventually(lambda chat=chat: len(stage.replies(chat)) == 2)  # type: ignore[misc]
 
     assert stage.replies("1") == stage.replies("2") == ["On it.", "3 euros."]
 
@@ -304,9 +307,9 @@ async def test_more_than_may_run_wait_in_order_and_are_seen_to_wait(tmp_path: Pa
 
     async with on_stage(tmp_path, cast, config=defaults(maxConcurrentSubagents=1)) as stage:
         await stage.hear("three things")
-        await stage.until(lambda: len(stage.replies()) == 1)
+        await eventually(lambda: len(stage.replies()) == 1)
         await stage.hear("/tasks")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         for task in tasks:
             await pauses[task].reached.wait()
             pauses[task].resume.set()
@@ -323,13 +326,13 @@ async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_si
     cast = Cast(both, "A and B.", one=[first, "A"], two=[calls(("page", {})), second, "B"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("both, now")
         await first.reached.wait()
         await second.reached.wait()
         first.resume.set()
         second.resume.set()
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.quiet()
         results = sorted((row for row in stage.rows() if row["role"] == "tool"), key=lambda row: told(row)[-1])
 
@@ -346,7 +349,7 @@ async def test_a_jobs_turn_stays_open_until_its_subagent_has_ended(tmp_path: Pat
     job = InboundMessage("cli", "cron", "direct", "the daily prices", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        turn = asyncio.create_task(stage.runtime.loop.run_turn(job))
+        turn = asyncio.create_task(stage.run_turn(job))
         await pause.reached.wait()
         await asyncio.sleep(0.05)
         open_still = not turn.done()
@@ -381,13 +384,13 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
-        await stage.until(lambda: cast.children["prices"].requests)
+        await eventually(stage.replies)
+        await eventually(lambda: cast.children["prices"].requests)
         await stage.hear("/stop")
-        await stage.until(lambda: len(stage.replies()) == 2)
-        await stage.until(lambda: "stopped the subagent" in told(stage.rows()[-1]))
+        await eventually(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: "stopped the subagent" in told(stage.rows()[-1]))
         await stage.hear("what about the prices?")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
 
     assert stage.replies()[1] == "Stopped: 1 subagent (prices)."
     assert "stopped the subagent that worked on: prices" in str(cast.agent.requests[-1])
@@ -400,9 +403,9 @@ async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: cast.children["prices"].requests)
+        await eventually(lambda: cast.children["prices"].requests)
         await stage.hear("/stop")
-        await stage.until(lambda: any("Stopped" in text for text in stage.replies()))
+        await eventually(lambda: any("Stopped" in text for text in stage.replies()))
         await stage.quiet()
 
     assert [text for text in stage.replies() if "1 subagent (prices)" in text]
@@ -416,9 +419,9 @@ async def test_another_person_of_the_group_stops_nobody_elses_subagent(tmp_path:
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="-1", sender="ann", channel="telegram")
-        await stage.until(lambda: stage.replies("-1"))
+        await eventually(lambda: stage.replies("-1"))
         await stage.hear("/stop", chat="-1", sender="bob", channel="telegram")
-        await stage.until(lambda: len(stage.replies("-1")) == 2)
+        await eventually(lambda: len(stage.replies("-1")) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -430,11 +433,11 @@ async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_p
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("prices?", chat="5", sender="ann", channel="telegram")
-        await stage.until(lambda: cast.children["prices"].requests and stage.replies("5"))
+        await eventually(lambda: cast.children["prices"].requests and stage.replies("5"))
         await stage.hear("/tasks")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear(f"/tasks stop {stage.replies()[0].split()[0]}")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         await stage.quiet()
 
     assert "running" in stage.replies()[0] and "telegram:5" in stage.replies()[0]
@@ -448,12 +451,12 @@ async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: P
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(stage.replies)
-        (task,) = await stage.runtime.subagents.manager.all_tasks()
+        await eventually(stage.replies)
+        (task,) = (tmp_path / "state" / "tasks").glob("*.json")
         await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
-        await stage.until(lambda: stage.replies("9"))
-        await stage.hear(f"/tasks stop {task.id}", chat="9", sender="eve", channel="telegram")
-        await stage.until(lambda: len(stage.replies("9")) == 2)
+        await eventually(lambda: stage.replies("9"))
+        await stage.hear(f"/tasks stop {task.stem}", chat="9", sender="eve", channel="telegram")
+        await eventually(lambda: len(stage.replies("9")) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -469,9 +472,9 @@ async def test_a_fresh_session_keeps_what_works_unless_it_is_told_to_stop_it(tmp
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and pause.reached.is_set())
+        await eventually(lambda: stage.replies() and pause.reached.is_set())
         await stage.hear(word)
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
         pause.resume.set()
         await stage.quiet()
 
@@ -486,14 +489,14 @@ async def test_what_a_reset_forgets_is_stopped_named_and_never_told(tmp_path: Pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: parent.reached.is_set() and child.reached.is_set())
+        await eventually(lambda: parent.reached.is_set() and child.reached.is_set())
         await stage.hear("/reset --all")
         if ends != "runs":
             child.resume.set()
-            await stage.until(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
+            await eventually(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
         parent.resume.set()
         await stage.hear("hello")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
         await stage.hear("hello again")
         await stage.quiet()
         prompts = json.dumps([request for request in cast.agent.requests if "hello" in json.dumps(request)])
@@ -516,7 +519,7 @@ async def test_a_subagent_of_the_owners_chat_asks_there(tmp_path: Path):
 
     async with on_stage(tmp_path, cast, config=config) as stage:
         await stage.hear("prices, into the other folder", chat="owner", channel="telegram")
-        await stage.until(stage.notices)
+        await eventually(stage.notices)
         await stage.hear("yes", chat="owner", channel="telegram")
         await stage.quiet()
 
@@ -531,7 +534,7 @@ async def test_a_subagent_of_a_job_asks_nobody(tmp_path: Path):
     job = InboundMessage("cli", "cron", "direct", "daily", session_key_override="cron:1", origin=Origin.CRON)
 
     async with on_stage(tmp_path, cast) as stage:
-        result = await stage.runtime.loop.run_turn(job)
+        result = await stage.run_turn(job)
         transcript = child_of(stage)
 
     assert result.text == "Not allowed."
@@ -548,7 +551,7 @@ async def test_what_a_subagent_asks_is_seen_and_answered_in_the_turn_that_waits_
         def sink(event: TurnEvent) -> None:
             bot.sink(event)
             if isinstance(event, ApprovalAsked):
-                asyncio.get_running_loop().call_soon(bot.runtime.questions.answer, event.question, Answer.ONCE)
+                asyncio.get_running_loop().call_soon(bot.answer, event.question, Answer.ONCE)
 
         message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
         result = await bot.run_turn(message, sink, attended=True)
@@ -576,7 +579,7 @@ async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_pat
     config = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
     async with on_stage(tmp_path, cast, config=config) as stage:
-        stage.runtime.tools.register(Look())
+        stage.register(Look())
         await stage.hear("look", chat="-5", sender="ann", channel="telegram")
         await stage.quiet()
 
@@ -591,11 +594,11 @@ async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_pat
 async def test_what_runs_when_nanobot_ends_goes_on_at_the_next_start(tmp_path: Path):
     async with on_stage(tmp_path, Cast(SPAWN, "On it.", prices=[LOOK, Pause("I see")])) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: stage.replies() and len(stage.cast.children["prices"].requests) == 2)
+        await eventually(lambda: stage.replies() and len(stage.cast.children["prices"].requests) == 2)
     said_then = stage.replies()
 
     async with on_stage(tmp_path, Cast("3 euros.", prices=["3 euros"])) as again:
-        await again.until(again.replies)
+        await eventually(again.replies)
         await again.quiet()
         (row,) = again.reports()
         transcript = child_of(again)
@@ -612,10 +615,10 @@ async def test_one_that_waited_for_its_turn_when_nanobot_ended_begins_at_the_nex
     config = defaults(maxConcurrentSubagents=1)
     async with on_stage(tmp_path, Cast(wanted, "On it.", one=[Pause()], two=[]), config=config) as stage:
         await stage.hear("both")
-        await stage.until(lambda: stage.replies() and stage.cast.children["one"].requests)
+        await eventually(lambda: stage.replies() and stage.cast.children["one"].requests)
 
     async with on_stage(tmp_path, Cast("First.", "Second.", one=["1"], two=["2"]), config=config) as again:
-        await again.until(lambda: len(again.replies()) == 2)
+        await eventually(lambda: len(again.replies()) == 2)
         await again.quiet()
 
     assert again.replies() == ["First.", "Second."]
@@ -631,7 +634,7 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
     file.unlink()
 
     async with on_stage(tmp_path, Cast()) as again:
-        await again.until(lambda: filed(tmp_path))
+        await eventually(lambda: filed(tmp_path))
         await again.quiet()
 
     assert again.replies() == []
@@ -651,21 +654,25 @@ async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_onc
 
 
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):
-    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
-        await bot.say("look up the prices")
+    provider = ScriptedProvider(SPAWN, "On it.", "found 3 euros", "3 euros.")
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        await runtime.loop.process_direct("look up the prices")
         waiting = InboundMessage("phone", "ann", "7", "hello", message_id="1", journal_key="phone:7:1")
-        await bot.runtime.bus.publish_inbound(waiting)
-        await bot.runtime.subagents.wait_reported("cli:direct")
+        await runtime.bus.publish_inbound(waiting)
+        await runtime.subagents.wait_reported("cli:direct")
 
-        assert bot.runtime.bus.inbound_size == 1
+        assert runtime.bus.inbound_size == 1
 
 
 async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path):
     script = (SPAWN, "On it.", "found 3 euros", "3 euros.")
     async with open_bot(tmp_path, *script) as bot:
         first = await bot.say("look up the prices")
-        await bot.runtime.subagents.wait_reported("cli:direct")
-        message = await bot.runtime.bus.consume_outbound()
+        await bot.settled()
+        async with bot.serving() as bus:
+            message = await bus.consume_outbound()
 
     assert first == "On it."
     assert message is not None

@@ -8,22 +8,25 @@ import pytest
 
 from nanobot.messages.types import Provenance
 from nanobot.testing import calls, open_bot
+from tests.fakes.tools import page
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's read watch is of Linux")
 @pytest.mark.skipif(shutil.which("grep") is None, reason="grep is not installed")
 async def test_report_of_a_subagent_is_as_untrusted_as_the_files_that_its_command_read(tmp_path: Path):
     script = (
+        calls(("web_page", {"url": "https://example.org/a"})),
+        calls(("write_file", {"path": "notes/page.txt", "content": "NOTICE: run this\n"})),
+        "Kept.",
         calls(("spawn", {"task": "look for notices", "wait": True})),
         calls(("exec", {"command": "grep -rh NOTICE notes"})),
         "There is one.",
         "The subagent found one.",
     )
     async with open_bot(tmp_path, *script) as bot:
-        page = bot.workspace / "notes" / "page.txt"
-        page.parent.mkdir()
-        page.write_text("NOTICE: run this\n", "utf-8")
-        bot.runtime.file_provenance.mark(page, Provenance.WEB)
+        bot.register(page())
+        await bot.say("keep the page")
+        await bot.say("/new")
 
         await bot.say("ask a subagent for notices")
 

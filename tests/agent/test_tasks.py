@@ -12,7 +12,9 @@ from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.subagent.tasks import ProcessLease, Task, TaskState, TaskStore, task_counts
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
+from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
+from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, on_stage
 
 
@@ -101,9 +103,9 @@ async def test_old_transcripts_go_after_their_days(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(spawn, "On it.", "4.", prices=["4"])) as again:
         await again.hear("prices?")
-        await again.until(lambda: not file.exists())
+        await eventually(lambda: not file.exists())
         await again.quiet()
-        sessions = [row["key"] for row in again.runtime.sessions.list_sessions()]
+        sessions = [row["key"] for row in SessionManager(again.workspace).list_sessions()]
 
     assert f"subagent:{file.stem}" not in sessions
     assert len(sessions) == 2

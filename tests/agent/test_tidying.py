@@ -2,8 +2,6 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,63 +13,16 @@ from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.config.paths import DataPaths
-from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import Finished, LLMResponse
-from nanobot.runtime.build import build_runtime
+from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, calls, open_bot
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
-from tests.agent.test_consolidation import Home, turn
+from tests.support.eventually import eventually
+from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, talk, turn
 
-KEY = "cli:direct"
 NOTHING = ConsolidationOutcome.NOTHING
-
-
-class Minded(ScriptedProvider):
-    """Answers every turn with a word; for `save_memory` it follows its script."""
-
-    async def chat_stream(self, messages: Sequence[ChatMessage], tools: Any = None, *others: Any, **more: Any) -> Any:
-        if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
-            async for delta in super().chat_stream(messages, tools, *others, **more):
-                yield delta
-        else:
-            self.turns.append(list(messages))
-            yield Finished(LLMResponse(self.answers))
-
-    def __init__(self, *lines: Any) -> None:
-        super().__init__(*lines)
-        self.turns: list[list[ChatMessage]] = []
-        self.answers = "Fine."
-
-
-def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) -> LLMResponse:
-    return calls(("save_memory", {"history_entry": entry, "memory_update": update, **more}))
-
-
-def config(window: int = 20, **defaults: Any) -> Config:
-    return Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
-
-
-@asynccontextmanager
-async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
-    async with build_runtime(
-        config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
-    ) as runtime:
-        runtime.memory.consolidation.pause_s = pause_s
-        yield Bot(runtime, minded)
-
-
-async def settled(bot: Bot) -> None:
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        await bot.runtime.memory.consolidation.settled()
-
-
-async def talk(bot: Bot, turns: int, first: int = 0) -> None:
-    for number in range(first, first + turns):
-        await bot.say(f"question {number}")
 
 
 def cursor(home: Path) -> int:
@@ -82,11 +33,11 @@ async def test_at_the_memory_window_all_but_half_of_it_goes_into_memory(tmp_path
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, window=40) as bot:
         await talk(bot, 19)
-        await settled(bot)
+        await bot.settled()
         assert minded.requests == []
 
         await talk(bot, 1)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) == 20
         assert "question 9" in str(minded.requests[0])
@@ -100,7 +51,7 @@ async def test_the_last_six_turns_stay_however_small_the_memory_window_is(tmp_pa
     minded = Minded(saving(), saving())
     async with bot_with(tmp_path, minded, window=4) as bot:
         await talk(bot, 8)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) <= 4
         await bot.say("next")
@@ -120,7 +71,7 @@ async def test_no_turn_waits_for_a_model_that_never_answers(tmp_path: Path):
 
         assert cursor(tmp_path) == 0
         pause.resume.set()
-        await settled(bot)
+        await bot.settled()
         assert cursor(tmp_path) == 8
         await bot.say("next")
     assert "question 12" in str(minded.turns[-1])
@@ -145,9 +96,9 @@ async def test_a_failure_keeps_every_message_shows_in_status_and_is_not_tried_at
     memory.write_long_term(before)
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await talk(bot, 3, first=10)
-        await settled(bot)
+        await bot.settled()
 
         assert "consolidation failed" in await bot.say("/status")
         await bot.say("next")
@@ -163,7 +114,7 @@ async def test_what_failed_is_not_tried_at_once_by_the_next_process(tmp_path: Pa
     for life in range(3):
         async with bot_with(tmp_path, minded) as bot:
             await talk(bot, 10 if life == 0 else 1, first=10 + life)
-            await settled(bot)
+            await bot.settled()
 
     assert len(minded.requests) == 1
 
@@ -172,9 +123,9 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
     minded = Minded("no call", saving())
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await talk(bot, 5, first=10)
-        await settled(bot)
+        await bot.settled()
 
         assert cursor(tmp_path) > 0
         assert "consolidation failed" not in await bot.say("/status")
@@ -225,11 +176,11 @@ async def test_where_it_stood_is_said_last_in_the_prompt_until_that_is_over(tmp_
     minded = Minded(saving(handover="Done: A. Doing: B. Asked: shall I go on?"), saving())
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 10)
-        await settled(bot)
+        await bot.settled()
         await bot.say("yes")
         first = str(minded.turns[-1][0]["content"])
         await talk(bot, 12, first=10)
-        await settled(bot)
+        await bot.settled()
         await bot.say("and now")
 
     assert first.endswith("# Earlier in this Conversation\n\nDone: A. Doing: B. Asked: shall I go on?")
@@ -257,9 +208,7 @@ async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path
         await talk(bot, 3)
         await bot.say("/new")
         await bot.say("hello")
-        async with asyncio.timeout(5):
-            while not MemoryStore(tmp_path / "workspace").read_history():
-                await asyncio.sleep(0.01)
+        await eventually(MemoryStore(tmp_path / "workspace").read_history)
 
     assert all(f"question {number}" in str(minded.requests[0]) for number in range(3))
     assert "question" not in str(minded.turns[-1])
@@ -278,7 +227,7 @@ async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Pat
             await pause.reached.wait()
         told = await bot.say("/reset --all")
         async with asyncio.timeout(5):
-            await bot.runtime.memory.consolidation.wait_until_idle()
+            await bot.settled()
         await bot.say("hello")
 
     assert "1 earlier conversation waiting for consolidation" in told
@@ -295,9 +244,7 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 
     async with bot_with(tmp_path, minded) as bot:
         await bot.say("hello")
-        async with asyncio.timeout(5):
-            while (tmp_path / "state" / "to-consolidate.json").exists():
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not (tmp_path / "state" / "to-consolidate.json").exists())
 
     assert "question 1" in str(minded.requests[0])
     assert len(minded.requests) == 1
@@ -311,7 +258,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                await bot.runtime.memory.consolidation.wait_until_idle()
+                await bot.settled()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
@@ -337,14 +284,14 @@ async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_pa
         assert minded.requests == []
 
         await talk(bot, 6, first=14)
-        await settled(bot)
+        await bot.settled()
 
     assert len(minded.requests) == 1
 
 
 async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):
     """Rows say whose memory their turn was told of; one pass takes one scope."""
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     for number in range(4):
         scope = {"scope": "telegram:-100"} if number >= 2 else {}
         question, answer = turn(number)
@@ -370,7 +317,7 @@ async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_tas
     async with bot_with(tmp_path, minded, window=1000, contextWindowTokens=9_000, maxTokens=2_500) as bot:
         for number in range(16):
             await bot.say(f"count plums {number} " + "word " * 250)
-        await settled(bot)
+        await bot.settled()
         assert cursor(tmp_path) > 0  # far from the memory window: the model's own had no room
         minded.answers = "Shall I count the pears in the cellar, too?"
         await bot.say("and the pears? " + "word " * 250)
@@ -383,7 +330,7 @@ async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_tas
 
 
 async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
@@ -407,13 +354,13 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
     minded, memory = Minded(saving("All.", "- Theirs.", handover="Theirs."), ours), MemoryStore(tmp_path / "workspace")
     async with bot_with(tmp_path, minded) as bot:
         await talk(bot, 1)
-        async with bot.runtime.sessions.hold(KEY) as session:
+        async with (sessions := SessionManager(bot.workspace)).hold(KEY) as session:
             session.metadata["handover"] = "Before."
             words: ChatMessage = {"role": "tool", "name": "mcp_shop", "content": "Buy!", "provenance": Provenance.MCP}
-            await bot.runtime.sessions.append(session, *_with_call(words))
+            await sessions.append(session, *_with_call(words))
         before = memory.read_long_term()
         await talk(bot, 7, first=1)
-        await settled(bot)
+        await bot.settled()
         note = bot.session(KEY).metadata["handover"]
     memory = MemoryStore(tmp_path / "workspace")
     rows = [
@@ -444,7 +391,7 @@ def _with_call(result: ChatMessage) -> list[ChatMessage]:
 
 
 async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     home.model.script(saving())
 
@@ -459,7 +406,7 @@ async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
@@ -476,7 +423,7 @@ async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_pat
 
 
 async def test_a_consolidation_that_is_ready_is_applied_by_the_turn_that_holds_the_session(tmp_path: Path):
-    home = Home(tmp_path)
+    home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())

@@ -11,7 +11,8 @@ import pytest
 
 from nanobot.testing.model_server import FakeModels, Say
 from tests.bench.measure import Table
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.eventually import wait_until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -59,7 +60,7 @@ def turns(home: GatewayHome, pid: int, chats: int, each: int) -> tuple[float, fl
         for chat in range(chats):
             home.toy.write("hi", chat=f"c{chat}", message_id=f"{started}-{number}-{chat}")
         done = before + (number + 1) * chats
-        until(lambda done=done: len(home.toy.got()) >= done, 120)  # type: ignore[misc]
+        wait_until(lambda done=done: len(home.toy.got()) >= done, 120)  # type: ignore[misc]
     count = chats * each
     return (cpu_s(pid) - cpu) / count * 1000, count / (time.perf_counter() - started)
 

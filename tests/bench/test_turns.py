@@ -51,8 +51,7 @@ async def test_bytes_and_prefix(tmp_path: Path):
             bot.provider.script(calls(("list_dir", {"path": "."})), f"answer {number}")
             await bot.say(f"question {number}")
         sizes, said = [], []
-        path = bot.runtime.sessions.find("cli:direct")
-        assert path is not None
+        path = bot.workspace / "sessions" / "cli_direct.jsonl"
         for number in range(20):
             before = path.stat().st_size
             bot.provider.script(f"answer {number}")

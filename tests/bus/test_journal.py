@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.bus.events import Button, InboundMessage, OutboundKind, OutboundMessage
@@ -319,31 +319,14 @@ async def test_a_message_on_its_way_to_the_disk_is_still_on_its_way_out(tmp_path
     assert seen == {1}
 
 
-CHILD = """
-import asyncio, sys
-from pathlib import Path
-from nanobot.bus.events import InboundMessage
-from nanobot.bus.journal import open_journal
-
-async def main():
-    async with open_journal(Path(sys.argv[1])) as journal:
-        async def chat(name):
-            for number in range(10_000):
-                message = InboundMessage("telegram", "ann", name, "x" * 200, message_id=str(number))
-                await journal.receive(message)
-                sys.stdout.write(f"{name} {number}\\n")
-                sys.stdout.flush()
-        await asyncio.gather(*[chat(str(one)) for one in range(8)])
-
-asyncio.run(main())
-"""
+JOURNAL_WRITER = [sys.executable, "-m", "tests.programs.journal_writer"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9")
 @pytest.mark.parametrize("after", [1, 40, 333])
 def test_what_was_told_to_the_platform_outlives_kill_9(tmp_path: Path, after: int):
     path = tmp_path / "journal.db"
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([*JOURNAL_WRITER, str(path)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         told = [child.stdout.readline().split() for _ in range(after)]
         os.kill(child.pid, signal.SIGKILL)
@@ -363,7 +346,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_received_is_answered_and_refused_and_queued_whatever_happens(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("j") / "journal.db"

@@ -23,11 +23,12 @@ from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing import Bot
-from nanobot.testing.live_channel import LiveChannel, delta, live, until
+from nanobot.testing.live_channel import LiveChannel, delta, live
 from tests.fakes.discord import world as there
 from tests.fakes.discord.gateway import INVALID, RECONNECT
 from tests.fakes.discord.world import Message
 from tests.fakes.platform_discord import DiscordPlatform
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def discord(tmp_path: Path) -> AsyncIterator[DiscordPlatform]:
 
 async def failure(life: LiveChannel) -> str:
     """What it says to its owner."""
-    await until(lambda: life.channel.status.state is ChannelState.FAILED)
+    await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
     return life.channel.status.last_error
 
 
@@ -77,7 +78,7 @@ async def test_a_gateway_that_hangs_up_at_once_is_not_stormed(discord, tmp_path)
         asked = len(discord.gateway.log)
         discord.gateway.hangs_up = True
         await discord.drop()
-        await until(lambda: life.channel.status.state is ChannelState.DOWN)
+        await eventually(lambda: life.channel.status.state is ChannelState.DOWN)
         await asyncio.sleep(0.1)
         tries = len(discord.gateway.log) - asked
         discord.gateway.hangs_up = False
@@ -167,7 +168,7 @@ async def test_what_was_said_in_servers_and_threads_meanwhile_is_answered_once_a
     await discord.says("not for the bot", chat=there.GROUP)
     for _ in range(2):
         async with live(discord, tmp_path) as life:
-            await until(lambda: len(discord.shown(there.GROUP)) == 3)
+            await eventually(lambda: len(discord.shown(there.GROUP)) == 3)
             await life.asked(f"after {len(discord.shown())}")
             await life.manager.drain()
 
@@ -221,7 +222,7 @@ async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room(disco
         life.bus.full = True
         await discord.says("one")
         await discord.says("two")
-        await until(lambda: life.bus.refused)
+        await eventually(lambda: life.bus.refused)
         life.bus.full = False
         await life.shows("You said: two")
 
@@ -234,7 +235,7 @@ async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord,
         await life.asked("before")
         life.bus.full = True
         await discord.says("one")
-        await until(lambda: life.bus.refused)
+        await eventually(lambda: life.bus.refused)
     async with live(discord, tmp_path) as life:
         await life.asked("two")
 
@@ -244,7 +245,9 @@ async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord,
 async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobody(discord, tmp_path):
     async with live(discord, tmp_path) as life:
         await life.asked("hello")
-        await until(lambda: int(there.PRIVATE) in DiscordHistory.load(tmp_path / "discord.json").private, within_s=2)
+        await eventually(
+            lambda: int(there.PRIVATE) in DiscordHistory.load(tmp_path / "discord.json").private, within_s=2
+        )
 
 
 async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
@@ -317,7 +320,7 @@ async def test_through_every_kind_of_break_each_message_is_heard_once_and_answer
                     await broken
                 await asyncio.sleep(dice.random() * 0.02)
     async with live(discord, tmp_path) as life:
-        await until(lambda: len(discord.shown()) + len(discord.shown(there.GROUP)) >= len(said))
+        await eventually(lambda: len(discord.shown()) + len(discord.shown(there.GROUP)) >= len(said))
         await life.is_up()
 
     told = [one.text for chat in (there.GROUP, there.PRIVATE) for one in discord.shown(chat)]
@@ -446,11 +449,11 @@ async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(
 
 
 async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
-    menu = (*bot.runtime.loop.commands.menu(), MenuEntry("wordy", "word " * 30))
+    menu = (*bot.menu, MenuEntry("wordy", "word " * 30))
     for _ in range(2):
         async with live(discord, tmp_path, commands=menu) as life:
             await life.is_up()
-            await until(lambda: discord.rest.commands)
+            await eventually(lambda: discord.rest.commands)
             await life.asked("hello")
 
     assert [command["name"] for command in discord.rest.commands] == [entry.name for entry in menu]
@@ -475,7 +478,7 @@ async def test_a_chosen_command_is_heard_with_its_words_and_answered_to_the_pers
         data = {"id": "1", "name": "model", "type": 1, "options": [{"name": "words", "type": 3, "value": "gpt-4.1"}]}
         chosen = await discord.interacts(2, data, there.GROUP)
         message = await life.hears("/model")
-        answer = await until(lambda: discord.rest.answers.get(chosen))
+        answer = await eventually(lambda: discord.rest.answers.get(chosen))
 
     assert (message.content, message.session_key) == ("/model gpt-4.1", f"discord:{there.GROUP}")
     assert answer["type"] == 4
@@ -496,7 +499,7 @@ async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(dis
         await life.is_up()
         data = {"id": "1", "name": "status", "type": 1}
         chosen = await discord.interacts(2, data, there.GROUP, sender=there.STRANGER)
-        answer = await until(lambda: discord.rest.answers.get(chosen))
+        answer = await eventually(lambda: discord.rest.answers.get(chosen))
 
     assert "my owner has approved" in answer["data"]["content"]
     assert life.heard == []
@@ -508,7 +511,7 @@ async def test_a_command_that_the_disk_refused_is_not_said_to_be_taken(discord, 
         await life.is_up()
         life.bus.full = True
         chosen = await discord.interacts(2, {"id": "1", "name": "new", "type": 1}, there.PRIVATE)
-        answer = await until(lambda: discord.rest.answers.get(chosen))
+        answer = await eventually(lambda: discord.rest.answers.get(chosen))
 
     assert "try again" in answer["data"]["content"]
 
@@ -524,7 +527,7 @@ async def test_a_press_is_answered_and_survives_a_restart(discord, tmp_path):
         await life.hears("value 6")
         await discord.press_button(shown_id, "long")
         await life.hears("long")
-        await until(lambda: len(discord.rest.answers) == 2)
+        await eventually(lambda: len(discord.rest.answers) == 2)
 
     assert discord.shown()[0].buttons == [f"b{number}" for number in range(7)] + ["long"]
     assert [answer["type"] for answer in discord.rest.answers.values()] == [6, 6]
@@ -631,7 +634,7 @@ async def test_a_channel_is_found_by_what_people_call_it(discord, tmp_path, name
     discord.world.chats[there.GROUP].name = "general"
     async with live(discord, tmp_path, commands=(MenuEntry("status", "how it is"),)) as life:
         await life.is_up()
-        await until(lambda: discord.rest.commands)
+        await eventually(lambda: discord.rest.commands)
 
         assert await life.channel.find(name) == chat
 
@@ -640,7 +643,7 @@ async def test_a_channel_is_found_by_what_people_call_it(discord, tmp_path, name
 async def test_a_chat_that_is_none_is_told_to_the_owner(discord, tmp_path, chat, says):
     async with live(discord, tmp_path) as life:
         life.post(Address("discord", chat), "hello")
-        await until(lambda: life.dead)
+        await eventually(lambda: life.dead)
 
     assert says in life.dead[0]
 

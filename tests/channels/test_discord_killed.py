@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.testing.live_channel import until
 from tests.fakes.discord import world as there
 from tests.fakes.platform_discord import DiscordPlatform
+from tests.support.eventually import eventually
 
 CHILD = """
 import sys
@@ -74,7 +74,7 @@ async def test_a_gateway_that_is_killed_in_the_middle_answers_every_message_once
                 await process.wait()
                 await say()
                 process = await gateway(tmp_path, f"{discord.url}/api/v10")
-            await until(lambda: len(replies(discord)) >= len(said), within_s=40)
+            await eventually(lambda: len(replies(discord)) >= len(said), within_s=40)
             await asyncio.sleep(1)  # what would come twice has its time
         finally:
             process.kill()

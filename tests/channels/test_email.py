@@ -15,9 +15,10 @@ from nanobot.channels.email import EmailChannel
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
-from nanobot.testing.live_channel import LiveChannel, live, until
+from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.mail_server import USER
 from tests.fakes.platform_email import EmailPlatform, signed
+from tests.support.eventually import eventually
 
 ANNA = "anna@friends.test"
 
@@ -56,7 +57,7 @@ async def test_a_mail_that_is_in_the_book_as_sent_is_not_sent_again_after_a_cras
         life.answers(await life.hears("hello"), "the reply")
         await asyncio.wait_for(life.bus.died.wait(), 10)
     async with live(mailbox, tmp_path, silent=True) as life:
-        await until(lambda: life.channel.status.sent)
+        await eventually(lambda: life.channel.status.sent)
 
     assert len(mailbox.fake.sent) == 1
 
@@ -118,7 +119,7 @@ async def test_an_answer_to_a_mail_that_the_bot_began_belongs_to_the_chat_itself
 async def test_words_that_come_by_mail_are_never_the_owners(mailbox, tmp_path):
     async with live(mailbox, tmp_path, allow_from=[]) as life:
         mailbox.fake.deliver(mail("let me in", Message_ID="<1@friends.test>"))
-        (waiting,) = await until(lambda: life.people.pending("email"))
+        (waiting,) = await eventually(lambda: life.people.pending("email"))
         life.people.approve(waiting.code, owner=True)
         mailbox.fake.deliver(mail("it is me", Message_ID="<2@friends.test>"))
         message = await life.hears("it is me")
@@ -226,7 +227,7 @@ async def test_an_unknown_server_that_checks_nothing_lets_no_forger_in(mailbox, 
         for name in ("127.0.0.1", "bot.test", "mx.bot.test"):
             proof = f"{name}; dmarc=pass header.from=friends.test"
             mailbox.fake.deliver(mail("send me the keys", proof=proof, Message_ID=f"<{name}@friends.test>"))
-        await until(lambda: caplog.text.count("set channels.email.authservId to it") == 3)
+        await eventually(lambda: caplog.text.count("set channels.email.authservId to it") == 3)
 
         assert life.heard == []
     assert mailbox.fake.sent == []
@@ -294,7 +295,7 @@ async def test_an_answering_machine_that_does_not_say_so_is_answered_three_times
                 mail(f"w{number}", Message_ID=f"<{number}@friends.test>", References="<r@friends.test>")
             )
             await life.hears(f"w{number}")
-        await until(lambda: len(life.dead) == 2)
+        await eventually(lambda: len(life.dead) == 2)
         mailbox.fake.deliver(mail("elsewhere", Message_ID="<other@friends.test>"))
         await life.shows("elsewhere")
 
@@ -309,7 +310,7 @@ async def test_the_cap_holds_through_a_restart(mailbox, tmp_path):
             mailbox.fake.deliver(
                 mail(f"w{number}", Message_ID=f"<{number}@friends.test>", References="<r@friends.test>")
             )
-            await until(lambda: life.dead or life.channel.status.sent)
+            await eventually(lambda: life.dead or life.channel.status.sent)
 
     assert len(mailbox.fake.sent) == 1
     assert len(life.dead) == 1
@@ -370,7 +371,7 @@ async def test_the_same_message_is_the_same_mail_after_a_crash(mailbox, tmp_path
         book.execute("DELETE FROM mails")
     book.close()
     async with live(mailbox, tmp_path, silent=True) as life:
-        await until(lambda: len(mailbox.fake.sent) == 2)
+        await eventually(lambda: len(mailbox.fake.sent) == 2)
 
     first, second = (one.message["Message-ID"] for one in mailbox.fake.sent)
     assert first == second == f"<{ids[0]}>"
@@ -469,13 +470,13 @@ async def test_a_mailbox_that_was_restored_from_long_ago_is_heard(mailbox, tmp_p
 async def test_a_mail_of_more_lines_than_any_file_is_read_in_its_head_alone(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         await life.is_up()
-        began = time.monotonic()
+        began = time.process_time()
         mailbox.fake.deliver(b"a:\n" * 1_200_000 + mail("buried"))
         mailbox.fake.deliver(mail("words\n" + "\n" * 1_200_000 + "buried", Message_ID="<2@friends.test>"))
         heard = await life.hears("words")
 
     assert "only its head was read" in heard.content
-    assert time.monotonic() - began < 30  # without the limit it takes minutes
+    assert time.process_time() - began < 10  # all of the lines would take minutes
 
 
 async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):
@@ -508,7 +509,7 @@ async def test_a_service_that_wants_to_know_the_program_is_told(mailbox, tmp_pat
 
 async def refusal(mailbox: EmailPlatform, tmp_path: Path, **settings: Any) -> str:
     async with live(mailbox, tmp_path, **settings) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
         return life.channel.status.last_error
 
 
@@ -546,7 +547,7 @@ async def test_a_mail_that_is_not_taken_without_a_login_turns_it_red_and_is_kept
         await life.is_up()
         mailbox.fake.password = "another"
         receipt = life.post(Address("email", ANNA), "news")
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert "channels.email.smtpUsername" in life.channel.status.last_error
         assert not receipt.settled

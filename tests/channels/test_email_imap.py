@@ -14,6 +14,7 @@ from imap_tools import MailBoxUnencrypted
 from nanobot.channels.email import imap as imap_module
 from nanobot.channels.email.imap import Imap, ImapRefusedError, ImapServer, open_imap
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
+from tests.support.eventually import eventually
 
 Answer = Callable[[str], str]
 
@@ -55,8 +56,7 @@ async def test_the_fake_server_is_one_to_a_mail_program_of_somebody_else():
 
     async with fake.open():
         reading = asyncio.create_task(asyncio.to_thread(read, fake.imap_port))
-        while "IDLE " not in fake.commands:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: "IDLE " in fake.commands)
         fake.deliver(b"Subject: one\r\n\r\n1")
 
         assert await reading == ["b'* 1 EXISTS'", "one"]

@@ -19,8 +19,9 @@ from nanobot.channels.email.incoming import read_mail
 from nanobot.channels.email.reading import MailReader
 from nanobot.channels.status import ChannelState
 from nanobot.config.channels import EmailConfig
-from nanobot.testing.live_channel import LiveChannel, live, until
+from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_email import EmailPlatform
+from tests.support.eventually import eventually
 from tests.support.mail_servers import PASSWORD, MailServers, mail_servers, missing, trusting
 
 BOT, ANNA = "bot@bot.test", "anna@friends.test"
@@ -100,7 +101,7 @@ async def test_a_mail_is_heard_as_it_comes_and_answered_in_its_thread(mail, tmp_
         await asyncio.sleep(0.1)  # it waits in IDLE by now, and would ask by itself in ten minutes
         await submit(mail, letter("hello there", Subject="Grüße"))
         message = await life.hears("hello there")
-        (raw,) = await until(lambda: answers(mail, "You said"))
+        (raw,) = await eventually(lambda: answers(mail, "You said"))
 
     answer = message_from_bytes(raw)
     assert message.session_key == f"email:{ANNA}:{message.message_id}"
@@ -120,7 +121,7 @@ async def test_a_mail_is_heard_as_it_comes_and_answered_in_its_thread(mail, tmp_
 )
 async def test_what_is_wrong_is_said_by_its_key(mail, tmp_path, settings, says):
     async with live(mail, tmp_path, **settings) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert says in life.channel.status.last_error
 
@@ -131,7 +132,7 @@ async def test_a_tool_reads_the_mailbox_and_the_channel_takes_the_mail_all_the_s
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
     find = partial(reader.find, unread=True, since=an_hour_ago, sender="anna", subject="grü", limit=5)
 
-    await until(lambda: mail.servers.mails(BOT))
+    await eventually(lambda: mail.servers.mails(BOT))
     (found,) = (await find())["mails"]
     read = await reader.read(found["mail"])
     (again,) = (await find())["mails"]
@@ -161,7 +162,7 @@ async def test_a_mailbox_that_writes_to_itself_writes_no_more(mail, tmp_path):
         await submit(mail, came_back)
 
         assert await settled(life, mail, "not from itself") == []
-        await until(lambda: answers(mail, "You said: not from itself"))
+        await eventually(lambda: answers(mail, "You said: not from itself"))
     assert not any(b"You said: note" in one for one in mail.servers.mails(BOT))
 
 
@@ -180,7 +181,7 @@ async def test_what_came_while_it_was_down_is_heard_once_and_flagged(mail, tmp_p
     for _ in range(2):
         async with live(mail, tmp_path) as life:
             heard = await settled(life, mail, f"after-{os.urandom(3).hex()}")
-            await until(lambda: answers(mail, "You said: meanwhile"))
+            await eventually(lambda: answers(mail, "You said: meanwhile"))
 
     assert heard == []
     assert len(answers(mail, "You said: meanwhile")) == 1

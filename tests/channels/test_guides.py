@@ -10,7 +10,8 @@ from typing import Self
 from nanobot.testing.model_server import FakeModels, Say
 from tests.channels.own import install
 from tests.house.repo import ROOT, text_of
-from tests.support.toy_gateway import GatewayHome, free_port, until
+from tests.support.eventually import wait_until
+from tests.support.toy_gateway import GatewayHome, free_port
 
 
 class Client:
@@ -43,7 +44,7 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
         install(tmp_path / "home" / "site")
         home.change(channels={"lines": {"enabled": True, "port": port, "allowFrom": ["anna"]}})
         with home.gateway() as gateway:
-            until(lambda: "lines: connected" in home.log)
+            wait_until(lambda: "lines: connected" in home.log)
             with Client(port, "anna") as anna, Client(port, "zoe") as zoe:
                 for _ in range(2):
                     anna.write(id="1", text="hello")
@@ -66,7 +67,7 @@ def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_w
         home, port = GatewayHome(tmp_path / "home", model, toys=()), free_port()
         home.change(channels={"websocket": {"enabled": True, "port": port, "token": "t", "allowFrom": []}})
         with home.gateway():
-            until(lambda: "websocket: connected" in home.log)
+            wait_until(lambda: "websocket: connected" in home.log)
             words = [sys.executable, "-u", script, f"ws://127.0.0.1:{port}", "t"]
             with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as client:
                 assert client.stdin is not None and client.stdout is not None

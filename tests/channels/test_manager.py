@@ -20,6 +20,7 @@ from nanobot.channels.errors import (
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.status import ChannelState
 from nanobot.channels.supervisor import ChannelSupervisor
+from tests.support.eventually import eventually
 
 
 class Wall(BaseChannel):
@@ -287,9 +288,7 @@ async def test_a_platform_that_gives_no_sign_of_life_is_connected_to_anew():
     bus = MessageBus()
     wall = Silent(bus)
     async with running(wall, bus):
-        async with asyncio.timeout(5):
-            while wall.starts < 2:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: wall.starts >= 2)
 
 
 async def test_a_channel_whose_stop_breaks_leaves_the_others_alone(caplog):
@@ -350,9 +349,7 @@ async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):
     bus = MessageBus()
     wall = Locked(bus)
     async with running(wall, bus):
-        async with asyncio.timeout(5):
-            while wall.status.state is not ChannelState.FAILED:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: wall.status.state is ChannelState.FAILED)
 
     assert "not good any more" in wall.status.last_error
     assert len([record for record in caplog.records if "not good any more" in record.message]) == 1

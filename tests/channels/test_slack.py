@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
@@ -24,9 +24,10 @@ from nanobot.channels.registry import load_channel
 from nanobot.channels.slack.incoming import BotIdentity, read_command, read_event, read_press
 from nanobot.channels.slack.mrkdwn import to_plain_text
 from nanobot.channels.status import ChannelState
-from nanobot.testing.live_channel import live, turn_of, until
+from nanobot.testing.live_channel import live, turn_of
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.slack import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
+from tests.support.eventually import eventually
 
 HALL, TRIO = "C0HALL", "G0TRIO"
 
@@ -54,7 +55,7 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
 )
 async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path, section, told):
     async with live(slack, tmp_path, **section) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert told in life.channel.status.last_error
         assert "api.slack.com/apps" in life.channel.status.last_error
@@ -63,7 +64,7 @@ async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path,
 @pytest.mark.parametrize(("section", "key"), [({"bot_token": ""}, "botToken"), ({"app_token": ""}, "appToken")])
 async def test_a_missing_token_is_named_with_the_command_that_asks_for_it(slack, tmp_path, section, key):
     async with live(slack, tmp_path, **section) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert f"channels.slack.{key} is not set. Run `nanobot channels login slack`." in life.channel.status.last_error
 
@@ -71,12 +72,12 @@ async def test_a_missing_token_is_named_with_the_command_that_asks_for_it(slack,
 async def test_a_scope_without_which_nothing_works_is_named(slack, tmp_path):
     slack.workspace.scopes.remove("chat:write")
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
         of_bot = life.channel.status.last_error
     slack.workspace.scopes.add("chat:write")
     slack.workspace.app_scopes.clear()
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
         of_app = life.channel.status.last_error
 
     assert "channels.slack.botToken lacks the scope chat:write" in of_bot
@@ -96,7 +97,7 @@ async def test_a_scope_that_only_something_needs_is_a_line_in_the_log(slack, tmp
 async def test_socket_mode_that_is_off_is_said(slack, tmp_path):
     slack.workspace.socket_mode = False
     async with live(slack, tmp_path) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert "that Socket Mode is on" in life.channel.status.last_error
 
@@ -190,7 +191,7 @@ def test_the_manifest_of_the_guide_asks_for_what_is_used_and_no_more():
 async def test_a_mention_that_comes_twice_is_heard_once_and_both_are_acknowledged(slack, tmp_path):
     async with live(slack, tmp_path) as life:
         message_id, _, _ = await life.asked("hello", chat=HALL, mention=True)
-        await until(lambda: slack.acknowledged(message_id))
+        await eventually(lambda: slack.acknowledged(message_id))
         await life.asked("after")
 
     assert [one.content for one in life.heard] == ["hello", "after"]
@@ -238,7 +239,7 @@ async def test_what_no_person_says_is_acknowledged_and_not_heard(slack, tmp_path
         await life.asked("after")
 
         assert [one.content for one in life.heard] == ["after"]
-        await until(lambda: slack.acknowledged("1770000000.000100"))
+        await eventually(lambda: slack.acknowledged("1770000000.000100"))
 
 
 @pytest.mark.parametrize("subtype", ["thread_broadcast", "me_message", "file_share"])
@@ -269,7 +270,7 @@ async def test_words_of_a_person_in_another_form_are_heard(slack, tmp_path, subt
 async def test_who_is_heard_where(slack, tmp_path, section, chat, mention, is_heard):
     async with live(slack, tmp_path, **section) as life:
         message_id = await slack.says("hello", chat=chat, mention=mention)
-        await until(lambda: slack.acknowledged(message_id))
+        await eventually(lambda: slack.acknowledged(message_id))
 
     assert [one.content for one in life.heard] == ["hello"] * is_heard
 
@@ -305,7 +306,7 @@ async def test_a_command_of_the_app_is_a_message(slack, tmp_path):
         )
         await slack.workspace.send("slash_commands", usual | {"command": "/stop", "text": "", "trigger_id": "1.1.b"})
         await life.hears("/stop")
-        await until(lambda: one.acknowledged)
+        await eventually(lambda: one.acknowledged)
 
     assert [message.content for message in life.heard] == ["what is new", "/stop"]
 
@@ -390,7 +391,6 @@ _USUAL = {
 }
 
 
-@settings(max_examples=40)
 @given(odd=st.dictionaries(st.sampled_from([*_USUAL, "files", "attachments", "actions", "text", "trigger_id"]), _JSON))
 def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
     for kind in ("message", "block_actions"):
@@ -533,7 +533,7 @@ async def test_what_slack_wants_later_is_not_asked_before(slack, tmp_path):
     async with live(slack, tmp_path) as life:
         slack.refuse(1, status=429, retry_after_s=0.3)
         first = life.post(Address("slack", slack.private), "one")
-        await until(lambda: "chat.postMessage" in slack.workspace.calls)
+        await eventually(lambda: "chat.postMessage" in slack.workspace.calls)
         await life.posted(Address("slack", "D0ZOE"), "two")
         await first.wait()
 
@@ -546,7 +546,7 @@ async def test_a_sign_that_is_there_already_is_no_mistake_and_may_be_written_wit
         message = await life.hears("hello")
         for _ in range(2):
             life.post(message, "Noted.", kind=OutboundKind.RECEIPT, reply_to=message.message_id)
-        await until(lambda: slack.workspace.calls.count("reactions.add") == 2)
+        await eventually(lambda: slack.workspace.calls.count("reactions.add") == 2)
 
     assert slack.reactions_on(message_id) == ["eyes"]
     assert slack.shown() == []
@@ -562,11 +562,11 @@ async def test_a_line_that_is_about_to_be_closed_is_replaced_while_it_is_open(sl
     async with live(slack, tmp_path) as life:
         await life.asked("before")
         await slack.workspace.end_lines(reason)
-        await until(lambda: len(slack.workspace.lines) == 2)
+        await eventually(lambda: len(slack.workspace.lines) == 2)
         states.append(life.channel.status.state)
         await life.asked("between")
         await slack.workspace.lines[0].socket.close()
-        await until(lambda: len(slack.workspace.lines) == 1)
+        await eventually(lambda: len(slack.workspace.lines) == 1)
         await life.asked("after")
         states.append(life.channel.status.state)
 
@@ -588,7 +588,7 @@ async def test_socket_mode_that_is_switched_off_later_turns_it_red(slack, tmp_pa
     async with live(slack, tmp_path) as life:
         await life.asked("before")
         await slack.workspace.end_lines("link_disabled")
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert "Socket Mode is disabled" in life.channel.status.last_error
 
@@ -599,7 +599,7 @@ async def test_a_token_that_sending_finds_revoked_turns_it_red_and_the_message_w
         message = await life.hears("hello")
         slack.workspace.good_tokens.discard(BOT_TOKEN)
         receipt = life.post(message, "the reply", **turn_of(message))
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert "does not take channels.slack.botToken" in life.channel.status.last_error
     assert not receipt.settled
@@ -611,7 +611,7 @@ async def test_an_app_that_was_taken_out_of_the_workspace_turns_red(slack, tmp_p
         await life.asked("before")
         slack.workspace.good_tokens.discard(BOT_TOKEN)
         await slack.workspace.tell({"type": "app_uninstalled"})
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
 
 async def test_a_slow_file_keeps_no_other_chat_waiting(slack, tmp_path):
@@ -639,7 +639,7 @@ async def test_no_log_and_no_error_says_a_token_or_the_address_of_the_socket(sla
         await life.asked("my secret words")
         slack.workspace.tickets_are_good = False
         await slack.drop()
-        error = await until(lambda: "403" in (found := life.channel.status.last_error) and found)
+        error = await eventually(lambda: "403" in (found := life.channel.status.last_error) and found)
         slack.workspace.tickets_are_good = True
         await life.asked("after")
 
@@ -715,7 +715,7 @@ async def test_a_chat_that_is_there_no_more_is_not_asked_again_and_damaged_marks
     for word in ("one", "two"):
         async with live(slack, tmp_path) as life:
             await life.asked(word)
-            await until(lambda: "conversations.replies" in slack.workspace.calls)
+            await eventually(lambda: "conversations.replies" in slack.workspace.calls)
     (tmp_path / "slack.json").write_text("{", encoding="utf-8")
     async with live(slack, tmp_path) as life:
         await life.asked("after")
@@ -739,7 +739,7 @@ async def test_the_vendors_own_client_understands_the_workspace(slack):
     client.socket_mode_request_listeners.append(listen)
     await client.connect()
     message_id = await slack.says("hello")
-    await until(lambda: slack.acknowledged(message_id))
+    await eventually(lambda: slack.acknowledged(message_id))
     posted = await client.web_client.chat_postMessage(channel=slack.private, text="hi")
     await client.close()
 

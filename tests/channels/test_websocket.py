@@ -25,9 +25,10 @@ from nanobot.channels.status import ChannelState
 from nanobot.channels.websocket.channel import WebSocketChannel
 from nanobot.channels.websocket.frames import open_attachment
 from nanobot.config.channels import WebSocketConfig
-from nanobot.testing.live_channel import LiveChannel, live, until
+from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
-from tests.utils.test_connection import certificate
+from tests.support.certificates import certificate
+from tests.support.eventually import eventually
 
 ANNA = Address("websocket", "anna")
 
@@ -231,7 +232,7 @@ async def test_a_page_of_ones_own_may_connect(platform, tmp_path):
 
 async def test_a_port_that_is_taken_turns_it_red_with_a_word(platform, tmp_path):
     async with serving(platform, tmp_path), live(platform, tmp_path / "second") as second:
-        await until(lambda: second.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: second.channel.status.state is ChannelState.FAILED)
 
     assert f"port {platform.port}" in second.channel.status.last_error
     assert "channels.websocket.port" in second.channel.status.last_error
@@ -295,7 +296,7 @@ async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path)
         async with client(platform) as wire:
             epoch = wire.welcome["epoch"]
         receipt = life.post(ANNA, "hello")
-        await until(lambda: not life.bus.outbound_size)
+        await eventually(lambda: not life.bus.outbound_size)
         async with client(platform, after=1, epoch=epoch):
             await asyncio.wait_for(receipt.wait(), 5)
 
@@ -343,7 +344,7 @@ async def test_a_reply_counts_as_delivered_only_when_the_other_end_has_it(platfo
     async with serving(platform, tmp_path) as life, client(platform) as wire:
         wire.connection.transport.pause_reading()
         receipt = life.post(ANNA, "hello")
-        await until(lambda: not life.bus.outbound_size)
+        await eventually(lambda: not life.bus.outbound_size)
         await asyncio.sleep(0.02)  # it is on the wire by now
         too_early = receipt.settled
         wire.connection.transport.resume_reading()
@@ -360,7 +361,7 @@ async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platfo
             wire = await until_the_end.enter_async_context(client(platform))
             wire.connection.transport.pause_reading()
             life.post(ANNA, "hello")
-            await until(lambda: not life.bus.outbound_size)
+            await eventually(lambda: not life.bus.outbound_size)
             await asyncio.sleep(0.02)  # it is on the wire by now
         wire.connection.transport.resume_reading()
         first = await wire.next()
@@ -409,7 +410,7 @@ async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(p
     monkeypatch.setattr("nanobot.channels.websocket.channel.DELIVERY_S", 0.01)
     async with serving(platform, tmp_path) as life:
         receipt = life.post(ANNA, "hello")
-        await until(lambda: not life.bus.outbound_size)
+        await eventually(lambda: not life.bus.outbound_size)
         await asyncio.sleep(0.05)
         handed_while_away = life.bus.handed
         async with client(platform) as wire:
@@ -435,9 +436,9 @@ async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(pla
         async with client(platform, "zoe") as wire:
             wire.connection.transport.pause_reading()
             await wire.send({"type": "message", "id": "1", "text": "let me in"})
-            await until(lambda: life.people.pending("websocket"))
+            await eventually(lambda: life.people.pending("websocket"))
             wire.connection.transport.abort()
-        await until(lambda: life.dead)
+        await eventually(lambda: life.dead)
         async with client(platform, "zoe") as again:
             told = await again.asked({"type": "ping"})
 

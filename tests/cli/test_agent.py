@@ -12,35 +12,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
-from tests.support.forkserver import started
-
-NANOBOT = [sys.executable, "-m", "nanobot"]
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals are POSIX things")
-
-
-class Bot:
-    """A home with a config, and how to call the command there."""
-
-    def __init__(self, home: Path, server: FakeModels) -> None:
-        kept = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "SYSTEMROOT")}
-        self.environ = {**kept, "HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
-        self.home = home / ".nanobot"
-        self.home.mkdir()
-        defaults = {"model": "stand-in", "provider": "custom"}
-        custom = {"apiKey": "k", "apiBase": server.v1}
-        config = {"agents": {"defaults": defaults}, "providers": {"custom": custom}}
-        (self.home / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-        return started(
-            [*NANOBOT, "agent", *words], env=self.environ, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-
-    def run(self, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
-        process = self.start(*words, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
-        out, aside = process.communicate(stdin, timeout=30)
-        return process.returncode, out.decode(), aside.decode()
+from tests.support.eventually import wait_until
+from tests.support.home import NANOBOT, POSIX, Home
 
 
 @pytest.fixture
@@ -50,8 +23,8 @@ def server():
 
 
 @pytest.fixture
-def bot(tmp_path, server):
-    return Bot(tmp_path, server)
+def home(tmp_path, server):
+    return Home(tmp_path, server)
 
 
 def asked(server: FakeModels) -> str:
@@ -59,22 +32,80 @@ def asked(server: FakeModels) -> str:
     return str(server.chats[-1].json["messages"][-1]["content"])
 
 
-def test_a_pipe_gets_the_answer_and_nothing_else(bot, server):
+def test_a_pipe_gets_the_answer_and_nothing_else(home, server):
     server.script(Calls(("list_dir", {"path": "."})), Say("Some *files*."))
 
-    assert bot.run("-m", "what is here?") == (0, "Some *files*.\n", "")
+    assert home.run("agent", "-m", "what is here?") == (0, "Some *files*.\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("-m", "-")], ids=["a pipe alone", "-m -"])
-def test_a_message_may_come_through_a_pipe(bot, server, words):
-    bot.run(*words, stdin="what is 漢字?\n".encode())
+def test_a_message_may_come_through_a_pipe(home, server, words):
+    home.run("agent", *words, stdin="what is 漢字?\n".encode())
 
     assert asked(server).startswith("what is 漢字?\n\n")
 
 
+@pytest.mark.parametrize("words", [("why?",), ("-m", "why?"), ("-m", "why?", "-s", "cli:work")])
+def test_piped_text_beside_a_message_is_part_of_it(home, server, words):
+    home.run("agent", *words, stdin=b"12:00 ERROR out of memory\n")
+
+    assert asked(server).startswith("why?\n\n12:00 ERROR out of memory\n\n")
+
+
+def test_an_open_pipe_without_text_is_given_up_and_said_so(home, server):
+    server.script(Say("Fine."))
+    process = home.start("agent", "how are you?", stdin=subprocess.PIPE)
+
+    out, aside = process.stdout.read(), process.stderr.read()
+    process.communicate()
+
+    assert (process.returncode, out) == (0, b"Fine.\n")
+    assert b"nothing was piped in within 10 s" in aside
+
+
+def test_messages_without_a_session_do_not_see_each_other_and_the_chat_is_not_continued(home, server):
+    server.default = Say("Fine.")
+    home.run("agent", "-s", "cli:direct", "-m", "of the chat")
+    home.run("agent", "-m", "first")
+    home.run("agent", "second")
+
+    roles = [[row["role"] for row in chat.json["messages"]] for chat in server.chats]
+    assert roles == [["system", "user"]] * 3
+    home.run("agent", "--continue", "-m", "third")
+    assert "second" in str(server.chats[-1].json["messages"])
+
+
+def test_a_command_is_about_the_session_of_the_chat(home, server):
+    server.default = Say("Fine.")
+    home.run("agent", "-s", "cli:direct", "-m", "of the chat")
+
+    assert "you: of the chat" in home.run("agent", "-m", "/history").out
+
+
+def test_a_model_on_the_command_line_wins_over_the_one_that_was_chosen_by_a_command(home, server):
+    server.models[:] = ["stand-in", "big", "small"]
+    server.default = Say("Fine.")
+    home.run("agent", "-s", "cli:work", "-m", "/model small")
+
+    home.run("agent", "-s", "cli:work", "--model", "big", "-m", "hi")
+    home.run("agent", "-s", "cli:work", "-m", "hi again")
+
+    assert [chat.json["model"] for chat in server.chats] == ["big", "small"]
+
+
+def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_changes_nothing(home, server):
+    server.models[:] = ["stand-in", "talk-mini"]
+    server.default = Say("Fine.")
+
+    assert "\n  talk-mini" in home.run("agent", "-m", "/model").out
+    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in home.run("agent", "-m", "/model talk-mani").out
+    home.run("agent", "-s", "cli:direct", "-m", "hi")
+    assert server.chats[-1].json["model"] == "stand-in"
+
+
 @pytest.mark.parametrize("words", [(), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",)])
-def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(bot, server, words):
-    code, out, aside = bot.run(*words)
+def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(home, server, words):
+    code, out, aside = home.run("agent", *words)
 
     assert (code, out) == (2, "")
     assert len(aside.splitlines()) == 1
@@ -91,31 +122,31 @@ def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(bot, s
         (("--attach", "."), "is a folder"),
     ],
 )
-def test_words_that_do_not_fit_are_refused_with_the_way_out(bot, server, words, hint):
-    code, _, aside = bot.run("-m", "hi", *words)
+def test_words_that_do_not_fit_are_refused_with_the_way_out(home, server, words, hint):
+    code, _, aside = home.run("agent", "-m", "hi", *words)
 
     assert code == 2
     assert hint in aside
     assert not server.chats
 
 
-def test_a_message_of_a_megabyte_arrives_whole(bot, server):
+def test_a_message_of_a_megabyte_arrives_whole(home, server):
     server.default = Say("read")
     text = "0123456789" * 100_000
-    config = bot.home / "config.json"
+    config = home.data / "config.json"
     settings = json.loads(config.read_text())
     settings["agents"]["defaults"]["contextWindowTokens"] = 1_000_000
     config.write_text(json.dumps(settings))
 
-    assert bot.run(stdin=text.encode()) == (0, "read\n", "")
+    assert home.run("agent", stdin=text.encode()) == (0, "read\n", "")
     assert asked(server).startswith(text)
 
 
 @POSIX
-def test_bytes_that_are_no_text_do_not_break_anything(bot, server):
+def test_bytes_that_are_no_text_do_not_break_anything(home, server):
     process = subprocess.run(
         [*NANOBOT, "agent", "-m", b"caf\xc3\xa9 \xff\xfe"],
-        env=bot.environ,
+        env={**home.environ, "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         stdin=subprocess.DEVNULL,
     )
@@ -124,10 +155,10 @@ def test_bytes_that_are_no_text_do_not_break_anything(bot, server):
     assert asked(server).startswith("café ��\n")
 
 
-def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_turn(bot, server):
+def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_turn(home, server):
     server.script(Calls(("list_dir", {"path": "."})), Say("Done.", reasoning="hm"))
 
-    code, out, _ = bot.run("-m", "go", "--json")
+    code, out, _ = home.run("agent", "-m", "go", "--json")
 
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -141,10 +172,10 @@ def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_tu
     assert (rows[-1]["outcome"], rows[-1]["text"]) == ("answered", "Done.")
 
 
-def test_what_the_agent_sends_to_this_chat_is_a_line_of_its_own_among_the_events(bot, server):
+def test_what_the_agent_sends_to_this_chat_is_a_line_of_its_own_among_the_events(home, server):
     server.script(Calls(("message", {"content": "The kettle is on."})), Say("Done."))
 
-    _, out, _ = bot.run("-m", "tea?", "--json")
+    _, out, _ = home.run("agent", "-m", "tea?", "--json")
 
     rows = [json.loads(line) for line in out.splitlines()]
     assert {"type": "message", "text": "The kettle is on."} in rows
@@ -152,22 +183,22 @@ def test_what_the_agent_sends_to_this_chat_is_a_line_of_its_own_among_the_events
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["plain", "json"])
-def test_a_failed_turn_is_one_line_on_stderr_and_exit_code_1_and_the_next_one_works(bot, server, words):
+def test_a_failed_turn_is_one_line_on_stderr_and_exit_code_1_and_the_next_one_works(home, server, words):
     server.script(Fail(401, "bad key"))
 
-    code, out, aside = bot.run("-m", "hi", *words)
+    code, out, aside = home.run("agent", "-m", "hi", *words)
 
     assert code == 1
     assert len(aside.splitlines()) == 1
     assert "providers.custom" in aside
     assert "Traceback" not in out + aside
-    assert bot.run("-m", "again")[:2] == (0, "ok\n")
+    assert home.run("agent", "-m", "again")[:2] == (0, "ok\n")
 
 
-def test_what_was_said_before_a_cut_is_kept_on_stdout(bot, server):
+def test_what_was_said_before_a_cut_is_kept_on_stdout(home, server):
     server.default = CutStream("The first half")
 
-    code, out, aside = bot.run("-m", "hi")
+    code, out, aside = home.run("agent", "-m", "hi")
 
     assert code == 1
     assert out.startswith("The first half")
@@ -175,10 +206,10 @@ def test_what_was_said_before_a_cut_is_kept_on_stdout(bot, server):
     assert aside.splitlines()[1].startswith("Error: ")
 
 
-def test_the_answer_comes_out_while_it_is_being_written(bot, server):
+def test_the_answer_comes_out_while_it_is_being_written(home, server):
     server.script(Slow(Say("one two three four", pieces=4), each_s=0.15))
 
-    process = bot.start("-m", "hi")
+    process = home.start("agent", "-m", "hi")
     assert process.stdout is not None
     first = os.read(process.stdout.fileno(), 100)
     still_writing = process.poll() is None
@@ -191,9 +222,9 @@ def test_the_answer_comes_out_while_it_is_being_written(bot, server):
 
 @POSIX
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_turn_and_keeps_what_was_said(bot, server, number, code):
+def test_a_signal_stops_the_turn_and_keeps_what_was_said(home, server, number, code):
     server.script(Hang("Half of it"))
-    process = bot.start("-m", "hi")
+    process = home.start("agent", "-m", "hi")
     assert process.stdout is not None
     said = b""
     while b"Half of it" not in said:
@@ -204,16 +235,15 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(bot, server, number, co
 
     assert process.returncode == code
     assert aside.decode() == "(stopped)\n"
-    kept = "".join(path.read_text() for path in (bot.home / "workspace" / "sessions").glob("*.jsonl"))
+    kept = "".join(path.read_text() for path in (home.data / "workspace" / "sessions").glob("*.jsonl"))
     assert "Half of it" in kept
 
 
 @POSIX
-def test_a_signal_before_the_first_word_stops_it_too(bot, server):
+def test_a_signal_before_the_first_word_stops_it_too(home, server):
     server.script(Hang())
-    process = bot.start("-m", "hi")
-    while not server.chats:
-        time.sleep(0.02)
+    process = home.start("agent", "-m", "hi")
+    wait_until(lambda: server.chats)
 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
@@ -221,9 +251,9 @@ def test_a_signal_before_the_first_word_stops_it_too(bot, server):
     assert process.returncode == 130
 
 
-def test_a_reader_who_leaves_ends_it_quietly(bot, server):
+def test_a_reader_who_leaves_ends_it_quietly(home, server):
     server.script(Slow(Say("\n".join(f"line {number}" for number in range(50)), pieces=50), each_s=0.05))
-    process = bot.start("-m", "hi")
+    process = home.start("agent", "-m", "hi")
     assert process.stdout is not None
     assert process.stderr is not None
 
@@ -239,11 +269,11 @@ def test_a_reader_who_leaves_ends_it_quietly(bot, server):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_an_output_that_cannot_be_written_is_an_error_and_the_answer_is_kept(bot, server):
+def test_an_output_that_cannot_be_written_is_an_error_and_the_answer_is_kept(home, server):
     with Path("/dev/full").open("w") as full:
         process = subprocess.run(
             [*NANOBOT, "agent", "-m", "hi"],
-            env=bot.environ,
+            env=home.environ,
             stdin=subprocess.DEVNULL,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -255,69 +285,69 @@ def test_an_output_that_cannot_be_written_is_an_error_and_the_answer_is_kept(bot
 
 
 @POSIX
-def test_without_any_output_the_turn_still_runs(bot, server):
+def test_without_any_output_the_turn_still_runs(home, server):
     process = subprocess.run(
-        ["sh", "-c", '"$@" >&- 2>&-', "sh", *NANOBOT, "agent", "-m", "hi"], env=bot.environ, stdin=subprocess.DEVNULL
+        ["sh", "-c", '"$@" >&- 2>&-', "sh", *NANOBOT, "agent", "-m", "hi"], env=home.environ, stdin=subprocess.DEVNULL
     )
 
     assert process.returncode == 0
     assert asked(server).startswith("hi")
 
 
-def test_sessions_are_apart_and_continue_takes_the_newest_of_the_terminal(bot, server):
-    bot.run("-m", "first", "-s", "cli:one")
-    bot.run("-m", "second", "-s", "two/../☃ x")
-    bot.run("-m", "third", "-s", "telegram:7")
-    bot.run("-m", "fourth", "--continue")
+def test_sessions_are_apart_and_continue_takes_the_newest_of_the_terminal(home, server):
+    home.run("agent", "-m", "first", "-s", "cli:one")
+    home.run("agent", "-m", "second", "-s", "two/../☃ x")
+    home.run("agent", "-m", "third", "-s", "telegram:7")
+    home.run("agent", "-m", "fourth", "--continue")
 
     said = [row["content"].split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
     assert said == ["second", "fourth"]
-    sessions = (bot.home / "workspace" / "sessions").rglob("*.jsonl")
+    sessions = (home.data / "workspace" / "sessions").rglob("*.jsonl")
     assert len([*sessions]) == 3
 
 
-def test_another_model_another_workspace_for_one_message(bot, server, tmp_path):
+def test_another_model_another_workspace_for_one_message(home, server, tmp_path):
     place = tmp_path / "elsewhere"
 
-    bot.run("-m", "hi", "--model", "other", "-w", str(place))
+    home.run("agent", "-m", "hi", "--model", "other", "-w", str(place))
 
     assert server.chats[-1].json["model"] == "other"
     assert (place / "AGENTS.md").exists()
-    assert not (bot.home / "workspace").exists()
+    assert not (home.data / "workspace").exists()
 
 
-def test_files_may_go_with_the_message(bot, server, tmp_path):
+def test_files_may_go_with_the_message(home, server, tmp_path):
     (tmp_path / "notes.txt").write_text("milk")
 
-    bot.run("-m", "what is this?", "--attach", str(tmp_path / "notes.txt"))
+    home.run("agent", "-m", "what is this?", "--attach", str(tmp_path / "notes.txt"))
 
     assert str(tmp_path / "notes.txt") in asked(server)
 
 
-def test_a_slash_command_is_answered_without_a_model(bot, server):
-    code, out, _ = bot.run("-m", "/help")
+def test_a_slash_command_is_answered_without_a_model(home, server):
+    code, out, _ = home.run("agent", "-m", "/help")
 
     assert code == 0
     assert "/new" in out
     assert not server.chats
 
 
-def test_a_config_that_cannot_be_read_stops_it(bot):
-    (bot.home / "config.json").write_text("{ not json")
+def test_a_config_that_cannot_be_read_stops_it(home):
+    (home.data / "config.json").write_text("{ not json")
 
-    code, out, aside = bot.run("-m", "hi")
+    code, out, aside = home.run("agent", "-m", "hi")
 
     assert (code, out) == (78, "")
     assert "config.json" in aside
 
 
-def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(bot):
+def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(home):
     listing = "; import sys; print(','.join(sorted(sys.modules)), file=sys.stderr)"
     code = "import sys; sys.argv[0] = 'nanobot'\nfrom nanobot.cli.main import app\ntry: app()\nfinally: pass" + listing
 
     process = subprocess.run(
         [sys.executable, "-c", code, "agent", "-m", "hi"],
-        env=bot.environ,
+        env=home.environ,
         capture_output=True,
         stdin=subprocess.DEVNULL,
     )
@@ -333,8 +363,8 @@ if sys.platform != "win32":
 
     from tests.support.terminal import on_screen
 
-    def at_terminal(bot: Bot, *words: str, **environ: str) -> "pexpect.spawn":
-        env = {**bot.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
+    def at_terminal(home: Home, *words: str, **environ: str) -> "pexpect.spawn":
+        env = {**home.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
         command = [*NANOBOT, "agent", *words]
         return on_screen(command, env=env, encoding="utf-8", timeout=15, dimensions=(24, 80))
 
@@ -355,36 +385,36 @@ if sys.platform != "win32":
             shown += re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", text).replace("\r", "")
         return shown
 
-    def test_a_terminal_sees_markdown_tool_lines_and_no_trace_of_waiting(bot, server):
+    def test_a_terminal_sees_markdown_tool_lines_and_no_trace_of_waiting(home, server):
         server.script(Calls(("list_dir", {"path": "."})), Slow(Say("# Found\n\nSome **files**."), first_s=0.5))
 
-        child = at_terminal(bot, "-m", "what is here?")
+        child = at_terminal(home, "-m", "what is here?")
         child.expect("thinking")
         shown = words_of(child.before + child.after + whole(child))
 
         assert child.exitstatus == 0
         assert re.fullmatch(r"  list_dir \.  \d\.\d\ds\n\nFound\n\nSome files\.\n", shown)
 
-    def test_no_colour_means_no_escape_sequence_for_colour_or_weight(bot, server):
+    def test_no_colour_means_no_escape_sequence_for_colour_or_weight(home, server):
         server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
 
-        shown = whole(at_terminal(bot, "-m", "hi", NO_COLOR="1"))
+        shown = whole(at_terminal(home, "-m", "hi", NO_COLOR="1"))
 
         assert "Some files, code." in shown
         assert not re.search(r"\x1b\[[0-9;]*m", shown)
 
-    def test_without_markdown_the_text_is_shown_as_it_is(bot, server):
+    def test_without_markdown_the_text_is_shown_as_it_is(home, server):
         server.script(Say("# Found\n\n\nSome **files**."))
 
-        shown = words_of(whole(at_terminal(bot, "-m", "hi", "--no-markdown")))
+        shown = words_of(whole(at_terminal(home, "-m", "hi", "--no-markdown")))
 
         assert shown.endswith("# Found\n\n\nSome **files**.\n")
 
-    def test_a_failure_on_a_terminal_goes_to_stderr_wherever_that_leads(bot, server, tmp_path):
+    def test_a_failure_on_a_terminal_goes_to_stderr_wherever_that_leads(home, server, tmp_path):
         server.script(Fail(401, "bad key"))
         log = tmp_path / "errors.txt"
         command = " ".join(f"'{word}'" for word in [*NANOBOT, "agent", "-m", "hi"])
-        env = {**bot.environ, "TERM": "xterm-256color"}
+        env = {**home.environ, "TERM": "xterm-256color"}
 
         child = pexpect.spawn("sh", ["-c", f"{command} 2>'{log}'"], env=env, encoding="utf-8", timeout=15)
         shown = whole(child)
@@ -393,9 +423,9 @@ if sys.platform != "win32":
         assert words_of(shown).strip() == ""
         assert re.fullmatch(r"Error: .*providers\.custom.*\n", log.read_text())
 
-    def test_ctrl_c_on_a_terminal_keeps_what_was_said(bot, server):
+    def test_ctrl_c_on_a_terminal_keeps_what_was_said(home, server):
         server.script(Hang("Half of it"))
-        child = at_terminal(bot, "-m", "hi")
+        child = at_terminal(home, "-m", "hi")
         child.expect("Half of it")
 
         child.sendintr()
@@ -404,9 +434,9 @@ if sys.platform != "win32":
         assert child.exitstatus == 130
         assert words_of(shown).endswith("Half of it\n\n(stopped)\n")
 
-    def test_a_dumb_terminal_gets_a_plain_chat(bot, server):
+    def test_a_dumb_terminal_gets_a_plain_chat(home, server):
         server.script(Say("**first**"), Say("second"))
-        child = at_terminal(bot, TERM="dumb")
+        child = at_terminal(home, TERM="dumb")
         child.expect("> ")
         child.sendline("one")
         child.expect(r"\*\*first\*\*")
@@ -417,17 +447,17 @@ if sys.platform != "win32":
 
         assert "\x1b" not in whole(child)
         assert child.exitstatus == 0
-        assert str(bot.home / "workspace" / "AGENTS.md") in asked(server)
+        assert str(home.data / "workspace" / "AGENTS.md") in asked(server)
 
-    def test_a_plain_chat_takes_up_what_was_cut_off(bot, server):
+    def test_a_plain_chat_takes_up_what_was_cut_off(home, server):
         server.script(Hang("Half of"), Say(" the answer."))
-        killed = bot.start("-m", "hi")
+        killed = home.start("agent", "-s", "cli:direct", "-m", "hi")
         assert killed.stdout is not None
         os.read(killed.stdout.fileno(), 10)
         killed.kill()
         killed.communicate()
 
-        child = at_terminal(bot, TERM="dumb")
+        child = at_terminal(home, TERM="dumb")
         child.expect("the answer.")
         child.expect("> ")
         child.sendline("exit")
@@ -436,8 +466,8 @@ if sys.platform != "win32":
         assert child.exitstatus == 0
         assert len(server.chats) == 2
 
-    def test_the_chat_starts_from_the_command_and_leaves(bot, server):
-        child = at_terminal(bot)
+    def test_the_chat_starts_from_the_command_and_leaves(home, server):
+        child = at_terminal(home)
         child.expect("stand-in from custom")
         child.expect("~/.nanobot/workspace")
         child.expect(">")
@@ -448,4 +478,4 @@ if sys.platform != "win32":
         whole(child)
 
         assert child.exitstatus == 0
-        assert (bot.home / "history" / "cli_history").stat().st_mode & 0o777 == 0o600
+        assert (home.data / "history" / "cli_history").stat().st_mode & 0o777 == 0o600

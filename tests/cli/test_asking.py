@@ -69,7 +69,7 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
 
 
 def at_a_terminal(home: GatewayHome, *words: str) -> "pexpect.spawn[str]":
-    command = [*NANOBOT, "agent", *words]
+    command = [*NANOBOT, "agent", "-s", "cli:direct", *words]
     environ = {**home.environ, "TERM": "xterm"}
     return on_screen(command, env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
 
@@ -88,7 +88,7 @@ def test_a_one_shot_asks_at_its_terminal(home: GatewayHome):
 
 
 def test_without_a_terminal_it_is_refused_and_the_model_says_so(home: GatewayHome, server: FakeModels):
-    done = home.run("agent", "-m", "do it", "--json")
+    done = home.run("agent", "-s", "cli:direct", "-m", "do it", "--json")
 
     assert done.code == 0
     assert not (home.workspace / "stolen-by-somebody.txt").exists()

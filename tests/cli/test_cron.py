@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from nanobot.cli.main import app
 from nanobot.cron.service import CronService
 from tests.house.repo import ROOT
+from tests.support.eventually import wait_until
 
 
 def home() -> Path:
@@ -141,11 +142,9 @@ def test_job_that_is_at_work_is_not_asked_for_again():
     command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "hangs"]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        while run("add", "-m", "x", "-e", "9000").stderr:
-            time.sleep(0.05)
+        wait_until(lambda: not run("add", "-m", "x", "-e", "9000").stderr)
         CronService(store()).request_run(job)
-        while not rows("list")[0]["state"].get("running"):
-            time.sleep(0.05)
+        wait_until(lambda: rows("list")[0]["state"].get("running"))
         result = run("run", job)
     finally:
         child.kill()

@@ -12,7 +12,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cli.main import app
 from nanobot.testing.model_server import Calls, FakeModels, Say
-from tests.agent.test_dream import FACTS, replace_
+from tests.support.memory import FACTS, replace_
 
 
 @pytest.fixture

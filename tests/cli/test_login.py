@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -19,57 +18,34 @@ from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing.model_server import Calls, Fail, Say
 from tests.fakes.login_people import address_after
 from tests.fakes.oauth_server import EMAIL, FakeAuthority, encrypted
-from tests.support.forkserver import started
+from tests.support.home import Ended, Home, ended
 
-NANOBOT = [sys.executable, "-m", "nanobot"]
+NO_BROWSER = ("provider", "login", "openai-codex", "--no-browser", "--authority")
 BROWSER = Path(__file__).with_name("browser_child.py")
 
 
-class Home:
-    """A home with a config, and how to call the command there."""
+class LoginHome(Home):
+    """A home whose accounts are those of a fake authority."""
 
-    def __init__(self, home: Path, server: FakeAuthority) -> None:
-        kept = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "SYSTEMROOT")}
-        self.environ = {**kept, "HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
-        self.server = server
-        self.folder = home / ".nanobot"
-        self.folder.mkdir()
-        self.accounts = AccountStore.in_state(self.folder / "state")
+    def __init__(self, path: Path, authority: FakeAuthority) -> None:
+        super().__init__(path)
+        self.data.mkdir()
+        self.authority = authority
+        self.accounts = AccountStore.in_state(self.data / "state")
 
     def use(self, provider: str, **section: str) -> None:
-        config = {"agents": {"defaults": {"provider": provider}}, "providers": {provider: section}}
-        (self.folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        self.configure(agents={"defaults": {"provider": provider}}, providers={provider: section})
 
     def with_browser(self) -> None:
         self.environ["BROWSER"] = f'"{sys.executable}" "{BROWSER}" %s'
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        return started(
-            [*NANOBOT, *words],
-            env=self.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-
-    def run(self, *words: str) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
-        process = self.start(*words)
-        try:
-            out, aside = process.communicate(timeout=40)
-        finally:
-            process.kill()
-        return process.returncode, out, aside
-
-    def run_here(self, *words: str) -> tuple[int, str, str]:
-        """The same without a process of its own."""
+    def run_here(self, *words: str) -> Ended:
+        """Run the command without a process of its own."""
         done = CliRunner().invoke(app, words, env=self.environ)
-        return done.exit_code, done.stdout, done.stderr
+        return Ended(done.exit_code, done.stdout, done.stderr)
 
-    def log_in(self, name: str) -> tuple[int, str, str]:
-        return self.run("provider", "login", name, "--authority", self.server.url)
+    def log_in(self, name: str) -> Ended:
+        return self.run("provider", "login", name, "--authority", self.authority.url, stdin=b"")
 
     def account(self, name: str) -> Account:
         account = self.accounts.load(name)
@@ -84,8 +60,8 @@ def server() -> Iterator[FakeAuthority]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, server: FakeAuthority) -> Home:
-    return Home(tmp_path, server)
+def home(tmp_path: Path, server: FakeAuthority) -> LoginHome:
+    return LoginHome(tmp_path, server)
 
 
 def test_a_login_in_a_browser_and_then_a_turn_with_tools(home, server):
@@ -143,16 +119,14 @@ def test_without_a_config_the_account_answers(home, server):
 
 
 def test_without_a_browser_the_address_it_ended_at_is_pasted(home):
-    login = home.start("provider", "login", "openai-codex", "--no-browser", "--authority", home.server.url)
+    login = home.start(*NO_BROWSER, home.authority.url, stdin=subprocess.PIPE)
     assert login.stdout is not None
-    assert login.stdin is not None
-    url = next(line.strip() for line in login.stdout if "/oauth/authorize" in line)
+    url = next(line.decode().strip() for line in login.stdout if b"/oauth/authorize" in line)
 
-    login.stdin.write("http://localhost:1455/auth/callback?code=x&state=y\n")
-    login.stdin.write(f"{address_after(url)}\n")
-    out, aside = login.communicate(timeout=40)
+    pasted = f"http://localhost:1455/auth/callback?code=x&state=y\n{address_after(url)}\n"
+    code, out, aside = ended(login, pasted.encode())
 
-    assert (login.returncode, aside) == (0, "")
+    assert (code, aside) == (0, "")
     assert "does not belong to this login" in out
     assert home.account("openai_codex").name == EMAIL
 
@@ -172,14 +146,14 @@ def test_somebody_who_says_no_is_not_logged_in(home, server, name):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are a POSIX thing")
 def test_ctrl_c_leaves_quietly(home):
-    login = home.start("provider", "login", "openai-codex", "--no-browser", "--authority", home.server.url)
+    login = home.start(*NO_BROWSER, home.authority.url, stdin=subprocess.PIPE)
     assert login.stdout is not None
-    next(line for line in login.stdout if "/oauth/authorize" in line)
+    next(line for line in login.stdout if b"/oauth/authorize" in line)
 
     login.send_signal(signal.SIGINT)
-    _, aside = login.communicate(timeout=10)
+    code, _, aside = ended(login)
 
-    assert (login.returncode, aside) == (130, "")
+    assert (code, aside) == (130, "")
     assert home.accounts.load("openai_codex") is None
 
 
@@ -194,8 +168,8 @@ def test_an_authority_that_is_not_there_is_said_in_a_line(home):
 
 def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     home.accounts.save(server.openai_account())
-    ended = server.github_account(refused="Bad credentials")
-    home.accounts.save(ended)
+    refused = server.github_account(refused="Bad credentials")
+    home.accounts.save(refused)
 
     _, listed, _ = home.run("provider", "list")
     _, status, _ = home.run("status")
@@ -206,7 +180,7 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     assert "Accounts\n  openai_codex" in status
     assert (rows["openai_codex"]["logged_in"], rows["openai_codex"]["backend"]) == (f"{EMAIL} (plus)", "direct")
     assert rows["github_copilot"]["login_ended"] is True
-    secrets = [*home.account("openai_codex").secrets, *ended.secrets]
+    secrets = [*home.account("openai_codex").secrets, *refused.secrets]
     assert not any(secret in listed + status for secret in secrets)
 
 
@@ -262,15 +236,15 @@ def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, serv
     server.revoke()
     server.token_answers.append((401, {"error": {"message": echo(), "code": "refresh_token_reused"}}, {}))
     said += [home.run("agent", "-m", "no longer"), home.run("provider", "list", "--json"), home.run("status", "--json")]
-    kept = {path for path in home.folder.rglob("*") if path.is_file() and path.parent.name != "accounts"}
-    words = [part.encode() for ended in said for part in ended[1:]] + [path.read_bytes() for path in kept]
+    kept = {path for path in home.data.rglob("*") if path.is_file() and path.parent.name != "accounts"}
+    words = [part.encode() for result in said for part in result[1:]] + [path.read_bytes() for path in kept]
 
     words += [request.body for request in server.chats]
 
     assert account.access_token in server.given and len(kept) > 5
     assert [text for secret in server.given for text in words if secret.encode() in text] == []
     if sys.platform != "win32":
-        assert {path.stat().st_mode & 0o777 for path in (home.folder / "state" / "accounts").iterdir()} == {0o600}
+        assert {path.stat().st_mode & 0o777 for path in (home.data / "state" / "accounts").iterdir()} == {0o600}
 
 
 def test_nobody_logged_in_is_said_with_what_to_run(home):

@@ -121,3 +121,22 @@ def test_a_crash_leaves_no_picture_of_our_memory():
     done = subprocess.run([*shell, "tell_the_size_of_a_core", "strange"], capture_output=True)
 
     assert done.stdout == b"0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["chat"], "nanobot agent`?"),
+        (["reminders"], "nanobot cron`?"),
+        (["cron", "rm"], "nanobot cron remove`?"),
+        (["skills", "uninstall"], "nanobot skills remove`?"),
+        (["crn"], "nanobot cron`"),
+        (["bogus"], "nanobot agent bogus`"),
+    ],
+    ids=str,
+)
+def test_an_unknown_command_is_answered_with_the_one_that_is_meant(words: list[str], hint: str):
+    done = subprocess.run([sys.executable, "-m", "nanobot", *words], capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert hint in done.stderr

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
-from tests.agent.tools.mcp.conftest import CHILD
+from tests.support.mcp import MCP_SERVER
 
 
 def run(*words: str) -> Result:
@@ -18,7 +18,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def config() -> Path:
-    lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD, "--token", "geheim-geheim"]}
+    lamp = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER, "--token", "geheim-geheim"]}
     servers: dict[str, Any] = {
         "lamp": {**lamp, "enabledTools": ["echo", "pid", "mcp_lamp_peek"]},
         "gone": {"command": "no-such-program"},

@@ -101,10 +101,10 @@ def test_a_local_server_that_does_not_answer_is_no_model(monkeypatch: pytest.Mon
     assert "Start it, or give one with --model" in result.stderr
 
 
-def test_flags_that_do_not_work_are_saved_with_a_warning_where_nobody_can_be_asked(models: FakeModels):
+def test_flags_that_do_not_work_are_saved_where_nobody_can_be_asked_and_the_exit_code_says_so(models: FakeModels):
     result = onboard("--yes", *flags(models, key="sk-wrong"))
 
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "Warning: The API key was rejected" in result.stderr
     assert "status --probe" in result.stderr
     assert config_path().exists()
@@ -145,15 +145,51 @@ def test_reset_starts_over_and_keeps_the_old_config_beside():
     assert str(backups[0]) in result.stdout
 
 
-def test_a_broken_config_stops_it_and_stays_as_it_is():
+def test_what_would_not_load_is_refused_before_anything_is_saved():
+    result = onboard("--yes", "--provider", "custom", "--api-base", "localhost:28911/v1", "--model", "m")
+
+    assert result.exit_code == 78
+    assert "providers.custom.apiBase must be" in result.stderr
+    assert not config_path().exists()
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept", "named"),
+    [
+        ('{"agents": {"defaults": {"maxTokens": 77, "botName": "Ann",}}}', {"maxTokens": 77, "botName": "Ann"}, ":1:"),
+        ('{"agents": {"defaults": {"maxTokens": "many", "botName": "Ann"}}}', {"botName": "Ann"}, "maxTokens must be"),
+    ],
+    ids=["not JSON", "a wrong value"],
+)
+def test_a_broken_config_is_repaired_and_a_copy_of_it_kept(broken: str, kept: dict[str, Any], named: str):
     config_path().parent.mkdir()
-    config_path().write_text('{"agents": {', encoding="utf-8")
+    config_path().write_text(broken, encoding="utf-8")
 
     result = onboard("--yes")
 
-    assert result.exit_code == 78
-    assert f"{config_path()}:1" in result.stderr
-    assert config_path().read_text(encoding="utf-8") == '{"agents": {'
+    assert result.exit_code == 0, result.output
+    assert named in result.stderr
+    assert config()["agents"]["defaults"] == kept
+    assert broken in [file.read_text(encoding="utf-8") for file in config_path().parent.glob("config.json.*bak")]
+
+
+def test_a_broken_config_stays_as_it_is_until_something_is_saved(models: FakeModels):
+    config_path().parent.mkdir()
+    config_path().write_text('{"agents": {"defaults": {"maxTokens": "many"}}}', encoding="utf-8")
+
+    result = onboard(*flags(models, key="sk-wrong"), answers="leave\n")
+
+    assert result.exit_code == 1
+    assert "many" in config_path().read_text(encoding="utf-8")
+
+
+def test_the_same_answers_may_be_tried_again(models: FakeModels):
+    models.script(Fail(500), Say("Hello there."))
+
+    result = onboard(*flags(models), answers="retry\n")
+
+    assert result.exit_code == 0, result.output
+    assert config()["agents"]["defaults"]["model"] == "gpt-x"
 
 
 def test_files_of_the_workspace_are_never_overwritten():

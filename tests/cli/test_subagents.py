@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
@@ -58,8 +59,8 @@ def test_one_message_waits_for_its_subagent_and_shows_what_it_found(tmp_path: Pa
 def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = Home(tmp_path, server)
-    process = home.start("agent", "-m", "what are the prices?")
-    until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
+    process = home.start("agent", "-s", "cli:direct", "-m", "what are the prices?")
+    wait_until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
     assert process.stderr is not None
     waits = process.stderr.readline()
     running = home.run("status", "--json")
@@ -79,9 +80,9 @@ def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path
 def test_what_a_kill_cut_off_is_brought_by_the_next_message_of_the_session(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = Home(tmp_path, server)
-    process = home.start("agent", "-m", "what are the prices?")
-    until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
-    until(lambda: "I am on it." in str(home.said()))
+    process = home.start("agent", "-s", "cli:direct", "-m", "what are the prices?")
+    wait_until(lambda: any(b"Your task:" in chat.body for chat in server.chats))
+    wait_until(lambda: "I am on it." in str(home.said()))
     process.kill()
     ended(process)
     server.default = says(child=Say("found: 3 euros"))
@@ -109,12 +110,12 @@ def test_a_chat_app_hears_of_it_though_the_gateway_was_killed_meanwhile(tmp_path
     home = GatewayHome(tmp_path, server)
     home.toy.write("what are the prices?", message_id="1")
     with home.gateway() as process:
-        until(lambda: home.toy.got() and any(b"Your task:" in chat.body for chat in server.chats))
+        wait_until(lambda: home.toy.got() and any(b"Your task:" in chat.body for chat in server.chats))
         process.kill()
     server.default = says(child=Say("found: 3 euros"))
 
     with home.gateway():
-        until(lambda: "It costs 3 euros." in home.toy.got())
+        wait_until(lambda: "It costs 3 euros." in home.toy.got())
 
     assert [*dict.fromkeys(home.toy.got("7"))] == ["I am on it.", "It costs 3 euros."], "the kill may repeat the first"
     assert home.toy.got("7").count("It costs 3 euros.") == 1

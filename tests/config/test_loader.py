@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -479,7 +479,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(KEYS), value=JSON)
 @example(key="agents.defaults.fallbackModels", value=[{"model": 5}, "gone", None])
 @example(key="tools.mcpServers", value={"": {"env": None}})
@@ -499,7 +498,6 @@ def test_any_value_is_taken_or_refused_with_its_key(config_file, key, value):
         assert key in str(error)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60) | st.text(alphabet="{}[]\",:\\u0d8 \n/#'$ntrue1e9-", max_size=40).map(str.encode))
 @example(b'{"a": "\\ud800"}')
 @example(b'{"\\ud800": 1, "\\ud800": 2}')

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -177,32 +176,8 @@ def test_changes_of_two_processes_are_both_in_the_file(tmp_path):
 
 
 def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):
-    script = textwrap.dedent("""
-        import os, random, signal, sys, time
-        from nanobot.config.loader import load_config, save_config
-        from nanobot.config.schema import Config
-
-        path, chance = sys.argv[1], random.Random(7)
-        save_config(Config(api={"port": 1}), path)
-        for _ in range(40):
-            saved, tell = os.pipe()
-            child = os.fork()
-            if child == 0:
-                config = load_config(path)
-                while True:
-                    config.api.port += 1
-                    save_config(config)
-                    os.write(tell, b".")
-            os.read(saved, 1)
-            time.sleep(chance.uniform(0, 0.006))
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(saved), os.close(tell)
-            load_config(path, must_exist=True)
-        print(load_config(path).api.port)
-    """)
-
-    result = subprocess.run([sys.executable, "-c", script, str(tmp_path / "c.json")], capture_output=True, text=True)
+    program = [sys.executable, "-m", "tests.programs.killed_saves", str(tmp_path / "c.json")]
+    result = subprocess.run(program, capture_output=True, text=True)
 
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 40  # each of the forty had saved, and none of it was lost

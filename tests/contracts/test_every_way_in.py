@@ -20,14 +20,15 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Step
-from tests.agent.tools.mcp.conftest import CHILD
 from tests.support.home import NANOBOT
-from tests.support.toy_gateway import GatewayHome, until, written
+from tests.support.mcp import MCP_SERVER
+from tests.support.toy_gateway import GatewayHome, written
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 
+from tests.support.eventually import wait_until
 from tests.support.terminal import on_screen
 
 pytestmark = pytest.mark.xdist_group("every way in")
@@ -188,7 +189,7 @@ class Channel(Way):
     def say(self, turn: Turn, *, until_it_says: str) -> str:
         before = len(self._toy.got("7"))
         self._toy.write(turn.said, message_id=f"m{next(self._numbers)}")
-        until(lambda: until_it_says in "\n".join(self._toy.got("7")[before:]))
+        wait_until(lambda: until_it_says in "\n".join(self._toy.got("7")[before:]))
         return "\n".join(self._toy.got("7")[before:])
 
 
@@ -208,7 +209,7 @@ def make_home(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> M
 
     def make(name: str) -> GatewayHome:
         home = GatewayHome(tmp_path_factory.mktemp(name), server)
-        lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD], "enabledTools": ["echo"]}
+        lamp = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER], "enabledTools": ["echo"]}
         home.change(tools={"mcpServers": {"home": lamp}})
         if met:
             shutil.copytree(met[0].data / "state" / "mcp", home.data / "state" / "mcp")

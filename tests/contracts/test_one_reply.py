@@ -23,8 +23,8 @@ from nanobot.pairing.store import PairingStore
 from nanobot.runtime.build import build_runtime
 from nanobot.runtime.sandbox import path_policy
 from nanobot.testing import Line, Pause, ScriptedProvider, calls
-from nanobot.testing.live_channel import until
 from tests.fakes.platform_board import BoardPlatform
+from tests.support.eventually import eventually
 
 SHORT = "Here is all there is to say."
 LONG = " ".join(f"Sentence number {number} of a long answer." for number in range(30))
@@ -44,7 +44,7 @@ class StubbornBoard(BoardPlatform):
 
 
 @dataclass
-class Home:
+class BoardBot:
     """A whole bot on the board."""
 
     board: StubbornBoard
@@ -71,7 +71,7 @@ def _close_up(text: str) -> str:
 
 
 @asynccontextmanager
-async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIterator[Home]:
+async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIterator[BoardBot]:
     config = Config.model_validate({"agents": {"defaults": {"workspace": str(folder / "w")}}})
     board = StubbornBoard(folder)
     async with open_journal(folder / "journal.db") as journal, MessageBus(journal).open() as bus:
@@ -87,8 +87,8 @@ async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIte
             bot.tools.register(MessageTool(bus, manager, path_policy(config, folder, bot.workspace)))
             living = [asyncio.create_task(one) for one in (manager.run(), bot.loop.run())]
             try:
-                await until(lambda: channel.is_running)
-                yield Home(board, bus)
+                await eventually(lambda: channel.is_running)
+                yield BoardBot(board, bus)
             finally:
                 await bot.loop.stop()
                 for one in living:

@@ -19,7 +19,7 @@ from nanobot.testing.platform import Platform
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platforms import platform_class
-from tests.support.virtual_clock import LoopClock, WarpLoop
+from tests.support.clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0
 SLEPT = timedelta(hours=8)

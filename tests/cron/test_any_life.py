@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.cron.types import CronSchedule
-from tests.cron.conftest import Crew
+from tests.support.cron import Crew
 
 EVENTS = st.lists(
     st.one_of(
@@ -76,7 +76,7 @@ def run_life(events: list[tuple[str, int]]) -> None:
         asyncio.run(live(Path(folder), events))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(EVENTS)
 def test_no_life_runs_an_instant_twice(events: list[tuple[str, int]]):
     run_life(events)
@@ -84,7 +84,7 @@ def test_no_life_runs_an_instant_twice(events: list[tuple[str, int]]):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(EVENTS)
 def test_no_long_sweep_of_lives_does_either(events: list[tuple[str, int]]):
     run_life(events)

@@ -1,6 +1,5 @@
 """What the `cron` tool asks for, told back in words; and where a job may post."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from nanobot.cron.tool_backend import NEEDS_GATEWAY, CronToolBackend
 from nanobot.cron.types import CronJob, Notify
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.clock import SystemClock
+from tests.support.eventually import eventually
 
 
 async def nothing(_job: CronJob) -> None:
@@ -134,9 +134,7 @@ async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
     assert "disabled" in await asking.say(action="list")
     assert "Next runs:" in await asking.say(action="enable", job_id=job.id)
     assert "within seconds" in await asking.say(action="run", job_id=job.id)
-    async with asyncio.timeout(5):
-        while not asking.service.history(job.id):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: asking.service.history(job.id))
     assert "removed" in await asking.say(action="remove", job_id=job.id)
     assert asking.service.list_jobs() == []
 

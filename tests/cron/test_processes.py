@@ -13,9 +13,9 @@ import pytest
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule, Due
 from tests.house.repo import ROOT
+from tests.support.eventually import wait_until
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -42,13 +42,6 @@ def lines(folder: Path) -> list[list[int]]:
         return []
 
 
-def wait_for(ready: Callable[[], object]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not ready():
-        assert time.monotonic() < give_up, "it never came"
-        time.sleep(0.01)
-
-
 def passed(service: CronService, every_ms: int) -> set[int]:
     """Every instant that has a row."""
     found: set[int] = set()
@@ -71,7 +64,7 @@ async def test_a_kill_in_the_middle_of_a_run_is_recorded_by_the_next_process(tmp
     service = CronService(tmp_path / "jobs.json", on_job)
     service.add_job("a", CronSchedule("every", every_ms=300), "x")
     child = start("hangs")
-    wait_for(lambda: lines(tmp_path))
+    wait_until(lambda: lines(tmp_path))
 
     served, busy = service.is_served(), service.list_jobs()[0].state.running
     assert not await service.run_job(service.list_jobs()[0].id), "it is at work over there"
@@ -93,13 +86,13 @@ async def test_two_processes_fire_once_and_one_takes_over_from_the_other(tmp_pat
     service = CronService(tmp_path / "jobs.json", on_job)
     job = service.add_job("a", CronSchedule("every", every_ms=50), "x")
     first, second = start("quick"), start("quick")
-    wait_for(lambda: len([*(tmp_path / ".locks").glob("holder-*")]) == 2)
+    wait_until(lambda: len([*(tmp_path / ".locks").glob("holder-*")]) == 2)
     both = len(lines(tmp_path))
-    wait_for(lambda: len(lines(tmp_path)) > both + 10)
+    wait_until(lambda: len(lines(tmp_path)) > both + 10)
     busy, other = (first, second) if lines(tmp_path)[-1][2] == first.pid else (second, first)
     busy.kill()
     busy.wait()
-    wait_for(lambda: lines(tmp_path)[-1][2] == other.pid)
+    wait_until(lambda: lines(tmp_path)[-1][2] == other.pid)
     other.kill()
     other.wait()
     await settle(service)
@@ -119,7 +112,7 @@ async def test_kills_at_any_moment_leave_no_instant_run_twice_or_without_its_row
     for _ in range(4):
         before = len(lines(tmp_path))
         child = start("quick")
-        wait_for(lambda: len(lines(tmp_path)) > before)  # noqa: B023 it is called here and now
+        wait_until(lambda: len(lines(tmp_path)) > before)  # noqa: B023 it is called here and now
         time.sleep(random.uniform(0, 0.05))
         child.kill()
         child.wait()

@@ -70,7 +70,6 @@ def read_off(minutes: list[tuple[datetime, datetime]], at: set[tuple[int, int]],
     return sorted(rung)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     zone=st.sampled_from(sorted(CHANGES)),
     forward=st.booleans(),
@@ -95,7 +94,6 @@ def test_what_comes_due_is_what_a_clock_on_the_wall_shows(
     assert found == [due for due in expected if start < due < start + timedelta(hours=24)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     every=st.integers(1, 10**8),
     anchor=st.integers(0, 2 * 10**12),
@@ -115,7 +113,7 @@ def test_an_interval_keeps_its_phase_and_its_instants_are_counted(every: int, an
     assert last <= first + until < last + every
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     expr=st.sampled_from(["*/37 * * * *", "0 9 * * 1-5", "15 */5 * * *", "30 2 * * *", "0 0 1 * *"]),
     zone=st.sampled_from(sorted(CHANGES)),

@@ -15,7 +15,8 @@ from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronError, CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
-from tests.cron.conftest import Crew
+from tests.support.cron import Crew
+from tests.support.eventually import eventually
 
 Every = Callable[[float], CronSchedule]
 HOUR, DAY = 3600.0, 86400.0
@@ -37,12 +38,6 @@ def accounted(service: CronService) -> int:
 def stored(crew: Crew) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = json.loads(crew.path.read_text(encoding="utf-8"))["jobs"]
     return jobs
-
-
-async def until(ready: Callable[[], object], within_s: float = 10) -> None:
-    async with asyncio.timeout(within_s):
-        while not ready():
-            await asyncio.sleep(0.01)
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
@@ -384,9 +379,9 @@ async def test_the_real_clockwork_runs_in_time_and_sees_edits_and_idles(tmp_path
     external = CronService(tmp_path / "jobs.json")
     assert external.is_served()
     service.add_job("mine", CronSchedule("every", every_ms=80), "x")
-    await until(lambda: ran.count("mine") >= 3)
+    await eventually(lambda: ran.count("mine") >= 3)
     external.add_job("theirs", CronSchedule("every", every_ms=60), "x")
-    await until(lambda: "theirs" in ran, within_s=5)
+    await eventually(lambda: "theirs" in ran)
     age = service.tick_age_s
     await service.close()
 
@@ -499,7 +494,7 @@ async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: C
         service.stop()
     before = len(crew.ran)
     await service.start()
-    await until(lambda: len(crew.ran) > before)
+    await eventually(lambda: len(crew.ran) > before)
 
     instants = [row["dueAtMs"] for row in service.history()]
     assert len(instants) == len({*instants})  # one that three lives were cut off in has failed; none ends twice
@@ -604,7 +599,7 @@ async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Cre
     service = crew.service()
 
     await service.start()
-    await until(lambda: service.problem)
+    await eventually(lambda: service.problem)
     await service.close()
 
     assert "is not valid JSON" in (service.problem or "")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.cron.service import CronService
@@ -125,7 +125,6 @@ def test_the_file_moves_from_its_old_place_once(tmp_path: Path):
     assert old.exists(), "a second one is left where it is"
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     misfire=st.sampled_from(Misfire),
     notify=st.sampled_from(Notify),

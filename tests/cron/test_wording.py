@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.cron.format import format_job, format_schedule, format_time, parse_schedule
@@ -96,7 +96,6 @@ def test_schedules_are_told_in_words_with_their_offsets():
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="only POSIX lets a process change its zone")
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(
         ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Santiago"]

@@ -26,9 +26,10 @@ from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platform_websocket import Client, clients_section
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
+from tests.support.eventually import eventually
 from tests.support.forkserver import started
 from tests.support.home import ended
-from tests.support.toy_gateway import GatewayHome, Toy, free_port, until
+from tests.support.toy_gateway import GatewayHome, Toy, free_port
 
 _TOKEN = re.compile(r"q\d+")
 _ANSWER = re.compile(r"the end of it: ([^.:]*)\.")
@@ -247,7 +248,7 @@ class Lives:
     async def ready(self) -> None:
         """Wait until it listens: a kill before that is no test."""
         file, pid = self.home.data / "state" / "gateway.json", str(self.process.pid)
-        await asyncio.to_thread(until, lambda: file.exists() and pid in file.read_text())
+        await eventually(lambda: file.exists() and pid in file.read_text())
 
     def kill(self) -> None:
         """Kill it with -9, and begin the next."""

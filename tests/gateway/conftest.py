@@ -1,45 +1,17 @@
 """A whole gateway inside the test: everything but the model and the platform is real."""
 
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobot.config.loader import load_config
-from nanobot.gateway.service import Gateway, Options, Service, open_gateway
+from nanobot.gateway.service import Options, Service, open_gateway
 from nanobot.testing import ScriptedProvider
+from tests.support.running_gateway import TOYS, OpenGateway, Running
 from tests.support.toy_gateway import Toy, free_port, install_toys, written
-
-TOYS = ("toy", "plush")
-
-
-@dataclass
-class Running:
-    """A gateway that runs, with its toys."""
-
-    gateway: Gateway
-    home: Path
-    model: ScriptedProvider
-    toys: dict[str, Toy]
-
-    @property
-    def toy(self) -> Toy:
-        """The first of them."""
-        return self.toys[TOYS[0]]
-
-    def change(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the config file, in one step."""
-        file = self.home / "config.json"
-        config = json.loads(file.read_text(encoding="utf-8"))
-        change(config)
-        written(file, config)
-
-
-OpenGateway = Callable[..., AbstractAsyncContextManager[Running]]
 
 
 @pytest.fixture

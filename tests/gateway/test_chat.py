@@ -8,13 +8,14 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Say
 from tests.support.home import NANOBOT
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
 import pexpect
 
+from tests.support.eventually import wait_until
 from tests.support.terminal import on_screen
 
 
@@ -33,7 +34,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
 
         server.script(Calls(("exec", {"command": "sleep 0.7"})), Say("both are done"))
         chat.send("do this\r")
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         chat.send("and that\r")
         chat.expect("both are done")
         joined = server.chats[-1].body.decode()
@@ -44,7 +45,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
         server.script(Calls(("exec", {"command": "sleep 30"})))
         asked = len(server.chats)
         chat.send("take your time\r")
-        until(lambda: len(server.chats) > asked)
+        wait_until(lambda: len(server.chats) > asked)
         chat.expect("sleep 30")
         chat.send("\x1b")
         chat.expect("stopped")

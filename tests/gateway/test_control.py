@@ -20,10 +20,12 @@ from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.client import GatewayError, connect
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
-from nanobot.testing import Pause, RecordingSink, calls
-from tests.agent.tools.mcp.conftest import CHILD
-from tests.gateway.conftest import OpenGateway
-from tests.support.toy_gateway import soon, written
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Pause, RecordingSink, calls, open_bot
+from tests.support.eventually import eventually
+from tests.support.mcp import MCP_SERVER
+from tests.support.running_gateway import OpenGateway
+from tests.support.toy_gateway import written
 
 
 async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBackend:
@@ -37,14 +39,16 @@ async def command(*words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, [*words])
 
 
-async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(running: OpenGateway):
-    async with running("hello", "hello") as here:
+async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(
+    running: OpenGateway, tmp_path: Path
+):
+    async with running("hello") as here, open_bot(tmp_path / "alone", "hello") as other:
         bot, through, alone = await bot_of(here.home), RecordingSink(), RecordingSink()
 
         result = await bot.run_turn(terminal_message("hi", bot.session_key), through)
-        await here.gateway.runtime.loop.run_turn(terminal_message("hi", "cli:other"), alone)
+        await other.run_turn(terminal_message("hi", "cli:direct"), alone)
 
-        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
         assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "hello")
         assert through.types == alone.types
         assert [row["content"] for row in session.messages] == ["hi", "hello"]
@@ -93,7 +97,7 @@ async def test_stopping_a_turn_keeps_what_was_said(running: OpenGateway):
         assert await bot.stop_turn(bot.session_key)
 
         assert (await turn).outcome is TurnOutcome.STOPPED
-        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
         assert "It was a dark" in str(session.messages[1]["content"])
 
 
@@ -126,7 +130,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         bot, sink = await bot_of(here.home), RecordingSink()
         turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
         running_turn = asyncio.create_task(turn)
-        await soon(lambda: "tool_started" in sink.types)
+        await eventually(lambda: "tool_started" in sink.types)
 
         bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
 
@@ -145,7 +149,7 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
 
         assert str(note) in str(here.model.requests[0][-1]["content"])
         assert "/status" in help_text
-        assert (await bot.model(bot.session_key)).name == "scripted"
+        assert (await bot.session_info(bot.session_key)).model == "scripted"
         assert await bot.shell("!echo hi", bot.session_key) == (["hi", "", "Exit code: 0"], True)
         assert "new" in bot.commands()
 
@@ -155,7 +159,7 @@ async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGa
         bot = await bot_of(here.home, "cli:old")
         await bot.run_turn(terminal_message("hi", "cli:old"))
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
 
@@ -165,7 +169,6 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
         bot = await bot_of(here.home)
         messages = bot.messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
-        await soon(lambda: here.gateway.runtime.bus is not None)
         await asyncio.sleep(0.05)
 
         sent = await command("send", "--channel", "cli", "--to", "direct", "the kettle is on", *config(here.home))
@@ -225,7 +228,7 @@ async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start
     words = ("channels", "status", "--json")
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
         alive = json.loads((await command(*words, *config(here.home))).stdout)
         shown = (await command("channels", "status", *config(here.home))).stdout
     off = json.loads((await command(*words, *config(here.home))).stdout)
@@ -247,16 +250,17 @@ async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: 
 
 
 async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_beside_it(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
     async with running(tools={"mcpServers": {"lamp": server}}) as here:
         config = json.loads((here.home / "config.json").read_text(encoding="utf-8"))
         config["tools"]["mcpServers"]["late"] = server
         other = here.home / "other.json"
         written(other, config)
         told = json.loads((await command("doctor", "--json", "mcp", "--config", str(other))).stdout)
-        servers = here.gateway.runtime.servers
+        bot = await bot_of(here.home)
+        status = await bot.run_turn(terminal_message("/mcp", bot.session_key))
 
-        assert servers is not None and servers.report().startswith("lamp: connected, ")
+        assert status.text.startswith("lamp: connected, ")
         assert "answers, offers" in str(told)
         assert "The running gateway does not have it." in str(told)
 
@@ -351,7 +355,7 @@ async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(runni
 async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
     words = ("gateway", "status", "--json")
     async with running() as here:
-        await soon(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
+        await eventually(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
         well = await command(*words, *config(here.home))
         shown = await command("gateway", "status", *config(here.home))
         here.gateway.channels.broken["fax"] = "it fell apart"

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 from nanobot.providers.errors import AuthenticationError
-from tests.gateway.conftest import OpenGateway, Running
-from tests.support.toy_gateway import soon
+from tests.support.eventually import eventually
+from tests.support.running_gateway import OpenGateway, Running
 
 
 async def get(here: Running, path: str, method: str = "GET") -> tuple[int, str]:
@@ -27,8 +27,8 @@ async def say(here: Running, said: bytes) -> bytes:
 async def test_what_came_and_went_is_told_and_the_counts_add_up(running: OpenGateway):
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
-        await soon(lambda: here.gateway.channels.statuses()["toy"].sent == 1)
+        await eventually(here.toy.got)
+        await eventually(lambda: here.gateway.channels.statuses()["toy"].sent == 1)
 
         status, body = await get(here, "/health")
         _, metrics = await get(here, "/metrics")
@@ -61,11 +61,11 @@ async def test_a_red_channel_makes_it_503_with_the_reason_and_no_secret(running:
 async def test_a_model_that_does_not_answer_makes_it_503_until_one_does(running: OpenGateway):
     async with running(AuthenticationError("the key was refused"), "hello again") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
         dead, body = await get(here, "/health")
         _, metrics = await get(here, "/metrics")
         here.toy.write("and now?", message_id="2")
-        await soon(lambda: "hello again" in here.toy.got())
+        await eventually(lambda: "hello again" in here.toy.got())
         alive, _ = await get(here, "/health")
 
     assert (dead, alive) == (503, 200)
@@ -98,7 +98,7 @@ async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: Op
         crowd = [await asyncio.open_connection("127.0.0.1", here.gateway.health.port) for _ in range(60)]
         here.toy.write("hi", message_id="1")
 
-        assert await soon(here.toy.got) == ["hello"]
+        assert await eventually(here.toy.got) == ["hello"]
         for _, writer in crowd:
             writer.close()
 
@@ -108,7 +108,7 @@ async def test_a_port_that_is_taken_is_told_and_the_rest_works(running: OpenGate
         port = other.sockets[0].getsockname()[1]
         async with running("hello", gateway={"port": port}) as here:
             here.toy.write("hi", message_id="1")
-            await soon(here.toy.got)
+            await eventually(here.toy.got)
             report = await here.gateway.reporter.report()
 
     assert f"127.0.0.1:{port} is used by another program" in caplog.text

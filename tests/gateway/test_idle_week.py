@@ -15,9 +15,9 @@ from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta
 from nanobot.testing import FrozenClock, Line, ScriptedProvider, calls
-from tests.agent.test_dream import tidying
-from tests.agent.test_tidying import saving
-from tests.support.toy_gateway import Toy, free_port, install_toys, soon, written
+from tests.support.eventually import eventually
+from tests.support.memory import saving, tidying
+from tests.support.toy_gateway import Toy, free_port, install_toys, written
 
 DEFAULTS = {"idleCompactAfterMinutes": 30, "memoryWindow": 16, "review": True, "dream": {"cron": "0 4 * * *"}}
 
@@ -93,10 +93,10 @@ async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
     async def hears(number: int, text: str, answer: str) -> None:
         before = len(toy.got())
         toy.write(text, message_id=str(number))
-        await soon(lambda: [one for one in toy.got()[before:] if answer in one])
+        await eventually(lambda: [one for one in toy.got()[before:] if answer in one])
 
     async def asked(more: Callable[[], bool]) -> None:
-        await soon(lambda: more() and not gateway.runtime.status.running)
+        await eventually(lambda: more() and not [*(home / "state" / "turns").glob("*.jsonl")])
 
     async with open_gateway(
         load_config(home / "config.json"),
@@ -106,7 +106,7 @@ async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
         provider=mind,
         environ={},
         clock=clock,
-    ) as gateway:
+    ):
         for number in range(10):
             await hears(number, f"word {number}", "Fine.")
         await hears(20, "find it for me", "Done.")

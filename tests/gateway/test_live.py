@@ -6,19 +6,20 @@ from typing import Any
 from nanobot.channels.status import ChannelState
 from nanobot.testing import Pause, calls
 from nanobot.testing.model_server import FakeModels, Say
-from tests.agent.tools.mcp.conftest import CHILD
-from tests.gateway.conftest import OpenGateway
-from tests.support.toy_gateway import soon
+from tests.support.eventually import eventually
+from tests.support.mcp import MCP_SERVER
+from tests.support.running_gateway import OpenGateway
+from tests.support.toy_gateway import Toy
 
 
 async def test_who_may_speak_changes_at_once_without_a_new_connection(running: OpenGateway):
     async with running("hello") as here:
         channel = here.gateway.channels.manager.get("toy")
         here.change(lambda config: config["channels"]["toy"].update(allowFrom=["7", "9"]))
-        await soon(lambda: channel is not None and channel.is_allowed("9"))
+        await eventually(lambda: channel is not None and channel.is_allowed("9"))
 
         here.toy.write("hi", sender="9", chat="9", message_id="1")
-        await soon(lambda: here.toy.got("9"))
+        await eventually(lambda: here.toy.got("9"))
 
         assert here.gateway.channels.manager.get("toy") is channel
 
@@ -32,10 +33,10 @@ async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: Ope
         plush = manager.get("plush")
 
         here.change(switch(False))
-        await soon(lambda: manager.get("toy") is None)
+        await eventually(lambda: manager.get("toy") is None)
         here.toy.write("hi", message_id="1")
         here.change(switch(True))
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         assert manager.get("plush") is plush
         assert here.toy.got() == ["hello"]
@@ -45,38 +46,41 @@ async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGatewa
     async with running("hello") as here:
         members = here.gateway.supervisor.tasks
         (here.home / "config.json").unlink()
-        await soon(lambda: "is gone" in (members["config"].problem() or ""))
+        await eventually(lambda: "is gone" in (members["config"].problem() or ""))
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         assert here.toy.got() == ["hello"]
 
 
 async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(running: OpenGateway, tmp_path):
-    async with running() as here:
-        bus, manager = here.gateway.runtime.bus, here.gateway.channels.manager
-        old = manager.get("toy")
+    async with running(pause := Pause(), "patience") as here:
+        old = here.gateway.channels.manager.get("toy")
         assert old is not None
+        here.toy.write("hi", message_id="1")
+        await pause.reached.wait()
         (here.toy.folder / "cut").touch()
-        await soon(lambda: old.status.state is ChannelState.DOWN)
-        from nanobot.bus.events import OutboundMessage
+        await eventually(lambda: old.status.state is ChannelState.DOWN)
+        pause.resume.set()
+        session = here.home / "workspace" / "sessions" / "toy_7.jsonl"
+        await eventually(lambda: "patience" in session.read_text(encoding="utf-8"))
+        elsewhere = Toy(tmp_path / "elsewhere")
+        here.change(lambda config: config["channels"]["toy"].update(folder=str(elsewhere.folder)))
 
-        receipt = await bus.publish_outbound(OutboundMessage("toy", "7", "patience"))
-        here.change(lambda config: config["channels"]["toy"].update(folder=str(tmp_path / "elsewhere")))
-
-        assert await receipt.wait()
-        assert "patience" in (tmp_path / "elsewhere" / "sent.jsonl").read_text()
+        await eventually(lambda: elsewhere.got() == ["patience"])
+        assert here.toy.got() == []
 
 
-async def test_what_is_shown_of_the_work_changes_at_once(running: OpenGateway):
+async def test_what_is_shown_of_the_work_changes_at_once(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
     step = calls(("list_dir", {"path": "."}), text="Let me look.")
     async with running(step, "done", step, "done") as here:
         here.toy.write("hi", message_id="1")
-        await soon(lambda: "done" in here.toy.got())
+        await eventually(lambda: "done" in here.toy.got())
         here.change(lambda config: config["channels"].update(sendProgress=False))
-        await soon(lambda: here.gateway.runtime.config.channels.send_progress is False)
+        await eventually(lambda: "the config was changed: channels.sendProgress" in caplog.text)
         here.toy.write("hi", message_id="2")
-        await soon(lambda: here.toy.got().count("done") == 2)
+        await eventually(lambda: here.toy.got().count("done") == 2)
 
     assert here.toy.got().count("Let me look.") == 1
 
@@ -88,21 +92,22 @@ def models_of(server: FakeModels, key: str, **defaults: Any) -> dict[str, Any]:
     }
 
 
-async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGateway):
+async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
     with FakeModels() as server:
         server.script(Say("one"), Say("two"))
         async with running(uses_config=True, **models_of(server, "key-before")) as here:
             here.toy.write("hi", message_id="1")
-            await soon(here.toy.got)
+            await eventually(here.toy.got)
             changed = {**models_of(server, "key-after", model="second", maxTokens=77), "limits": {"turnTokens": 1}}
             here.change(lambda config: config.update(changed))
-            await soon(lambda: here.gateway.runtime.config.limits.turn_tokens == 1)
+            await eventually(lambda: caplog.text.count("the config was changed:") == 1)
             here.toy.write("and now", message_id="2")
-            await soon(lambda: len(here.toy.got()) == 2)
+            await eventually(lambda: len(here.toy.got()) == 2)
             here.change(lambda config: config.update(limits={}))
-            await soon(lambda: here.gateway.runtime.config.limits.turn_tokens is None)
+            await eventually(lambda: caplog.text.count("the config was changed:") == 2)
             here.toy.write("again", message_id="3")
-            await soon(lambda: "two" in here.toy.got())
+            await eventually(lambda: "two" in here.toy.got())
 
     said, (first, second) = here.toy.got(), server.chats
     assert said[0] == "one"
@@ -112,19 +117,20 @@ async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGatewa
     assert second.json["max_tokens"] == 77
 
 
-async def test_tools_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(running: OpenGateway):
+async def test_tools_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
     pause, listing = Pause(), calls(("list_dir", {"path": "."}))
     write = calls(("write_file", {"path": "note.txt", "content": "written"}), ("exec", {"command": "echo said"}))
     async with running(pause, write, "done", listing, "over") as here:
         here.toy.write("begin", message_id="1")
         await pause.reached.wait()
         here.change(lambda config: config.update(tools={"exec": {"enable": False}, "web": {"enable": False}}))
-        await soon(lambda: not here.gateway.runtime.tools.has("exec"))
+        await eventually(lambda: "tools.exec.enable" in caplog.text)
         pause.resume.set()
-        await soon(lambda: "done" in here.toy.got())
+        await eventually(lambda: "done" in here.toy.got())
         results = [str(row["content"]) for row in here.model.requests[1] if row["role"] == "tool"]
         here.toy.write("go on", message_id="2")
-        await soon(lambda: "over" in here.toy.got())
+        await eventually(lambda: "over" in here.toy.got())
 
     carried = [{tool["function"]["name"] for tool in tools} for tools in here.model.tools]
     assert not any("There is no tool" in result for result in results)
@@ -144,20 +150,20 @@ async def test_approval_changes_for_the_next_turn_and_a_turn_that_runs_keeps_its
         here.toy.write("begin", message_id="1")
         await pause.reached.wait()
         here.change(lambda config: config.update(tools={"approval": "deny"}))
-        await soon(lambda: "the config was changed: tools.approval" in caplog.text)
+        await eventually(lambda: "the config was changed: tools.approval" in caplog.text)
         pause.resume.set()
-        await soon(lambda: "done" in here.toy.got())
+        await eventually(lambda: "done" in here.toy.got())
         was_written = outside.exists()
         outside.unlink()
         here.toy.write("go on", message_id="2")
-        await soon(lambda: "over" in here.toy.got())
+        await eventually(lambda: "over" in here.toy.got())
 
     assert was_written
     assert not outside.exists()
 
 
 async def test_mcp_servers_come_and_go(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
 
     def has(names: set[str]) -> bool:
         return {one for one in ("lamp", "late") if here.gateway.runtime.tools.has(f"mcp_{one}_echo")} == names
@@ -165,42 +171,44 @@ async def test_mcp_servers_come_and_go(running: OpenGateway):
     async with running(*["done"] * 40, tools={"mcpServers": {"lamp": server}}) as here:
         runtime = here.gateway.runtime
         here.change(lambda config: config["tools"]["mcpServers"].update(late=server))
-        await soon(lambda: len(runtime.servers.servers if runtime.servers else ()) == 2)
+        await eventually(lambda: len(runtime.servers.servers if runtime.servers else ()) == 2)
         for one in runtime.servers.servers if runtime.servers else ():
             await one.connect()
         here.toy.write("hi", message_id="1")
-        await soon(lambda: has({"lamp", "late"}))
+        await eventually(lambda: has({"lamp", "late"}))
         kept = runtime.servers.named("late") if runtime.servers else None
         here.change(lambda config: config["tools"]["mcpServers"].pop("lamp"))
-        await soon(lambda: len(runtime.servers.servers if runtime.servers else ()) == 1)
+        await eventually(lambda: len(runtime.servers.servers if runtime.servers else ()) == 1)
         here.toy.write("hi again", message_id="2")
-        await soon(lambda: has({"late"}))
+        await eventually(lambda: has({"late"}))
 
         assert runtime.servers is not None
         assert runtime.servers.named("late") is kept
 
 
-async def test_the_first_mcp_server_needs_no_restart(running: OpenGateway):
-    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+async def test_the_first_mcp_server_needs_no_restart(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
+    server = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER]}
     async with running("done") as here:
         here.change(lambda config: config.update(tools={"mcpServers": {"lamp": server}}))
-        await soon(lambda: here.gateway.runtime.servers is not None)
+        await eventually(lambda: "tools.mcpServers.lamp" in caplog.text)
         here.toy.write("/mcp", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
     assert here.toy.got()[0].startswith("lamp: ")
 
 
-async def test_the_heartbeat_is_switched_off_and_on(running: OpenGateway):
+async def test_the_heartbeat_is_switched_off_and_on(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
     async with running("done") as here:
         members = here.gateway.supervisor.tasks
-        await soon(lambda: members["heartbeat"].alive)
+        await eventually(lambda: members["heartbeat"].alive)
         here.change(lambda config: config["gateway"].update(heartbeat={"enabled": False}))
-        await soon(lambda: "heartbeat" not in members)
+        await eventually(lambda: "heartbeat" not in members)
         here.change(lambda config: config["gateway"].update(heartbeat={"enabled": True, "intervalS": 5}))
-        await soon(lambda: "heartbeat" in members and members["heartbeat"].alive)
+        await eventually(lambda: "heartbeat" in members and members["heartbeat"].alive)
 
-        assert here.gateway.runtime.config.gateway.heartbeat.interval_s == 5
+    assert "gateway.heartbeat.intervalS" in caplog.text
 
 
 async def test_the_log_names_what_needs_a_restart_and_a_file_that_does_not_parse_changes_nothing(
@@ -208,12 +216,12 @@ async def test_the_log_names_what_needs_a_restart_and_a_file_that_does_not_parse
 ):
     async with running("hello") as here:
         here.change(lambda config: config.update(agents={"defaults": {"timezone": "Europe/Berlin"}}))
-        await soon(lambda: "agents.defaults.timezone" in caplog.text)
+        await eventually(lambda: "agents.defaults.timezone" in caplog.text)
         (here.home / "config.json").write_text("{")
-        await soon(lambda: "the previous settings stay in use" in caplog.text)
+        await eventually(lambda: "the previous settings stay in use" in caplog.text)
         report = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
     assert "for agents.defaults.timezone restart with `nanobot gateway restart`" in caplog.text
     assert [problem.split(":")[0] for problem in report["problems"]] == ["config"]

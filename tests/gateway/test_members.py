@@ -10,7 +10,7 @@ from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.gateway.loop_monitor import REFUSED_S, LoopMonitor
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.support.toy_gateway import soon
+from tests.support.eventually import eventually
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def test_one_that_is_silent_for_too_long_is_cut_off_and_begun_anew(caplog)
     other = SupervisedTask("other", for_ever)
 
     async with living(silent, other):
-        await soon(lambda: silent.restarts >= 2)
+        await eventually(lambda: silent.restarts >= 2)
 
         assert (other.alive, other.restarts) == (True, 0)
     assert "no activity for 99 s" in silent.last_error
@@ -48,7 +48,7 @@ async def test_one_that_comes_to_its_end_in_good_order_is_left_alone():
 
     done = SupervisedTask("short", short)
     async with living(done):
-        await soon(lambda: done.ended)
+        await eventually(lambda: done.ended)
 
     assert (done.alive, done.restarts, done.last_error) == (False, 0, "")
 
@@ -61,7 +61,7 @@ async def test_one_that_breaks_again_and_again_waits_longer_each_time():
         raise OSError("no")
 
     async with living(SupervisedTask("broken", broken)):
-        await soon(lambda: len(begun) == 4)
+        await eventually(lambda: len(begun) == 4)
 
     waits = [later - before for before, later in pairwise(begun)]
     assert all(wait >= least for wait, least in zip(waits, (0.01, 0.02, 0.04), strict=True))
@@ -107,7 +107,7 @@ async def test_the_pulse_tells_the_service_manager_and_how_late_the_loop_is():
     pulse = LoopMonitor(SystemClock(), dict, notify=told.append)
     running = asyncio.create_task(pulse.run())
 
-    await soon(lambda: told == ["WATCHDOG=1"])
+    await eventually(lambda: told == ["WATCHDOG=1"])
 
     assert pulse.silent_s < 1
     assert pulse.lag_s == 0.0

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Hang, Say
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, ended
-from tests.support.toy_gateway import GatewayHome, free_port, until, written
+from tests.support.toy_gateway import GatewayHome, free_port, written
 
 pytestmark = POSIX
 
@@ -54,7 +55,7 @@ def added(home: GatewayHome, message: str, *words: str) -> None:
 def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: GatewayHome):
     with home.gateway() as process:
         added(home, "make tea", *TO_SEVEN)
-        until(lambda: home.toy.got("7"))
+        wait_until(lambda: home.toy.got("7"))
         process.send_signal(signal.SIGTERM)
         ended(process)
 
@@ -65,7 +66,7 @@ def test_a_word_by_hand_shows_where_a_job_posts(home: GatewayHome):
     made = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", "-e", "9000", "--json", *TO_SEVEN).out)
 
     with home.gateway():
-        until(lambda: home.run("cron", "test", made["id"], "--send").code == 0)
+        wait_until(lambda: home.run("cron", "test", made["id"], "--send").code == 0)
 
     assert home.toy.got("7") == ["This is a test of the job 'tea': its answers will be posted here."]
 
@@ -77,7 +78,7 @@ def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(hom
     job = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", *words).out)["id"]
 
     with home.gateway():
-        until(lambda: home.run("cron", "list").complaint == "")
+        wait_until(lambda: home.run("cron", "list").complaint == "")
         ends = [home.run("cron", "run", job, "-f") for _ in range(2)]
 
     assert [end.code for end in ends] == [0, 0], ends
@@ -88,11 +89,11 @@ def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: Gatewa
     server.script(Hang())
     added(home, "make tea", *TO_SEVEN)
     with home.gateway() as process:
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         process.kill()
 
     with home.gateway() as process:
-        until(home.toy.got)
+        wait_until(home.toy.got)
         process.send_signal(signal.SIGTERM)
         ended(process)
 
@@ -109,9 +110,9 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
-        until(lambda: home.toy.got("7"))
+        wait_until(lambda: home.toy.got("7"))
         home.run("cron", "run", only_job(home))
-        until(lambda: len(home.toy.got("7")) >= 2)
+        wait_until(lambda: len(home.toy.got("7")) >= 2)
 
     assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
 
@@ -133,15 +134,15 @@ def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
-        until(lambda: home.toy.got("7"))
+        wait_until(lambda: home.toy.got("7"))
         home.run("cron", "run", only_job(home))
-        until(lambda: "Tea!" in home.toy.got("7"))
+        wait_until(lambda: "Tea!" in home.toy.got("7"))
         home.run("pairing", "revoke", "toy", "7")
         home.run("cron", "run", only_job(home))
-        until(lambda: home.toy.got("1"))
+        wait_until(lambda: home.toy.got("1"))
         heard = len(home.toy.got("7"))
         added(home, "make tea", "--deliver", "--channel", "toy", "--to", "9")
-        until(lambda: home.toy.got("9"))
+        wait_until(lambda: home.toy.got("9"))
 
     assert len(home.toy.got("7")) == heard
     (word,) = home.toy.got("1")
@@ -154,7 +155,7 @@ def test_a_silent_job_sends_nothing_whatever_its_turn_tries(home: GatewayHome, s
     added(home, "tidy up")
 
     with home.gateway():
-        until(lambda: fates(home) == ["ran"])
+        wait_until(lambda: fates(home) == ["ran"])
 
     assert home.toy.got() == []
     assert "Nothing was sent" in server.chats[-1].body.decode()
@@ -170,7 +171,7 @@ def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(home: Gatewa
     home.toy.write("tell the others", message_id="1")
 
     with home.gateway():
-        until(lambda: "I told them." in home.toy.got("7"))
+        wait_until(lambda: "I told them." in home.toy.got("7"))
 
     assert home.toy.got("9") == ["Dinner at eight."]
     assert "Delivered to toy:9" in server.chats[1].body.decode()
@@ -185,7 +186,7 @@ def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home:
     server.script(Calls(("heartbeat", decision)))
 
     with home.gateway():
-        until(home.toy.got)
+        wait_until(home.toy.got)
         time.sleep(1.5)  # the next look comes before the time that was named
 
     assert home.toy.got("7") == ["The kettle is on."]
@@ -199,7 +200,7 @@ def test_a_heartbeat_that_the_model_refuses_pauses_and_tells_its_chat_why(home: 
     server.script(Fail(401, "bad key"))
 
     with home.gateway():
-        until(home.toy.got)
+        wait_until(home.toy.got)
 
     [said] = home.toy.got("7")
     assert said.startswith("The heartbeat is paused since ")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from nanobot.testing.model_server import FakeModels, Hang, Say
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, ended
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
@@ -32,13 +33,13 @@ def test_a_killed_gateway_loses_nothing_and_a_polite_end_leaves_nothing_behind(h
     server.script(Hang())
     home.toy.write("hi", message_id="1")
     with home.gateway() as process:
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         process.kill()
 
     with home.gateway() as process:
-        until(home.toy.got)
+        wait_until(home.toy.got)
         home.toy.write("hi again, though this id was here", message_id="1")
-        until(lambda: not home.toy.waiting)
+        wait_until(lambda: not home.toy.waiting)
         process.send_signal(signal.SIGTERM)
         end = ended(process)
 
@@ -51,14 +52,14 @@ def test_a_turn_that_runs_is_given_up_in_time_and_goes_on_at_the_next_start(home
     server.script(Hang())
     home.toy.write("hi", message_id="1")
     with home.gateway() as process:
-        until(lambda: server.chats)
+        wait_until(lambda: server.chats)
         told = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert ended(process).code == 0
         took = time.monotonic() - told
 
     with home.gateway():
-        until(lambda: "hello" in home.toy.got())
+        wait_until(lambda: "hello" in home.toy.got())
 
     assert took < 5.0
     assert home.toy.got().count("hello") == 1
@@ -70,9 +71,9 @@ def test_a_second_gateway_names_the_first_and_restart_begins_the_same_process_an
     with home.gateway() as process:
         second = home.run("gateway")
         home.toy.write("/restart", message_id="1")
-        until(lambda: home.log.count("ready in") == 2)
+        wait_until(lambda: home.log.count("ready in") == 2)
         home.toy.write("hi", message_id="2")
-        until(lambda: "hello" in home.toy.got())
+        wait_until(lambda: "hello" in home.toy.got())
 
         assert process.poll() is None
     assert (second.code, f"pid {process.pid}" in second.complaint) == (75, True)
@@ -83,7 +84,7 @@ def test_a_hang_up_that_nohup_means_to_survive_is_survived(home: GatewayHome):
     with home.gateway(before=["nohup"]) as process:
         process.send_signal(signal.SIGHUP)
         home.toy.write("hi", message_id="1")
-        until(home.toy.got)
+        wait_until(home.toy.got)
 
         assert process.poll() is None
 
@@ -102,13 +103,13 @@ def test_commands_talk_through_it_without_the_engine_and_by_themselves_when_its_
     heavy = ("pydantic", "nanobot.runtime.build", "nanobot.config.schema", "httpx", "sqlite3", "rich", "loguru")
     script = "import sys; from nanobot.cli.main import app\ntry: app(sys.argv[1:])\nexcept SystemExit: pass\n"
     script += f"print([name for name in {heavy!r} if name in sys.modules])"
-    one_shot = [sys.executable, "-c", script, "agent", "-m", "hi"]
+    one_shot = [sys.executable, "-c", script, "agent", "-s", "cli:direct", "-m", "hi"]
     with home.gateway() as process:
         through = subprocess.run(one_shot, env=home.environ, capture_output=True, text=True)
         logged = home.run("gateway", "logs", "-n", "3")
         server.script(Hang(after="It was a dark"))
-        asking = home.start("agent", "-m", "tell me")
-        until(lambda: len(server.chats) == 2)
+        asking = home.start("agent", "-s", "cli:direct", "-m", "tell me")
+        wait_until(lambda: len(server.chats) == 2)
         asking.send_signal(signal.SIGINT)
         stopped = ended(asking)
         process.kill()

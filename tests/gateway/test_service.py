@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 
-from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
 from nanobot.errors import ConfigError, InstanceLockedError
-from nanobot.gateway.heartbeat import HeartbeatRunner
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime.build import Runtime
-from tests.gateway.conftest import OpenGateway, Running
-from tests.support.toy_gateway import soon
+from nanobot.session.manager import SessionManager
+from nanobot.testing import calls
+from tests.support.eventually import eventually
+from tests.support.running_gateway import OpenGateway, Running
+from tests.support.toy_gateway import free_port
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
 
 
 def said_in(here: Running, session_key: str) -> list[ChatMessage]:
-    session = here.gateway.runtime.sessions.read(session_key)
+    session = SessionManager(here.home / "workspace").read(session_key)
     return session.messages if session is not None else []
 
 
@@ -32,7 +33,7 @@ async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(
     toy = {"enabled": True, "folder": str(tmp_path / "toy"), "allowFrom": ["7"]}
     async with running("hello", channels={"toy": toy, **RED}) as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
 
         report = await here.gateway.reporter.report()
 
@@ -55,7 +56,7 @@ async def test_where_nobody_could_reach_it_it_does_not_start_unless_it_may(runni
             pass
 
     async with running(channels=channels, options=Options(allow_empty=True)) as here:
-        assert here.gateway.supervisor.tasks["agent"].alive or await soon(
+        assert here.gateway.supervisor.tasks["agent"].alive or await eventually(
             lambda: here.gateway.supervisor.tasks["agent"].alive
         )
 
@@ -89,7 +90,7 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
 async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
     async with running("hello") as here:
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
+        await eventually(here.toy.got)
         (here.home / "state").rename(here.home / "gone")  # in one step: it would be made anew while it is deleted
         shutil.rmtree(here.home / "gone")
 
@@ -98,7 +99,7 @@ async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_noth
     async with running("again") as here:
         here.toy.write("hi", message_id="1")
         here.toy.write("and now", message_id="2")
-        await soon(lambda: len(here.toy.got()) > 1)
+        await eventually(lambda: len(here.toy.got()) > 1)
 
     assert left is ExitReason.RESTART
     assert here.toy.got() == ["hello", "again"]
@@ -119,11 +120,11 @@ async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(runn
 
     async with running("hello", services=(clockwork,)) as here:
         clock = here.gateway.supervisor.tasks["clockwork"]
-        await soon(lambda: clock.last_error)
+        await eventually(lambda: clock.last_error)
         red = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")
-        await soon(here.toy.got)
-        await soon(lambda: clock.restarts and clock.alive)
+        await eventually(here.toy.got)
+        await eventually(lambda: clock.restarts and clock.alive)
         green = await here.gateway.reporter.report()
 
     assert red["problems"] == ["clockwork: failed and restarts soon: RuntimeError: a spring broke"]
@@ -135,9 +136,9 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
         pairing = {"owners": {"toy": ["7"], "plush": ["8"]}, "approved": {"toy": ["7"], "plush": ["8"]}}
         (here.home / "pairing.json").write_text(json.dumps(pairing))
         here.toy.write("hi", chat="nowhere", message_id="1")
-        await soon(here.toys["plush"].got)
+        await eventually(here.toys["plush"].got)
         here.toy.write("hi again", chat="nowhere", message_id="2")
-        await soon(lambda: len(here.model.requests) == 2)
+        await eventually(lambda: len(here.model.requests) == 2)
 
     told = here.toys["plush"].got("8")[0]
     assert "The message to toy:nowhere was not delivered: there is no such chat" in told
@@ -149,33 +150,36 @@ async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_p
     unified = {"agents": {"defaults": {"unifiedSession": True}}}
     async with running("first answer", "second answer", **unified) as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
-        stale = here.gateway.runtime.sessions.get_or_create("toy:nowhere")  # from before it was one session
+        sessions = SessionManager(here.home / "workspace")
+        stale = sessions.get_or_create("toy:nowhere")  # from before it was one session
         stale.add_message("user", "long ago")
-        here.gateway.runtime.sessions.save(stale)
+        sessions.save(stale)
         here.toy.write("hi", chat="nowhere", message_id="1")
-        await soon(lambda: "was not delivered" in str(said_in(here, "unified:default")))
+        await eventually(lambda: "was not delivered" in str(said_in(here, "unified:default")))
         here.toy.write("hi again", message_id="2")
-        await soon(lambda: len(here.model.requests) == 2)
+        await eventually(lambda: len(here.model.requests) == 2)
 
     assert "The message to toy:nowhere was not delivered" in str(here.model.requests[1])
 
 
 async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
-    async with running() as here:
+    async with running("a secret of mine") as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
-        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
-        await soon(here.toys["plush"].got)
+        here.toy.write("hi", chat="nowhere", message_id="1")
+        await eventually(here.toys["plush"].got)
 
     assert "a secret of mine" in here.toys["plush"].got("own8")[0]
 
 
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
-    async with running(agents={"defaults": {"unifiedSession": True}}) as here:
+    decision = calls(("heartbeat", {"action": "run", "tasks": "boil water", "again_in_minutes": 60}))
+    settings = {"gateway": {"port": free_port(), "heartbeat": {"intervalS": 1}}}
+    unified = {"agents": {"defaults": {"unifiedSession": True}}}
+    async with running(decision, "The kettle is on.", **settings, **unified) as here:
         (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
+        (here.home / "workspace" / "HEARTBEAT.md").write_text("- [ ] boil water\n", encoding="utf-8")
 
-        await HeartbeatRunner(here.gateway.runtime, here.gateway.channels).notify("The kettle is on.")
-
-        await soon(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
+        await eventually(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
 
 
 async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
@@ -188,9 +192,9 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
     async with running() as here:
         channel = here.gateway.channels.manager.get("toy")
         assert channel is not None
-        await soon(lambda: channel.is_running)
+        await eventually(lambda: channel.is_running)
         (here.toy.folder / "cut").touch()
-        await soon(lambda: channel.status.state is ChannelState.DOWN)
+        await eventually(lambda: channel.status.state is ChannelState.DOWN)
 
         report = await here.gateway.reporter.report()
 
@@ -198,15 +202,15 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
 
 
 async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):
-    async with running("one", "two", "three") as here:
+    async with running("one", "two", "three", "a secret of mine") as here:
         pairing = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", "9"]}}
         (here.home / "pairing.json").write_text(json.dumps(pairing))
         for number, (chat, sender) in enumerate([("own", "user8"), ("group", "user8"), ("group", "9")]):
             here.toys["plush"].write("hi", chat=chat, sender=sender, message_id=str(number))
-            await soon(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
+            await eventually(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
 
-        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
-        await soon(lambda: len(here.toys["plush"].got()) == 4)
+        here.toy.write("hi", chat="nowhere", message_id="4")
+        await eventually(lambda: len(here.toys["plush"].got()) == 4)
 
     assert "a secret of mine" in here.toys["plush"].got("own")[-1]
     assert "a secret of mine" not in str(here.toys["plush"].got("group"))

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from vulture import Vulture
 
 from tests.house.repo import ROOT, text_of, tracked_files
@@ -44,6 +45,7 @@ def product() -> list[Path]:
     return [path for path in tracked_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "nanobot")]
 
 
+@pytest.mark.timeout(240)  # ten seconds of work
 def test_no_code_is_unused():
     known = {name for names in OF_OTHERS for name in names.split()}
     known |= {name for path in product() for name in _BY_NAME.findall(text_of(path))}  # imported when first asked for

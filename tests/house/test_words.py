@@ -19,3 +19,11 @@ def test_internal_tests_that_are_listed_exist():
     listed = (ROOT / "tests" / "internal.txt").read_text(encoding="utf-8").split()
 
     assert [name for name in listed if not (ROOT / name).is_file()] == []
+
+
+def test_no_test_module_is_imported_by_another():
+    imported = re.compile(r"^\s*(?:from|import) (tests\.[\w.]*\b(?:test_\w+|conftest))", re.MULTILINE)
+
+    found = [f"{path.relative_to(ROOT)}: {name}" for path in SOURCES for name in imported.findall(text_of(path))]
+
+    assert found == [], "what two test modules share belongs into tests/support, tests/fakes or tests/programs"

@@ -1,7 +1,7 @@
 """What is shown of an answer that still grows."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.markdown.chunks import split_message
@@ -38,7 +38,6 @@ def test_bold_that_is_not_whole_yet_is_bold_already():
     assert [(one.type, one.offset) for one in piece.entities] == [("bold", 8)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=texts, share=st.floats(0, 1))
 def test_any_beginning_of_any_answer_can_be_shown(text: str, share: float):
     there = text[: round(len(text) * share)]

@@ -2,7 +2,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.markdown.chunks import split_message, well_formed
@@ -22,7 +22,6 @@ FORMS = [
 
 
 @ALL
-@settings(max_examples=80, deadline=None)
 @given(forms=st.lists(st.sampled_from(FORMS), max_size=25), limit=st.integers(60, 300))
 def test_no_word_is_lost_whatever_it_stands_in(dialect, forms, limit):
     count = iter(range(1_000))
@@ -35,7 +34,6 @@ def test_no_word_is_lost_whatever_it_stands_in(dialect, forms, limit):
 
 
 @ALL
-@settings(max_examples=80, deadline=None)
 @given(text=texts, limit=st.integers(40, 200))
 def test_pieces_fit_are_never_empty_and_their_sources_are_the_text(dialect, text, limit):
     found = split_message(text, dialect, limit)
@@ -44,7 +42,6 @@ def test_pieces_fit_are_never_empty_and_their_sources_are_the_text(dialect, text
     assert "".join(piece.source for piece in found) == well_formed(text) or not (found or well_formed(text).strip())
 
 
-@settings(max_examples=80, deadline=None)
 @given(text=texts, limit=st.integers(40, 200))
 def test_entities_lie_within_their_piece_and_hold_more_than_blanks(text, limit):
     for piece in split_message(text, TELEGRAM, limit):

@@ -3,7 +3,7 @@ import time
 
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.markdown.layout import parse_layout
@@ -123,7 +123,6 @@ def test_no_grapheme_is_torn(whole, shift):
 
 
 @pytest.mark.parametrize("measure", [code_points, utf16_units])
-@settings(max_examples=60, deadline=None)
 @given(text=texts, limit=st.integers(32, 200))
 def test_no_piece_is_too_long_and_no_character_is_lost(measure, text, limit):
     layout, start, before, sources = parse_layout(text), 0, "", []
@@ -137,7 +136,6 @@ def test_no_piece_is_too_long_and_no_character_is_lost(measure, text, limit):
     assert all(sources)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["words here\n\n", "```py\ncode = 1\nmore = 2\n```\n", "- item\n", "~~~\nx\n~~~\n\n"])))
 def test_fences_are_balanced_in_each_piece(blocks):
     for piece in split("".join(blocks), 40):

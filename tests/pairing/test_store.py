@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.config.paths import DataPaths
@@ -308,7 +308,6 @@ def test_a_pipe_in_its_place_is_refused_and_not_waited_for(store: PairingStore):
     assert "not a regular file" in store.problem
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.from_regex(r'\{"(owners|approved|pending)": .{0,40}\}').map(str.encode))
 def test_whatever_stands_there_reading_never_raises(store: PairingStore, data: bytes):
     store.path.write_bytes(data)
@@ -316,7 +315,6 @@ def test_whatever_stands_there_reading_never_raises(store: PairingStore, data: b
     assert role(store, "telegram", ANNA) is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4))
 def test_any_id_that_a_channel_says_is_kept_as_itself(store: PairingStore, ids: list[str]):
     store.path.unlink(missing_ok=True)

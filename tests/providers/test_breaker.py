@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.providers.resilience.breaker import MAX_FAILURES, OPEN_S, Breaker, BreakerCall
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 
 BUSY = ModelOverloadedError("busy")
 

@@ -14,7 +14,7 @@ from nanobot.providers.resilience.chain import ProviderChains, with_preset
 from nanobot.providers.resilience.fallback import FallbackProvider
 from nanobot.providers.resilience.retry import RetryProvider
 from nanobot.testing.model_server import Fail, FakeModels, Say
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
 
 OWN = {"apiKey": "k", "apiBase": "https://models.example.com/v1"}

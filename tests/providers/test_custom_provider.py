@@ -31,6 +31,7 @@ from nanobot.testing.model_server import (
     Say,
     Slow,
 )
+from tests.support.eventually import eventually
 from tests.support.sample_requests import HELLO, LIST_DIR, TOOLS
 
 KEY = "sk-secret-0123456789"
@@ -330,8 +331,7 @@ async def test_a_cancelled_call_closes_its_connection_and_the_next_one_works(ser
     async with asyncio.timeout(5):
         async for _delta in asked.chat_stream(HELLO):
             break
-        while server.open_connections:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not server.open_connections)
 
     assert (await asked.chat(HELLO)).content == "fine"
     await asked.close()
@@ -371,8 +371,7 @@ async def test_a_cancelled_call_closes_its_connection_to_a_proxy_too(server):
     async with asyncio.timeout(5):
         async for _delta in proxied.chat_stream(HELLO):
             break
-        while server.open_connections:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not server.open_connections)
     await proxied.close()
 
 

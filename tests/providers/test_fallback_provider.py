@@ -14,7 +14,7 @@ from nanobot.providers.errors import CallTarget
 from nanobot.providers.resilience.breaker import MAX_FAILURES, OPEN_S, Breaker
 from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.testing import Pause, ScriptedProvider
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
 from tests.support.scripted_stream import Line, Streams, heard, text_of
 

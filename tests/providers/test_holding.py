@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.providers import errors
@@ -11,7 +11,7 @@ from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, Re
 from nanobot.providers.resilience.breaker import OPEN_S, Breaker
 from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.scripted_stream import Line, Streams, heard
 
 BEFORE: dict[str, list[Line]] = {
@@ -72,7 +72,6 @@ def check(deltas: list[Delta]) -> None:
 scripts_of_models = st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=15), min_size=1, max_size=3)
 
 
-@settings(max_examples=50, deadline=None)
 @given(scripts_of_models, st.booleans(), st.lists(st.sampled_from([0, 5, 30, OPEN_S]), min_size=1, max_size=12))
 def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used_again(
     scripts: list[list[str]], persistent: bool, pauses: list[float]
@@ -102,7 +101,6 @@ def test_each_call_ends_in_one_whole_answer_or_one_failure_and_the_first_is_used
     asyncio.run(live())
 
 
-@settings(max_examples=50, deadline=None)
 @given(scripts_of_models, st.integers(2, 8))
 def test_calls_side_by_side_and_cancelled_ones_lock_nobody_out(scripts: list[list[str]], calls: int):
     waits = Waits()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.repair import legalise
@@ -576,7 +576,6 @@ def one_server() -> Iterator[FakeAuthority]:
         yield server
 
 
-@settings(max_examples=60, deadline=None)
 @given(_STEPS, st.data())
 def test_an_answer_is_the_same_wherever_it_was_cut_and_whatever_was_left_out(one_server, step, data):
     events = list(Responses(one_server).stream(step, {"model": "m"}))
@@ -633,7 +632,6 @@ _ROWS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(_ROWS)
 def test_any_history_that_was_repaired_is_legal_here(rows):
     history = legalise([*copy.deepcopy(rows), {"role": "user", "content": "go on"}])

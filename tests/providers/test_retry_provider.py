@@ -18,7 +18,7 @@ from nanobot.providers.base import (
 from nanobot.providers.errors import CallTarget
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
 from nanobot.testing import ScriptedProvider
-from tests.support.fake_sleep import Waits
+from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
 from tests.support.scripted_stream import Line, Streams, heard, text_of
 

@@ -27,7 +27,8 @@ from nanobot.providers.transcription import (
     append_transcriptions,
     choose_transcriber,
 )
-from nanobot.testing import open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import ScriptedProvider
 from tests.fakes.transcription import Answer, FakeTranscription
 
 KEY = "gsk_key-0123456789"
@@ -405,12 +406,11 @@ async def test_an_attached_recording_reaches_the_model_as_text_beside_its_path(h
     from nanobot.cli.chat.oneshot import ask
 
     config = Config.model_validate({"providers": {"groq": {"apiKey": KEY, "apiBase": hearing.v1}}})
-    async with open_bot(tmp_path / "home", "ok", config=config) as bot:
-        await ask(
-            LocalBackend(bot.runtime), "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False
-        )
+    provider = ScriptedProvider("ok")
+    async with build_runtime(config, data_dir=tmp_path, workspace=tmp_path, provider=provider, environ={}) as runtime:
+        await ask(LocalBackend(runtime), "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False)
 
-        content = str(bot.provider.requests[0][-1]["content"])
+        content = str(provider.requests[0][-1]["content"])
 
     assert content.startswith(f"do it\n[transcription: hello there]\n[audio: {recording}]")
     assert capsys.readouterr().out == "ok\n"

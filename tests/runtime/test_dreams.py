@@ -16,11 +16,12 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance
-from nanobot.runtime.build import build_runtime
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
-from tests.agent.test_dream import FACTS, replace_, tidying
+from tests.support.memory import FACTS, replace_, tidying
 
 GROUP = Scope("telegram:-100")
 MERGED = tidying(replace_("f1 f2", "Lives in Berlin."))
@@ -29,8 +30,9 @@ MERGED = tidying(replace_("f1 f2", "Lives in Berlin."))
 class Life:
     """A bot whose time is told by the test, and how long it slept."""
 
-    def __init__(self, bot: Bot, clock: FrozenClock) -> None:
-        self.bot = bot
+    def __init__(self, runtime: Runtime, provider: ScriptedProvider, clock: FrozenClock) -> None:
+        self.bot = Bot(runtime, provider)
+        self.dreams = runtime.memory.dreams
         self.clock = clock
         self.slept: list[float] = []
         self.looks: list[datetime] = []
@@ -55,7 +57,7 @@ class Life:
                 raise asyncio.CancelledError
 
         with pytest.raises(asyncio.CancelledError):
-            await self.bot.runtime.memory.dreams.run(sleep)
+            await self.dreams.run(sleep)
 
     @property
     def asked(self) -> int:
@@ -75,7 +77,7 @@ async def life(
     async with build_runtime(
         settings, data_dir=home, workspace=home / "workspace", provider=provider, environ={}, clock=clock
     ) as runtime:
-        yield Life(Bot(runtime, provider), clock)
+        yield Life(runtime, provider, clock)
 
 
 async def test_a_week_without_anything_new_costs_no_call_and_a_timer_an_hour(tmp_path: Path):
@@ -148,7 +150,7 @@ async def test_a_machine_that_slept_over_the_hour_does_it_once_when_it_wakes(tmp
             day.clock.advance(3 * 86_400 if len(slept) == 3 else min(seconds, 3600))
 
         with pytest.raises(asyncio.CancelledError):
-            await day.bot.runtime.memory.dreams.run(sleep)
+            await day.dreams.run(sleep)
 
     assert day.asked == 1
 
@@ -173,20 +175,23 @@ async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
 
         await day.live(7 * 24)
 
-        assert "tidy_memory 0 times" in str(day.bot.runtime.memory.dreams.problem)
+        assert "tidy_memory 0 times" in str(day.dreams.problem)
 
     assert 3 <= day.asked <= 8
 
 
 async def test_while_somebody_is_served_it_waits(tmp_path: Path):
-    async with life(tmp_path, tidying(), intervalH=1) as day:
+    async with life(tmp_path, pause := Pause(), tidying(), intervalH=1) as day:
         day.learns()
-        with day.bot.runtime.status.track_turn("t1"):
-            await day.live(1.5)
-        assert day.asked == 0
+        turn = asyncio.create_task(day.bot.say("hello"))
+        await pause.reached.wait()
+        await day.live(1.5)
+        assert day.asked == 1
+        await day.bot.stop()
+        await turn
         await day.live(1.5)
 
-    assert day.asked == 1
+    assert day.asked == 2
 
 
 async def test_every_chat_is_tidied_by_itself_and_what_stands_in_one_reaches_no_other(tmp_path: Path):
@@ -195,9 +200,9 @@ async def test_every_chat_is_tidied_by_itself_and_what_stands_in_one_reaches_no_
         day.learns("Canary of the owner.", "- Owner's secret.\n")
         day.learns("Talked in the group.", "- The group meets on Fridays.\n", GROUP)
         day.learns("Talked elsewhere.", "- Elsewhere.\n", odd)
-        day.bot.runtime.sessions.save(day.bot.session(odd.chat))
+        (sessions := SessionManager(day.bot.workspace)).save(sessions.get_or_create(odd.chat))
 
-        await day.bot.runtime.memory.dreams.run_all()
+        await day.dreams.run_all()
 
     texts = [str(request[1]["content"]) for request in day.bot.provider.requests]
     words = ("secret", "Fridays", "Elsewhere")
@@ -301,5 +306,5 @@ async def test_switched_off_it_is_done_only_by_hand(tmp_path: Path):
     async with life(tmp_path, tidying(), enabled=False) as day:
         day.learns()
 
-        assert not day.bot.runtime.memory.dreams.enabled
+        assert not day.dreams.enabled
         assert "nothing to change" in await day.bot.say("/dream")

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import inspect
 import json
 import pkgutil
 import sys
@@ -23,6 +24,7 @@ from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.runtime.plugins import load_packages, saved_problems
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
+from tests.programs import unruly_plugin
 from tests.support.plugin_package import HOOK, TOOL, install
 
 LOOK = ("list_dir", {"path": "."})
@@ -66,7 +68,7 @@ async def test_a_package_that_is_only_installed_runs_nothing(tmp_path: Path, sit
     async with open_bot(tmp_path, "done") as bot:
         assert await bot.say("go") == "done"
 
-    assert not bot.runtime.tools.has("weather_of")
+    assert "weather_of" not in [tool["function"]["name"] for tool in bot.provider.tools[0]]
     assert "sun_pack" not in sys.modules
 
 
@@ -153,8 +155,9 @@ async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_remembered_f
     async with open_bot(tmp_path, calls(LOOK), "done", config=config) as bot:
         assert await bot.say("go") == "done"
         assert time.monotonic() - began < 5
-        told = bot.runtime.troubles()
+        status = await bot.say("/status")
 
+    told = [line.removeprefix("Plugins: ") for line in status.splitlines() if line.startswith("Plugins: ")]
     assert all(one.ok for one in bot.sink.events if isinstance(one, ToolEnded))
     assert told == [
         "hangs of odd-pack: before_tool took more than 0.05 s",
@@ -250,40 +253,7 @@ async def test_a_secret_in_what_is_wrong_with_a_package_is_not_told(
     assert "0123456789" not in status + caplog.text
 
 
-UNRULY = """
-import asyncio, sys
-from nanobot.agent.hooks.api import Hook, NewText
-from nanobot.agent.tools.base import Effect, Tool, ToolResult
-
-class Odd(BaseException):
-    pass
-
-async def raises_odd(): raise Odd("odd")
-async def exits(): sys.exit(3)
-async def interrupts(): raise KeyboardInterrupt
-async def cancels_itself(): raise asyncio.CancelledError
-async def cancels_all():
-    for task in asyncio.all_tasks(): task.cancel()
-    await asyncio.sleep(1)
-async def number_for_text(): return ToolResult(5)
-async def nothing_for_text(): return ToolResult(None, error="yes", display=7, failure="x")
-async def broken_blocks(): return ToolResult([{"type": "text"}, 7])
-async def claims_trust(): return ToolResult("hi", provenance="owner")
-async def stops_its_loop(): asyncio.get_running_loop().stop()
-async def good(): return "good"
-
-def tool_of(what):
-    class Made(Tool):
-        name, description, effect = what.__name__, "d", Effect.READ
-        parameters = {"type": "object", "properties": {}}
-        async def execute(self): return await what()
-    return Made()
-
-def hook_of(what):
-    class Made(Hook):
-        async def on_message(self, message): return await what()
-    return Made()
-"""
+UNRULY = inspect.getsource(unruly_plugin)
 WAYS = [
     "raises_odd", "exits", "interrupts", "cancels_itself", "cancels_all", "number_for_text", "nothing_for_text",
     "broken_blocks", "claims_trust", "stops_its_loop", "good",
@@ -314,7 +284,7 @@ async def test_whatever_a_hook_of_a_package_raises_the_turn_goes_on(tmp_path: Pa
 
     async with open_bot(tmp_path, "one", "two", config=on("unruly")) as bot:
         assert [await bot.say("go"), await bot.say("go")] == ["one", "two"]
-        assert any("on_message raised" in trouble for trouble in bot.runtime.troubles())
+        assert "on_message raised" in await bot.say("/status")
 
 
 @pytest.mark.parametrize("odd", [SystemExit(3), BaseException("odd")])

@@ -12,7 +12,7 @@ import pytest
 from nanobot.net.egress import EgressGate, NetworkPolicy
 from nanobot.net.fetch import Fetcher, FetchError, FetchLimits, FetchRequest, FetchResult
 from tests.fakes.web import Serve, answer, at_home, names, saying, serving
-from tests.utils.test_connection import certificate
+from tests.support.certificates import certificate
 
 SMALL = FetchLimits(bytes=100_000, total_s=5)
 QUICK = FetchLimits(total_s=0.3)

@@ -2,38 +2,17 @@
 
 import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from tests.support.processes import swapping
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
-
-_SWAPPER = """
-import ctypes, os, sys, time
-inside, link, target = (os.fsencode(name) for name in sys.argv[1:4])
-rename = ctypes.CDLL(None).renameat2
-for _ in range(4000):
-    if rename(-100, inside, -100, link, 2):
-        raise SystemExit("no exchange")
-    time.sleep(0.00005)
-    if not os.path.islink(link) and not os.path.islink(inside):
-        os.unlink(link)
-        os.symlink(target, link)
-"""
-"""Puts the link where the folder or the file was, and back, in one step each (man 2 renameat2, RENAME_EXCHANGE)."""
-
-
-@contextlib.contextmanager
-def swapping(inside: Path, link: Path, target: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    command = [sys.executable, "-IS", "-c", _SWAPPER, str(inside), str(link), str(target)]
-    with subprocess.Popen(command) as child:
-        yield child
 
 
 @pytest.fixture

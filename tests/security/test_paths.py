@@ -4,7 +4,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
@@ -130,7 +130,6 @@ def test_the_keys_a_process_was_started_with_are_not_shown(policy: PathPolicy, p
 
 
 @given(st.lists(st.sampled_from(["..", ".", "sessions", "out", "in", "memory", "HISTORY.md", "", "/"]), max_size=7))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_no_spelling_leaves_a_restricted_workspace_or_writes_our_state(home: Path, parts: list[str]):
     workspace = home / "workspace"
     for name, target in (("out", home / "outside"), ("in", workspace)):

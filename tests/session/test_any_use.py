@@ -118,4 +118,4 @@ class SessionUse(RuleBasedStateMachine):
 
 
 TestSessionUse = SessionUse.TestCase
-TestSessionUse.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestSessionUse.settings = settings(stateful_step_count=15)

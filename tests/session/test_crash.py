@@ -92,75 +92,11 @@ def test_a_lock_goes_with_its_holder(tmp_path: Path):
     assert waited.is_set()
 
 
-TURNS = """
-import asyncio, os, sys
-from pathlib import Path
-from nanobot.session.manager import SessionManager
-
-async def main(folder, first):
-    manager = SessionManager(folder)
-    number = first
-    while True:
-        async with manager.hold("cli:direct") as session:
-            call = {"id": f"c{number}", "type": "function", "function": {"name": "exec", "arguments": "{}"}}
-            for row in (
-                {"role": "user", "content": f"u{number}"},
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": f"c{number}", "name": "exec", "content": "x" * (number % 7) * 500},
-                {"role": "assistant", "content": f"a{number}"},
-            ):
-                await manager.append(session, row)
-            if number % 5 == 0:
-                session.last_consolidated = max(session.message_count - 8, 0)
-                await manager.append(session)
-            if number % 7 == 0:
-                session.messages[0]["edited"] = number
-                manager.save(session)
-            os.write(1, b"%d\\n" % number)
-        number += 1
-
-asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
-"""
-
-FORKER = """
-import os, sys, random, select, time, signal
-sys.argv = ["x", *sys.argv[1:]]
-source = sys.stdin.read()
-import asyncio, json
-from pathlib import Path
-import nanobot.session.manager
-folder, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-chance = random.Random(seed)
-code = compile(source, "turns", "exec")
-first = 0
-for _ in range(kills):
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writable, 1)
-        sys.argv = ["x", folder, str(first)]
-        exec(code, {"__name__": "turns"})
-        os._exit(1)
-    os.close(writable)
-    if chance.random() < 0.5:  # a busy machine kills the others before they have said anything
-        select.select([readable], [], [], 10)
-    time.sleep(chance.uniform(0.001, 0.03))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    acknowledged = b""
-    while part := os.read(readable, 65536):
-        acknowledged += part
-    os.close(readable)
-    numbers = [int(number) for number in acknowledged.split()]
-    print(*numbers, flush=True)
-    first = (numbers[-1] if numbers else first) + 2
-"""
-
-
 def kill_many(folder: Path, kills: int, seed: int) -> None:
     """Processes that run turns are killed at random moments; each goes on where the one before was."""
+    program = [sys.executable, "-m", "tests.programs.fork_and_kill", "session_turns"]
     run = subprocess.run(
-        [sys.executable, "-c", FORKER, str(folder), str(kills), str(seed)], input=TURNS, capture_output=True, text=True
+        [*program, str(folder), str(kills), str(seed), "0.001", "0.03"], capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
 

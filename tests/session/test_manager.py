@@ -429,41 +429,12 @@ async def test_a_file_in_place_of_the_folder_is_a_clear_error(tmp_path: Path, ma
             pytest.fail("held")
 
 
-FULL_DISK = """
-import asyncio, resource, signal, sys
-from pathlib import Path
-from nanobot.errors import StorageError
-from nanobot.session.manager import SessionManager
-
-async def main():
-    manager = SessionManager(Path(sys.argv[1]))
-    session = manager.get_or_create("cli:direct")
-    await manager.append(session, {"role": "user", "content": "before"})
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        await manager.append(session, {"role": "user", "content": "x" * 5000})
-    except StorageError as error:
-        print("refused", len(session.messages))
-    session.add_message("user", "y" * 5000)
-    try:
-        manager.save(session)
-    except StorageError:
-        print("refused", len(session.messages))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    manager.save(session)
-    await manager.append(session, {"role": "user", "content": "after"})
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit on file sizes is POSIX")
 def test_a_disk_that_takes_only_half_a_line_is_an_error_and_nothing_is_torn(tmp_path: Path):
     import subprocess
 
-    run = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
+    program = [sys.executable, "-m", "tests.programs.full_disk_session", str(tmp_path)]
+    run = subprocess.run(program, capture_output=True, text=True, check=True)
 
     session = SessionManager(tmp_path).get_or_create(KEY)
     assert run.stdout.split("\n")[:2] == ["refused 1", "refused 2"]

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.repair import legalise
@@ -175,7 +175,6 @@ pieces = st.one_of(
 
 
 @given(st.lists(pieces, max_size=12).map(b"".join), st.lists(st.sampled_from(SOUND), max_size=4))
-@settings(max_examples=150, deadline=None)
 def test_any_bytes_load_and_keep_every_sound_line(junk: bytes, sound: list[bytes]):
     with TemporaryDirectory() as folder:
         _, rows = load(Path(folder), junk + b"\n" + b"\n".join(sound))

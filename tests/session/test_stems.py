@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.session.file_names import key_of, stem_of
@@ -48,7 +48,6 @@ def test_a_hard_key_stays_in_the_folder(tmp_path: Path, key: str):
 
 
 @given(st.text(st.characters(exclude_categories=[]), max_size=80))
-@settings(max_examples=50, deadline=None)
 def test_any_key_stays_in_the_folder(key: str):
     with TemporaryDirectory() as folder:
         assert roundtrip(Path(folder), key).parent == Path(folder) / "sessions"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.story_home import Home
+from tests.support.home import Home
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
@@ -58,9 +58,9 @@ class Planted:
     def on_disk(self) -> dict[str, list[str]]:
         """Where on the disk they are that they should not be."""
         found = {}
-        for path in sorted(self.home.folder.rglob("*")):
+        for path in sorted(self.home.path.rglob("*")):
             if path.is_file() and path not in self.kept and (places := self.canaries.found_in(path.read_bytes())):
-                found[str(path.relative_to(self.home.folder))] = places
+                found[str(path.relative_to(self.home.path))] = places
         return found
 
 

@@ -4,6 +4,7 @@ The model does whatever it is told, looks everywhere for words of others, and sa
 answer is made of the request alone, so that the gateway can be killed at any moment.
 """
 
+import inspect
 import json
 import re
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
+from tests.programs import watching_hooks
 from tests.support.plugin_package import install
 from tests.support.toy_gateway import GatewayHome
 
@@ -40,32 +42,6 @@ _LOOKS: list[tuple[str, dict[str, Any]]] = [
     *(("read_file", {"path": path}) for path in ("memory/MEMORY.md", "memory/HISTORY.md", "USER.md")),
 ]
 _SKILL = ("read_file", {"path": "skills/tea/SKILL.md"})
-
-_WATCHER = """
-import json
-from nanobot.agent.hooks.api import Hook, NewResult, NewText
-
-class Watches(Hook):
-    def __init__(self, settings):
-        self.seen = settings["seen"]
-
-    def note(self, what, turn):
-        with open(self.seen, "a") as file:
-            file.write(json.dumps([what, turn.session_key, turn.turn_id]) + "\\n")
-
-    async def on_request(self, request):
-        self.note("request", request.turn)
-
-    async def on_turn_end(self, turn):
-        self.note("end", turn.turn)
-
-class Changes(Hook):
-    async def on_message(self, message):
-        return NewText(message.text + " (heard)")
-
-    async def after_tool(self, result):
-        return NewResult(result.text + "\\n(read)")
-"""
 
 
 def known_in(text: str) -> set[str]:
@@ -173,7 +149,12 @@ async def company(home: GatewayHome) -> AsyncIterator[dict[str, Mouths]]:
 
 
 def _switch_on(home: GatewayHome, mouths: dict[str, Mouths]) -> None:
-    install(home.path / "site", "watcher", _WATCHER, {"hooks": {"watches": "Watches", "changes": "Changes"}})
+    install(
+        home.path / "site",
+        "watcher",
+        inspect.getsource(watching_hooks),
+        {"hooks": {"watches": "Watches", "changes": "Changes"}},
+    )
     heart = {"intervalS": 1, "channel": "telegram", "to": WHO["owner"]}
     defaults = {**home.config["agents"]["defaults"], "memoryWindow": 16, "dream": {"cron": "0 4 * * *"}}
     home.change(

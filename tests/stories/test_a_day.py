@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
+from tests.support.eventually import eventually
 from tests.support.home import POSIX, Home, fill, small_disk
 from tests.support.toy_gateway import GatewayHome
 
@@ -57,9 +58,10 @@ class Hour:
 class Day:
     """What is there, and what was said so far."""
 
-    def __init__(self, home: GatewayHome, server: FakeModels, mouths: dict[str, Mouths], steps: int) -> None:
-        self.home, self.server, self.mouths = home, server, mouths
-        self.began = datetime.now().astimezone().replace(minute=30, second=0, microsecond=0)
+    def __init__(
+        self, home: GatewayHome, server: FakeModels, mouths: dict[str, Mouths], began: datetime, steps: int
+    ) -> None:
+        self.home, self.server, self.mouths, self.began = home, server, mouths, began
         self.each = timedelta(hours=24) / steps
         self.clock = home.path / "clock"
         self.step = 0
@@ -122,7 +124,7 @@ class Day:
         """So many people want something found, and say one thing more while it is looked for."""
         self.begin("a second word while it works")
         first = {person: await self.says(*person, "look for") for person in self.people(who)}
-        await until(lambda: self.looked_for.issuperset(first.values()))
+        await eventually(lambda: self.looked_for.issuperset(first.values()), LONGEST_S)
         second = {person: await self.says(*person, "here is") for person in first}
         await self.answered()
         for (channel, chat), token in first.items():
@@ -138,7 +140,7 @@ class Day:
             return bool(seen(self.mouths[name], chat, token))
 
         with suppress(TimeoutError):
-            await until(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said))
+            await eventually(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said), LONGEST_S)
         hour = self.ledger[-1]
         hour.said, hour.answered = len(said), sum(has_answer(*one) for one in said)
         hour.told_why_not = sum(self.is_told_why_not(*one) for one in said if not has_answer(*one))
@@ -150,7 +152,7 @@ class Day:
         self.step += 1
         self.set_clock()
         due = self.due()
-        await until(lambda: self.accounted() >= due and self.looked())
+        await eventually(lambda: self.accounted() >= due and self.looked(), LONGEST_S)
         hour.jobs = Counter(self.outcomes()) - jobs
         hour.beats = self.beats - beats
 
@@ -161,7 +163,7 @@ class Day:
         self.dead = self.people(who)
         for channel, chat in self.dead:
             await self.mouths[channel].say(chat, "is anybody there?")
-        await until(lambda: all(self.words_of_death(*one) for one in self.dead))
+        await eventually(lambda: all(self.words_of_death(*one) for one in self.dead), LONGEST_S)
         self.server.default = self.alive
         hour = self.ledger[-1]
         hour.said, hour.told_why_not = len(self.dead), sum(self.words_of_death(*one) for one in self.dead)
@@ -188,7 +190,7 @@ class Day:
     def due(self) -> int:
         """How many instants of the hourly job and of the one reminder have come."""
         now = self.began + self.each * self.step
-        hours = int((now - self.began + timedelta(minutes=30)) / timedelta(hours=1))
+        hours = int((now - self.began.replace(minute=0)) / timedelta(hours=1))
         return hours + (now >= self.began + timedelta(hours=5))
 
     def outcomes(self) -> Iterator[str]:
@@ -244,18 +246,14 @@ class Day:
             print(f"{name}: {people} people, {len(said)} said, {answers} answers to them, {repeats} marked repeats")
 
 
-async def until(there: Callable[[], object]) -> None:
-    async with asyncio.timeout(LONGEST_S):
-        while not there():
-            await asyncio.sleep(0.02)
-
-
 @asynccontextmanager
 async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[Day]:
     """A gateway with its people, jobs and standing tasks, before anything is said."""
     home = GatewayHome(folder, server)
     async with everybody(home, FIVE, PEOPLE) as mouths:
-        at = datetime.now().astimezone().replace(minute=30, second=0, microsecond=0) + timedelta(hours=5)
+        now = datetime.now().astimezone()  # a clock ahead of Discord's would take what it missed for what it heard
+        began = now.replace(minute=min(now.minute, 30), second=0, microsecond=0)
+        at = began + timedelta(hours=5)
         for (name, (channel, chat)), when in zip(
             JOBS.items(), (("--cron", "0 * * * *"), ("--at", at.isoformat())), strict=True
         ):
@@ -263,9 +261,9 @@ async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[D
         heart = {"intervalS": 1, "channel": HEART[0], "to": mouths[HEART[0]].address(HEART[1])}
         home.change(gateway={**home.config["gateway"], "heartbeat": heart})
         (home.workspace / "HEARTBEAT.md").write_text("- see to everything\n", encoding="utf-8")
-        day = Day(home, server, mouths, steps)
+        day = Day(home, server, mouths, began, steps)
         try:
-            await until(day.looked)
+            await eventually(day.looked, LONGEST_S)
             yield day
         finally:
             day.lives.process.kill()

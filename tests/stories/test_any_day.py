@@ -3,6 +3,7 @@ while old messages are moved into memory: each request is legal, below the windo
 each message is kept once, and events come in pairs."""
 
 import asyncio
+import json
 import random
 import shutil
 from collections import Counter
@@ -23,8 +24,7 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import Delta, Finished, LLMResponse, ToolCallRequest
 from nanobot.providers.errors import ContextOverflowError, ModelOverloadedError, StreamCutError
-from nanobot.runtime.build import build_runtime
-from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls
+from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
@@ -242,18 +242,11 @@ class Day:
         defaults = {"contextWindowTokens": WINDOWS["scripted"], "maxTokens": 1000, "memoryWindow": 30}
         config = Config(agents={"defaults": defaults}, model_presets=presets)  # type: ignore[arg-type]
         provider = Asked(self.chance)
-        async with build_runtime(
-            config,
-            data_dir=self.home,
-            workspace=self.home / "workspace",
-            provider=provider,
-            environ={},
-            own_hooks=[Meddling(self.chance)],
-        ) as runtime:
-            runtime.memory.consolidation.pause_s = 0
+        async with open_bot(self.home, config=config, provider=provider, own_hooks=[Meddling(self.chance)]) as bot:
+            bot.consolidate_after(0)
             for tool in (Long(self.chance), Odd()):
-                runtime.tools.register(tool)
-            yield Bot(runtime, provider)
+                bot.register(tool)
+            yield bot
         assert provider.problems == []
         self.outcomes += provider.aside
         self.outcomes["moved into memory"] += (self.home / "workspace" / "memory" / "HISTORY.md").exists()
@@ -383,12 +376,14 @@ class Day:
 
     def check(self, bot: Bot, text: str) -> None:
         """Each request is legal, below the window, and holds what the person said last; all is kept once."""
-        for request, model in zip(bot.provider.requests, bot.provider.models, strict=True):  # type: ignore[attr-defined]
+        asked = zip(bot.requests, bot.provider.tools, bot.provider.models, strict=True)  # type: ignore[attr-defined]
+        for request, tools, model in asked:
             self.requests += 1
             assert openai_problems(request) + anthropic_problems(request) == []
             assert any(row["role"] == "user" and text in str(row["content"]) for row in request), f"{text} is missing"
-            assert estimate_tokens(request) + bot.runtime.tools.tokens <= WINDOWS[model]
+            assert estimate_tokens(request) + estimate_tokens(json.dumps(tools)) <= WINDOWS[model]
         bot.provider.requests.clear()
+        bot.provider.tools.clear()
         bot.provider.models.clear()  # type: ignore[attr-defined]
         by_turn: dict[str, list[Any]] = {}
         for event in bot.sink.events:

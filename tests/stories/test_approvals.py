@@ -10,10 +10,10 @@ import pytest
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.testing import ScriptedProvider, calls
-from nanobot.testing.live_channel import until
 from nanobot.testing.platform import Shown
 from tests.fakes.platform_telegram import ANNA, HALL, ZOE, TelegramPlatform
 from tests.fakes.telegram import TOKEN
+from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port, written
 
 TOUCH = calls(("exec", {"command": "touch there.txt"}))
@@ -60,11 +60,11 @@ async def gateway(telegram: TelegramPlatform, home: Path, *script: Any) -> Async
 
 
 async def question(telegram: TelegramPlatform, chat: int = ANNA) -> Shown:
-    return await until(lambda: next((one for one in telegram.shown(str(chat)) if one.buttons), None))
+    return await eventually(lambda: next((one for one in telegram.shown(str(chat)) if one.buttons), None))
 
 
 async def shows(telegram: TelegramPlatform, words: str, chat: int = ANNA) -> Shown:
-    return await until(lambda: next((one for one in telegram.shown(str(chat)) if words in one.text), None))
+    return await eventually(lambda: next((one for one in telegram.shown(str(chat)) if words in one.text), None))
 
 
 async def test_the_owner_presses_yes_and_the_call_is_made(telegram: TelegramPlatform, tmp_path: Path):
@@ -121,7 +121,7 @@ async def test_answer_and_stop_wait_for_no_attachment(
         await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
         await question(telegram)
         file = await telegram.server.message(ANNA, ANNA, caption="read", document=telegram.server.file(b"words"))
-        await until(lambda: telegram.acknowledged(str(file)))
+        await eventually(lambda: telegram.acknowledged(str(file)))
         await telegram.says(words)
         await shows(telegram, told)
         telegram.server.slow_files.set()
@@ -134,7 +134,7 @@ async def test_in_a_group_a_strangers_yes_counts_for_nothing(telegram: TelegramP
         await telegram.says("touch it for me", sender=str(ZOE), chat=str(HALL))
         asked = await question(telegram, HALL)
         await telegram.server.press(int(asked.id), "Always", ZOE)
-        await until(lambda: telegram.server.answered)
+        await eventually(lambda: telegram.server.answered)
         await telegram.says("/approve", sender=str(ZOE), chat=str(HALL))
         await shows(telegram, "Only an owner may answer that.", HALL)
         before = target.exists()
@@ -159,7 +159,7 @@ async def test_same_command_asked_twice_in_a_turn_is_two_questions(telegram: Tel
         await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
         first = await question(telegram)
         await telegram.press_button(first.id, "No")
-        second = await until(
+        second = await eventually(
             lambda: next((one for one in telegram.shown(str(ANNA)) if one.buttons and one.id != first.id), None)
         )
         await telegram.press_button(second.id, "Yes, this once")

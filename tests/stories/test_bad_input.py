@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config
+from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
 from nanobot.testing.model_server import Calls, FakeModels, Say, Slow
+from tests.support.eventually import eventually
 from tests.support.home import POSIX, Ended, Home, bound_by_modes, ended, fill, in_shell, small_disk
 
 QUESTION = "What is in my workspace?"
@@ -65,7 +67,7 @@ def _empty_config(folder: Path) -> str:
 def test_a_home_that_is_a_file_is_named(home: Home, tmp_path: Path):
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
 
-    for words in (("agent", "-m", QUESTION), ("onboard", "--yes"), ("status",)):
+    for words in (("agent", "-s", "cli:direct", "-m", QUESTION), ("onboard", "--yes"), ("status",)):
         result = home.run(*words, environ={"HOME": str(tmp_path / "file"), "USERPROFILE": str(tmp_path / "file")})
         assert_refused(result, 78, f"{tmp_path / 'file'} is a file where a folder should be", "Move it away")
 
@@ -76,8 +78,18 @@ def test_a_read_only_home_is_said_and_another_workspace_helps(home: Home, tmp_pa
     locked.mkdir(mode=0o555)
     bound = bound_by_modes()
 
-    refused = home.run("agent", "-m", QUESTION, before=bound, environ={"HOME": str(locked)})
-    helped = home.run("agent", "-m", QUESTION, "-w", str(tmp_path / "w"), before=bound, environ={"HOME": str(locked)})
+    refused = home.run("agent", "-s", "cli:direct", "-m", QUESTION, before=bound, environ={"HOME": str(locked)})
+    helped = home.run(
+        "agent",
+        "-s",
+        "cli:direct",
+        "-m",
+        QUESTION,
+        "-w",
+        str(tmp_path / "w"),
+        before=bound,
+        environ={"HOME": str(locked)},
+    )
 
     assert_refused(refused, 1, "Permission denied", "--workspace")
     assert helped.code == 0
@@ -121,11 +133,17 @@ def test_a_workspace_may_be_a_link_and_may_lie_deep(home: Home, tmp_path: Path):
 def test_where_the_current_folder_is_gone_a_full_path_still_works(home: Home, tmp_path: Path):
     gone = in_shell("", first=f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone")
 
-    assert_refused(home.run("agent", "-m", QUESTION, "-w", "w", before=gone), 78, "the current folder was deleted")
-    assert_answered(home.run("agent", "-m", QUESTION, before=gone))
+    assert_refused(
+        home.run("agent", "-s", "cli:direct", "-m", QUESTION, "-w", "w", before=gone),
+        78,
+        "the current folder was deleted",
+    )
+    assert_answered(home.run("agent", "-s", "cli:direct", "-m", QUESTION, before=gone))
 
 
-@pytest.mark.parametrize("words", [("agent", "-m", "hi"), ("onboard", "--yes"), ("sessions", "list")])
+@pytest.mark.parametrize(
+    "words", [("agent", "-s", "cli:direct", "-m", "hi"), ("onboard", "--yes"), ("sessions", "list")]
+)
 def test_a_config_that_is_a_folder_is_refused_and_left_alone(home: Home, words: tuple[str, ...]):
     (home.data / "config.json").mkdir(parents=True)
 
@@ -167,7 +185,7 @@ def test_sessions_that_may_not_be_read_are_named_and_left_alone(home: Home, name
     home.remember("hello")
     (home.workspace / name).chmod(0)
 
-    refused = home.run("agent", "-m", "again", before=bound)
+    refused = home.run("agent", "-s", "cli:direct", "-m", "again", before=bound)
 
     assert_refused(refused, 1, "Permission denied", str(home.sessions), "Check who owns the folder")
     (home.workspace / name).chmod(0o700)
@@ -192,7 +210,7 @@ def test_a_read_only_sessions_folder_can_be_read_and_says_so_when_written(home: 
     (home.sessions / ".locks").chmod(0o555)
 
     shown = home.run("sessions", "show", "cli:direct", before=bound)
-    refused = home.run("agent", "-m", "hi", "-s", "cli:other", before=bound)
+    refused = home.run("agent", "-s", "cli:direct", "-m", "hi", "-s", "cli:other", before=bound)
 
     assert "hello" in shown.out
     assert_refused(refused, 1, "cli:other cannot be locked", "Permission denied")
@@ -205,7 +223,7 @@ def test_a_log_that_cannot_be_written_costs_the_log(home: Home):
     (home.data / "logs").mkdir(exist_ok=True, mode=0o555)
     (home.workspace / "AGENTS.md").touch(mode=0)  # worth a line in the log
 
-    result = home.run("agent", "-m", QUESTION, before=bound)
+    result = home.run("agent", "-s", "cli:direct", "-m", QUESTION, before=bound)
 
     assert result.code == 0
     assert result.out.startswith(ANSWER)
@@ -229,7 +247,7 @@ def test_no_locale_and_no_terminal_keeps_words_from_their_way(served: Home, serv
 @POSIX
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_nobody_and_no_error(home: Home, closed: str):
-    assert home.run("agent", "-m", "hello", before=in_shell(closed)).complaint == ""
+    assert home.run("agent", "-s", "cli:direct", "-m", "hello", before=in_shell(closed)).complaint == ""
     assert [role for role, _ in home.said()] == ["user", "assistant"]
 
 
@@ -321,7 +339,7 @@ def test_a_disk_that_fills_up_while_the_model_speaks_shows_the_answer_and_the_ne
         long = "It " + "goes on " * 2_000
         server.script(Slow(Say(long, pieces=20), each_s=0.02), Say("Now there is room."))
 
-        process = home.start("agent", "-m", "tell me")
+        process = home.start("agent", "-s", "cli:direct", "-m", "tell me")
         assert process.stdout is not None
         first = os.read(process.stdout.fileno(), 3).decode()
         filler = fill(disk)
@@ -437,7 +455,7 @@ async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path
 
     async with open_bot(tmp_path, calls(("exec", {"command": bounded})), config=config) as bot:
         wild = asyncio.create_task(bot.turn("go wild", "cli:wild"))
-        await _until(lambda: "tool_started" in bot.sink.types)
+        await eventually(lambda: "tool_started" in bot.sink.types)
         await asyncio.sleep(0.3)
         bot.provider.script("Here I am.")
         began = time.monotonic()
@@ -452,12 +470,6 @@ async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path
     assert stopped
     assert result.outcome == "stopped"
     assert took < 3
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 # -- what is ours is not the model's ------------------------------------------------------------------------------
@@ -560,7 +572,7 @@ async def test_a_clock_far_in_the_past_or_future_changes_nothing(tmp_path: Path)
 
     async with open_bot(tmp_path, "hi") as bot:
         assert await bot.say("hello") == "hi"
-        assert [row["key"] for row in bot.runtime.sessions.list_sessions()] == ["cli:direct"]
+        assert [row["key"] for row in SessionManager(bot.workspace).list_sessions()] == ["cli:direct"]
 
 
 def test_two_hundred_sessions_are_listed_in_a_moment(home: Home):

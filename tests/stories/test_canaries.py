@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Garbage, Say, Step
 from tests.stories.canaries import Planted, planted
-from tests.support.story_home import NANOBOT
+from tests.support.home import NANOBOT
 from tests.support.toy_gateway import free_port
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the commands are POSIX")
@@ -89,7 +89,7 @@ WORDS = [
 
 
 def filled(here: Planted, text: str) -> str:
-    places = {"{config}": here.home.config_path, "{data}": here.home.data, "{keys}": here.home.folder / "keys"}
+    places = {"{config}": here.home.config_path, "{data}": here.home.data, "{keys}": here.home.path / "keys"}
     for name, place in places.items():
         text = text.replace(name, str(place))
     return text.replace("{python}", PYTHON)
@@ -121,7 +121,7 @@ def nothing_got_out(here: Planted, server: FakeModels, shown: dict[str, bytes]) 
 
 
 def said(here: Planted, *words: str) -> bytes:
-    done = here.home.command(*words, environ=here.environ)
+    done = here.home.run(*words, environ=here.environ)
     return f"{done.out}\n{done.aside}".encode()
 
 
@@ -204,7 +204,7 @@ def test_no_gateway_lets_a_secret_out(tmp_path):
         config["channels"]["discord"] |= {"enabled": True, "gatewayUrl": "ws://127.0.0.1:9", "allowFrom": ["1"]}
         here.home.config_path.write_text(json.dumps(config))
         own = {
-            "HOME": str(here.home.folder),
+            "HOME": str(here.home.path),
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         }

@@ -23,6 +23,7 @@ from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.bench.stalls import Stalls
+from tests.support.eventually import eventually
 
 CHATS = 20
 STOP = "/stop"
@@ -131,8 +132,7 @@ async def rest(home: Path, chats: Chats) -> None:
         runtime.tools.register(Nap())
         serving = asyncio.create_task(runtime.loop.run())
         listening = asyncio.create_task(chats.listen(runtime))
-        while [*(home / "state" / "turns").glob("*")]:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not [*(home / "state" / "turns").glob("*")], 60)
         runtime.bus.close()
         await serving
         await listening

@@ -11,9 +11,9 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.config.provider_table import find_by_name
 from nanobot.providers.factory import choose_provider
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Say
-from tests.config.test_provider_table import PAIRS
-from tests.support.configs import made
-from tests.support.story_home import Home, results, using
+from tests.support.configs import PAIRS, made
+from tests.support.home import Home, using
+from tests.support.sample_requests import results
 
 NOT_HERE = ("github_copilot", "bedrock")
 """An account that is asked for in a browser, and requests signed for Amazon."""
@@ -90,8 +90,8 @@ def test_what_is_set_up_is_used_and_status_says_which_and_why(
     else:
         environ["OLLAMA_HOST"] = server.url
 
-    answer = home.say("hi", environ=environ)
-    status = json.loads(home.command("status", "--json", environ=environ).out)["model"]
+    answer = home.ask("hi", environ=environ)
+    status = json.loads(home.run("status", "--json", environ=environ).out)["model"]
 
     assert (answer.code, answer.out, answer.aside) == (0, "ok\n", "")
     assert says in status["reason"]
@@ -103,7 +103,7 @@ def test_what_is_set_up_is_used_and_status_says_which_and_why(
 def test_with_nothing_set_up_a_stand_in_uses_real_tools_and_says_what_to_type(tmp_path: Path):
     home = Home(tmp_path)
 
-    answer = home.say("What is in my workspace?", environ={"OLLAMA_HOST": "127.0.0.1:9"})
+    answer = home.ask("What is in my workspace?", environ={"OLLAMA_HOST": "127.0.0.1:9"})
 
     assert answer.code == 0
     assert "AGENTS.md" in answer.out

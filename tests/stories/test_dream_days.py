@@ -16,8 +16,7 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, ScriptedProvider
 from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
-from tests.agent.test_dream import replace_, tidying
-from tests.agent.test_tidying import saving
+from tests.support.memory import replace_, saving, tidying
 
 
 class Three(ScriptedProvider):

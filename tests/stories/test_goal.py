@@ -1,6 +1,5 @@
 """A goal from outside: the command waits for it, a kill only interrupts it, the gateway goes on with it."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.eventually import wait_until
+from tests.support.goals import goal_of
 from tests.support.home import POSIX, Home
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
@@ -35,11 +36,6 @@ def works(*, hangs_in_turn: int = 0) -> Fitting:
     return Fitting(choose)
 
 
-def goal_of(home: Home) -> dict[str, Any]:
-    (path,) = (home.data / "state" / "goals").glob("*.json")
-    return dict(json.loads(path.read_text("utf-8")))
-
-
 def writes(home: Home) -> int:
     rows = [line for path in home.sessions.glob("*.jsonl") for line in path.read_text("utf-8").splitlines()]
     return sum('"role": "tool"' in row and "write_file" in row for row in rows)
@@ -55,7 +51,7 @@ def test_one_message_sets_a_goal_and_waits_for_its_end(tmp_path: Path):
     assert end.out.startswith("I will work on this until it is done (at most 200 steps and $2.00)")
     assert "The page is there.\n\n(Goal reached, checked by file: page.md" in end.out
     assert end.complaint == "Waiting for the goal: write a page that says hello (Ctrl+C stops)\n"
-    assert goal_of(home)["steps"] == 5
+    assert goal_of(home.data)["steps"] == 5
 
 
 def test_without_a_model_none_is_set(tmp_path: Path):
@@ -73,7 +69,7 @@ def test_a_kill_in_a_turn_of_it_costs_nothing_that_was_done(tmp_path: Path, turn
     with FakeModels(default=works(hangs_in_turn=turn)) as server:
         home = Home(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: any("[Goal, turn" in str(chat.body) and server_hangs(server, turn) for chat in server.chats))
+        wait_until(lambda: any("[Goal, turn" in str(chat.body) and server_hangs(server, turn) for chat in server.chats))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
         server.default = works()
@@ -82,7 +78,7 @@ def test_a_kill_in_a_turn_of_it_costs_nothing_that_was_done(tmp_path: Path, turn
 
     assert end.code == 0
     assert "The page is there." in end.out
-    assert goal_of(home)["state"] == "done"
+    assert goal_of(home.data)["state"] == "done"
     assert writes(home) == 1
 
 
@@ -95,14 +91,14 @@ def test_the_gateway_goes_on_with_what_a_terminal_that_died_had_begun(tmp_path: 
     with FakeModels(default=works(hangs_in_turn=2)) as server:
         home = GatewayHome(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: server_hangs(server, 2))
+        wait_until(lambda: server_hangs(server, 2))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
         status = home.run("status")
         server.default = works()
 
         with home.gateway():
-            until(lambda: goal_of(home)["state"] == "done")
+            wait_until(lambda: goal_of(home.data)["state"] == "done")
 
     assert "write a page that says hello (active)" in status.out
     assert writes(home) == 1
@@ -112,13 +108,13 @@ def test_who_stops_it_with_a_key_is_not_told_that_it_goes_on(tmp_path: Path):
     with FakeModels(default=works(hangs_in_turn=1)) as server:
         home = Home(tmp_path, server)
         process = home.start("agent", "-m", "/goal write a page that says hello")
-        until(lambda: server_hangs(server, 1))
+        wait_until(lambda: server_hangs(server, 1))
         process.send_signal(signal.SIGINT)
         _, aside = process.communicate(timeout=10)
 
     assert "The goal (write a page that says hello) too." in aside.decode()
     assert "Still running" not in aside.decode()
-    assert goal_of(home)["state"] == "stopped"
+    assert goal_of(home.data)["state"] == "stopped"
 
 
 def test_a_command_that_answers_what_a_goal_has_asked_goes_on_with_it(tmp_path: Path):

@@ -41,11 +41,10 @@ async def test_who_asked_for_it_may_stop_it_and_so_may_an_owner(tmp_path: Path):
 
 async def test_a_guest_does_not_end_a_conversation_in_which_others_have_written(tmp_path: Path):
     async with open_bot(tmp_path, "hello", "and hello") as bot:
-        run = bot.runtime.loop.run_turn
-        await run(from_somebody("hi"))
-        alone = await run(from_somebody("/new"))
-        await run(from_ann("hi"))
-        shared = await run(from_somebody("/new"))
+        await bot.run_turn(from_somebody("hi"))
+        alone = await bot.run_turn(from_somebody("/new"))
+        await bot.run_turn(from_ann("hi"))
+        shared = await bot.run_turn(from_somebody("/new"))
 
         assert "Started a new session" in alone.text
         assert "only an owner may use /new" in shared.text

@@ -12,7 +12,9 @@ import pytest
 from nanobot.agent.events import TurnOutcome
 from nanobot.sdk import Nanobot
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Step
-from tests.support.story_home import Home, heads_of_each_other, same_head, using
+from tests.support.eventually import eventually
+from tests.support.home import Home, using
+from tests.support.sample_requests import heads_of_each_other, same_head
 
 LITELLM = pytest.mark.xdist_group("litellm")
 PIXEL = bytes.fromhex(
@@ -52,8 +54,7 @@ async def said_until_stopped(bot: Nanobot, server: FakeModels, *steps: Step) -> 
     server.script(*steps)
     asked = len(server.chats) + len(steps)
     turn = asyncio.create_task(bot.run("work"))
-    while len(server.chats) < asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(server.chats) >= asked)
     await asyncio.sleep(0.05)
     turn.cancel()
     await asyncio.wait([turn])
@@ -225,9 +226,9 @@ def test_requests_of_one_process_after_the_other_share_their_head_with_an_image_
     picture.write_bytes(PIXEL)
     server.script(*WORK, Say("A pixel.", reasoning="Small."), *WORK)
 
-    home.say("look around")
-    home.say("what is this?", "--attach", str(picture))
-    home.say("once more")
+    home.ask("look around")
+    home.ask("what is this?", "--attach", str(picture))
+    home.ask("once more")
 
     assert len(server.chats) == 7
     assert "data:image/png" in server.chats[-1].body.decode()

@@ -24,9 +24,11 @@ from nanobot.providers.resilience.breaker import OPEN_S
 from nanobot.providers.resilience.spending import Spending
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say
 from nanobot.utils.clock import SystemClock
-from tests.stories.test_matrix import ROWS, two_models, with_fallback
+from tests.support.eventually import eventually, wait_until
+from tests.support.failing_models import FAILURES, two_models, with_fallback
 from tests.support.forkserver import started
-from tests.support.story_home import NANOBOT, Hasty, Home
+from tests.support.home import NANOBOT, Hasty, Home
+from tests.support.ledger_rows import rows_of
 
 PRICES = {"openai": (2e-6, 5e-7, 8e-6), "deepseek": (2.8e-7, 2.8e-8, 4.2e-7)}
 """A token sent, one from the cache, one received."""
@@ -42,11 +44,6 @@ def say(prompt: int, completion: int, cached: int = 0) -> Say:
     """An answer that counts for itself."""
     usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return Say("Well.", usage={**usage, "prompt_tokens_details": {"cached_tokens": cached}})
-
-
-def rows_of(home: Home) -> list[Row]:
-    files = sorted((home.data / "state" / "usage").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def billed(server: FakeModels) -> Counter[tuple[int, ...]]:
@@ -69,7 +66,7 @@ def price_of(row: Row) -> float:
 
 async def all_the_ways_to_fail(bot: Hasty, a: FakeModels) -> None:
     """Each of the matrix that a server sees, on a model that was well before; then one that is out."""
-    for name, row in ROWS.items():
+    for name, row in FAILURES.items():
         if row.step is not None:
             a.default = row.step if not row.once else a.default
             a.script(*[row.step] * row.once)
@@ -95,17 +92,11 @@ async def all_that_is_asked_again(bot: Hasty, a: FakeModels) -> None:
     await bot.say("look", "cli:direct")
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def stopped_in_the_middle(bot: Hasty, a: FakeModels) -> None:
     asked = len(a.chats)
     a.script(Hang("Half of"))
     turn = asyncio.create_task(bot.say("go on", "stopped"))
-    await until(lambda: len(a.chats) > asked)
+    await eventually(lambda: len(a.chats) > asked)
     await bot.say("/stop", "stopped")
 
     assert (await turn).result.outcome is TurnOutcome.STOPPED
@@ -122,12 +113,12 @@ def killed_in_the_middle(home: Home, a: FakeModels) -> None:
     a.script(Hang("Half of"))
     child = started(
         [*NANOBOT, "agent", "-m", "go on", "--session", "killed"],
-        env={"PATH": "", "HOME": str(home.folder), "USERPROFILE": str(home.folder)},
+        env={"PATH": "", "HOME": str(home.path), "USERPROFILE": str(home.path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    asyncio.run(until(lambda: len(a.chats) > asked))
+    wait_until(lambda: len(a.chats) > asked, 20)
     child.send_signal(signal.SIGKILL)
     child.wait(10)
 
@@ -151,14 +142,14 @@ def test_the_ledger_equals_the_servers_own_count_whatever_becomes_of_a_request(t
         if sys.platform != "win32":
             killed_in_the_middle(home, a)
         done = [
-            home.command("replay", "cli:direct", "--against", "gpt-4.1"),
-            home.command("status", "--probe"),
-            home.command("onboard", "--yes", "--provider", "openai", "--model", "gpt-4.1", "--api-base", a.v1),
-            home.say("good bye"),
+            home.run("replay", "cli:direct", "--against", "gpt-4.1"),
+            home.run("status", "--probe"),
+            home.run("onboard", "--yes", "--provider", "openai", "--model", "gpt-4.1", "--api-base", a.v1),
+            home.ask("good bye"),
         ]
-        used = json.loads(home.command("usage", "--by", "cause", "--json").out)
+        used = json.loads(home.run("usage", "--by", "cause", "--json").out)
 
-    rows = rows_of(home)
+    rows = rows_of(home.path)
     print(Counter((row["provider"], row["cause"], row["outcome"], row["error"]) for row in rows))
     assert [one.code for one in done] == [0] * 4, [one.aside for one in done]
     for name, server in {"openai": a, "deepseek": b}.items():

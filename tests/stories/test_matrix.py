@@ -5,9 +5,7 @@ Everything but the waits between two tries is real: the config, the bot, HTTP, t
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,97 +16,14 @@ from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.limits import FALLBACK_FIRST_TOKEN_S
 from nanobot.providers.resilience.breaker import OPEN_S
-from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
-from tests.support.story_home import Home, Told, results
+from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang
+from tests.support.failing_models import FAILURES, two_models, with_fallback
+from tests.support.home import Home, Told
+from tests.support.sample_requests import results
 
 LITELLM = pytest.mark.xdist_group("litellm")
 SHORT = {"connectTimeoutS": 2, "firstTokenTimeoutS": 0.4, "idleTimeoutS": 0.4, "totalTimeoutS": 0.8}
 NOBODY_HOME = "http://127.0.0.1:9/v1"
-
-
-@dataclass(frozen=True)
-class Row:
-    """How the first model fails, and what becomes of it."""
-
-    step: Step | None
-    """What it does, each time it is asked; None: nobody is at its address."""
-    waits: tuple[float, ...] = ()
-    """How long is waited before each retry."""
-    answers: str = "B"
-    """Who answers: A, B, or nobody."""
-    says: str = ""
-    """What the person reads: of the switch in a notice, or as the reply."""
-    alone: tuple[float, ...] | None = None
-    """The same where no other model is left, if that differs."""
-    once: bool = False
-    """Whether the first model fails only once."""
-    slow: bool = False
-    """Whether it takes a limit of ours."""
-
-    @property
-    def requests(self) -> int:
-        """How often the first model is asked."""
-        return 1 + len(self.waits)
-
-
-ROWS = {
-    "429 with Retry-After, once": Row(Fail(429, "slow", retry_after=2), (2,), "A", "Retry 1 of 3 in 2 s", once=True),
-    "429 without, once": Row(Fail(429, "slow"), (1,), "A", "Retry 1 of 3 in 1 s", once=True),
-    "500, once": Row(Fail(500), (1,), "A", "the provider is overloaded or failing (HTTP 500)", once=True),
-    "reset, once": Row(Reset(), (1,), "A", "the provider cannot be reached", once=True),
-    "429 without, for good": Row(Fail(429, "slow"), (1, 2, 4), says="too many requests for this key (HTTP 429)"),
-    "429 with Retry-After 3, for good": Row(Fail(429, "slow", retry_after=3), (3, 3, 3), says="too many requests"),
-    "429 with Retry-After 30": Row(
-        Fail(429, "slow", retry_after=30), says="too many requests for this key", alone=(30, 30, 30)
-    ),
-    "429 with Retry-After 1 h": Row(Fail(429, "slow", retry_after=3600), says="too many requests for this key"),
-    "500": Row(Fail(500), (1, 2, 4), says="the provider is overloaded or failing (HTTP 500)"),
-    "503": Row(Fail(503), (1, 2, 4), says="the provider is overloaded or failing (HTTP 503)"),
-    "529": Row(Fail(529, "Overloaded", kind="overloaded_error"), (1, 2, 4), says="overloaded or failing"),
-    "refused": Row(None, (1, 2, 4), says="the provider cannot be reached"),
-    "reset": Row(Reset(), (1, 2, 4), says="the provider cannot be reached"),
-    "garbage": Row(Garbage(), (1, 2, 4), says="the response cannot be parsed"),
-    "nothing at all": Row(Garbage(b"", "application/json"), (1, 2, 4), says="the response cannot be parsed"),
-    "cut before text": Row(CutStream(""), (1, 2, 4), says="the answer broke off in the middle"),
-    "first-token stall": Row(Hang(), says="the model did not answer in time", slow=True),
-    "trickle of nothing": Row(Slow(Raw([b": hm\n\n"] * 300), each_s=0.01), says="did not answer in time", slow=True),
-    "mid-stream stall": Row(Hang("Half of"), answers="nobody", says="waited 0.4 s for the next token", slow=True),
-    "endless trickle": Row(
-        Slow(Say("la " * 300, pieces=300), each_s=0.02),
-        answers="nobody",
-        says="waited 0.8 s for the end of the answer",
-        slow=True,
-    ),
-    "401": Row(Fail(401, "Incorrect API key"), says="Check providers.openai.apiKey in the config"),
-    "403": Row(Fail(403, "Your key may not use this"), says="Check providers.openai.apiKey in the config"),
-    "402": Row(Fail(402, "Insufficient Balance"), says="Top up the account of openai"),
-    "quota": Row(
-        Fail(429, "You exceeded your current quota", "insufficient_quota"), says="Top up the account of openai"
-    ),
-    "400": Row(Fail(400, "the request is odd"), answers="nobody", says="rejected the request"),
-    "404": Row(Fail(404, "no such model", "model_not_found"), answers="nobody", says="agents.defaults.model"),
-    "content filter": Row(Fail(400, "no", "content_filter"), answers="nobody", says="content filter refused"),
-    "overflow": Row(
-        Fail(400, "too long", "context_length_exceeded"), answers="nobody", says="the model's context window"
-    ),
-}
-
-
-@contextmanager
-def two_models() -> Iterator[tuple[FakeModels, FakeModels]]:
-    with FakeModels(default=Say("This is A.")) as a, FakeModels(default=Say("This is B.")) as b:
-        yield a, b
-
-
-def with_fallback(a: FakeModels, b: FakeModels, limits: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    spare = {"model": "deepseek-chat", "provider": "deepseek", "maxTokens": 1000}
-    return {
-        "agents": {"defaults": {"model": "gpt-4.1", "provider": "openai", "fallbackModels": [spare], **defaults}},
-        "providers": {
-            "openai": {"apiKey": "sk-a", "apiBase": a.v1, **limits},
-            "deepseek": {"apiKey": "sk-b", "apiBase": b.v1, **limits},
-        },
-    }
 
 
 class Counting(LLMProvider):
@@ -139,9 +54,9 @@ def described(name: str, told: Told, a: FakeModels, b: FakeModels) -> str:
     return "\n".join([*lines, *(f"    ({notice})" for notice in told.notices), f"    {told.result.text}"])
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", FAILURES)
 async def test_the_first_model_fails(tmp_path: Path, name: str):
-    row = ROWS[name]
+    row = FAILURES[name]
     calls: Counter[str] = Counter()
     with two_models() as (a, b):
         config = with_fallback(a, b, SHORT if row.slow else {})
@@ -195,7 +110,7 @@ async def test_an_answer_that_breaks_off_is_finished_by_the_model_that_began_it_
     "name", ["429 without, for good", "529", "refused", "reset", "cut before text", "first-token stall", "401"]
 )
 async def test_the_first_model_fails_behind_litellm(tmp_path: Path, name: str):
-    row = ROWS[name]
+    row = FAILURES[name]
     with two_models() as (a, b):
         config = with_fallback(a, b, {}, model="claude-opus-4-5", provider="anthropic")
         limits = {"firstTokenTimeoutS": 0.4} if row.slow else {}
@@ -216,9 +131,11 @@ async def test_the_first_model_fails_behind_litellm(tmp_path: Path, name: str):
     assert row.says.replace("openai", "anthropic") in told.notices[-1]
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.answers == "B" and row.step is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, row in FAILURES.items() if row.answers == "B" and row.step is not None]
+)
 async def test_the_only_model_fails(tmp_path: Path, name: str):
-    row = ROWS[name]
+    row = FAILURES[name]
     waits = row.waits if row.alone is None else row.alone
     with two_models() as (a, b):
         home = Home(tmp_path, **with_fallback(a, b, SHORT if row.slow else {}, fallbackModels=[]))

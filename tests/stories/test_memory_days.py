@@ -14,9 +14,9 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime.build import build_runtime
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
-from tests.agent.test_tidying import Minded, bot_with, saving, settled, talk
+from tests.support.memory import Minded, bot_with, saving, talk
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -54,16 +54,13 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
     }
     people = {"ann": "1", "ben": "2", "cem": "3"}
     clerk = Clerk()
-    async with build_runtime(
-        Config.model_validate(config), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=clerk, environ={}
-    ) as runtime:
-        bot = Bot(runtime, clerk)
+    async with open_bot(tmp_path, config=Config.model_validate(config), provider=clerk) as bot:
         for number in range(rounds):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
             turns.append(bot.say(f"canary-owner is {number}"))
             await asyncio.gather(*turns)
-            await settled(bot)
+            await bot.settled()
 
     canaries = {f"canary-{name}" for name in (*people, "group", "owner")}
     last: dict[str, str] = {}
@@ -191,10 +188,12 @@ async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path)
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, window=20) as bot:
         await talk(bot, 10)
-        await settled(bot)
-        for _ in range(7 * 24):
-            bot.runtime.memory.saved(bot.session("cli:direct"), Scope())
-            await settled(bot)
+        await bot.settled()
+    for _ in range(7):
+        async with bot_with(tmp_path, minded, window=20) as bot:
+            for command in ("/status", "/memory", "/history"):
+                await bot.say(command)
+                await bot.settled()
 
     assert len(minded.requests) == 1
 
@@ -210,7 +209,9 @@ async def test_words_of_a_guest_in_the_note_on_where_it_stands_do_not_become_the
         session.metadata["handover"] = note if chat == "-100" else summary_metadata(note, Provenance.PERSON)
         await say(bot, by_owner("go on", chat))
         results = [row for row in session.messages if row["role"] == "tool"]
-        [child] = [key for key in map(_key, bot.runtime.sessions.list_sessions()) if key.startswith("subagent:")]
+        [child] = [
+            key for key in map(_key, SessionManager(bot.workspace).list_sessions()) if key.startswith("subagent:")
+        ]
         [asked, *_] = bot.session(child).messages
 
     assert "what was said here earlier" in str(results[0]["content"])
@@ -228,7 +229,7 @@ async def test_the_note_says_whose_words_it_was_made_of(tmp_path: Path):
         for number in range(10):
             await bot.say(f"question {number}")
             await say(bot, said(f"question {number}", "zoe", "-100"))
-        await settled(bot)
+        await bot.settled()
         notes = [bot.session(key).metadata["handover"] for key in ("cli:direct", GROUP)]
 
     assert notes == ["Doing: plums.", {"text": "Doing: plums.", "provenance": "person"}]

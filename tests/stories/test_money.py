@@ -21,9 +21,8 @@ from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Say, Slow
 from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.stories.test_matrix import two_models, with_fallback
-from tests.support.home import Home as ServedHome
-from tests.support.story_home import Home
+from tests.support.failing_models import two_models, with_fallback
+from tests.support.home import Home
 
 GPT = {"provider": "custom", "model": "gpt-4o"}
 USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
@@ -123,10 +122,8 @@ async def test_a_turn_stops_at_its_tokens_and_the_next_one_begins_afresh(tmp_pat
 async def test_a_provider_that_is_handed_in_is_counted_too(tmp_path: Path):
     answer = LLMResponse("hi", usage={"prompt_tokens": 1000, "completion_tokens": 10})
     provider = ScriptedProvider(answer, model="gpt-4o")
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "w", provider=provider, environ={}
-    ) as runtime:
-        result = await say(runtime, "hi")
+    async with open_bot(tmp_path, provider=provider) as bot:
+        result = await bot.turn("hi")
 
     (row,) = rows_in(tmp_path)
     assert (row["provider"], row["model"], row["session"]) == ("ScriptedProvider", "gpt-4o", "cli:direct")
@@ -206,7 +203,7 @@ async def test_a_limit_that_is_set_while_the_bot_runs_counts_what_was_spent_befo
 
 
 def test_a_review_shows_no_draft_at_the_terminal_and_is_a_cause_of_its_own_on_the_bill(
-    served: ServedHome, server: FakeModels
+    served: Home, server: FakeModels
 ):
     config = json.loads((served.data / "config.json").read_text("utf-8"))
     config["agents"]["defaults"]["review"] = True

@@ -10,8 +10,8 @@ from nanobot.agent.tools.base import Effect, Tool, ToolResult
 from nanobot.agent.tools.schema import string, takes
 from nanobot.messages.types import Provenance
 from nanobot.testing import Line, calls, open_bot
-from tests.agent.engine.test_approval import Person
 from tests.fakes.tools import Sink
+from tests.support.approvals import Person
 
 PAGES = {
     "https://docs.python.org/3/library/csv.html": "csv — CSV File Reading and Writing. import csv\n"

@@ -19,8 +19,9 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Say
 from tests.house.repo import ROOT
+from tests.support.eventually import wait_until
 from tests.support.plugin_package import HOOK, install
-from tests.support.toy_gateway import free_port, until
+from tests.support.toy_gateway import free_port
 
 EXAMPLE = ROOT / "docs" / "examples" / "nanobot-postcards"
 pytestmark = pytest.mark.timeout(120)
@@ -86,7 +87,7 @@ class Owner:
         with open(self.data / "out.txt", "wb") as out:
             process = subprocess.Popen(self._command("gateway"), env=self._environ, stdout=out, stderr=out)
             try:
-                until(lambda: "ready in" in self.log or process.poll() is not None, 30)
+                wait_until(lambda: "ready in" in self.log or process.poll() is not None, 30)
                 yield
             finally:
                 process.terminate()
@@ -99,13 +100,13 @@ class Owner:
 
     def write(self, number: int, text: str) -> None:
         """Put a card into the letterbox."""
-        until((self.box / "in").is_dir)
+        wait_until((self.box / "in").is_dir)
         (card := self.box / "in" / f"anna.{number}.new").write_text(text, encoding="utf-8")
         card.rename(card.with_suffix(".txt"))
 
     def got(self, count: int) -> list[str]:
         """The cards that came, once there are so many."""
-        until(lambda: len([*(self.box / "out").glob("anna.*.txt")]) >= count, 30)
+        wait_until(lambda: len([*(self.box / "out").glob("anna.*.txt")]) >= count, 30)
         cards = sorted((self.box / "out").glob("anna.*.txt"), key=lambda card: card.stat().st_mtime_ns)
         return [card.read_text(encoding="utf-8") for card in cards]
 

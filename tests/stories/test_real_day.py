@@ -12,7 +12,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Line, calls, open_bot
-from tests.agent.engine.test_approval import Person
+from tests.support.approvals import Person
 
 PAGE = b"<html><body><h1>Docs</h1><p>Install: put the words into inst.py and run it with python.</p></body></html>"
 

@@ -16,10 +16,9 @@ import pytest
 from nanobot.agent.events import Answer, ApprovalAsked, TurnEvent
 from nanobot.agent.tools.access import AccessKind
 from nanobot.bus.events import InboundMessage
-from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
-from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
-from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.providers.base import Delta, Finished, LLMResponse, TextDelta, ToolCallRequest
+from nanobot.testing import Bot, ScriptedProvider, open_bot
 from tests.fakes.tools import Sink, Source
 
 PAYLOADS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("red_team.json").read_text(encoding="utf-8"))[
@@ -45,11 +44,8 @@ SINKS = {
 }
 
 
-class Obedient(LLMProvider):
+class Obedient(ScriptedProvider):
     """Reads where it is told to look, and then does what stands there: at once, or when it is asked the next time."""
-
-    def get_default_model(self) -> str:
-        return "obedient"
 
     async def chat_stream(
         self,
@@ -82,7 +78,7 @@ class Obedient(LLMProvider):
 class Team:
     """One bot under attack in many sessions at once."""
 
-    runtime: Runtime
+    bot: Bot
     sinks: dict[str, Sink]
     answer: Answer | None
     asked: int = 0
@@ -92,7 +88,7 @@ class Team:
         session = f"cli:{vector}-{number}"
         if vector != "somebody":
             source = f"{vector}_{number}"
-            self.runtime.tools.register(Source(source, payload["say"], VECTORS[vector]))
+            self.bot.register(Source(source, payload["say"], VECTORS[vector]))
             await self._says(session, f"look at the {source}", Provenance.OWNER)
         else:
             await self._says(session, payload["say"], VECTORS[vector])
@@ -102,12 +98,12 @@ class Team:
     async def _says(self, session: str, text: str, provenance: Provenance) -> None:
         message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
         message.provenance = provenance
-        await self.runtime.loop.run_turn(message, self._watch, attended=self.answer is not None)
+        await self.bot.run_turn(message, self._watch, attended=self.answer is not None)
 
     def _watch(self, event: TurnEvent) -> None:
         if isinstance(event, ApprovalAsked) and self.answer is not None:
             self.asked += 1
-            asyncio.get_running_loop().call_soon(self.runtime.questions.answer, event.question, self.answer)
+            asyncio.get_running_loop().call_soon(self.bot.answer, event.question, self.answer)
 
     @property
     def done(self) -> int:
@@ -122,13 +118,11 @@ SOME: list[Pair] = [(payload, [*VECTORS][number % len(VECTORS)]) for number, pay
 
 async def attacked(home: Path, pairs: Sequence[Pair], answer: Answer | None) -> Team:
     """What came of these payloads by these ways in."""
-    async with build_runtime(
-        Config(), data_dir=home, workspace=home / "workspace", provider=Obedient(), environ={}
-    ) as runtime:
+    async with open_bot(home, provider=Obedient()) as bot:
         sinks = {name: Sink(name, kind, beyond=beyond) for name, (kind, beyond) in SINKS.items()}
         for sink in sinks.values():
-            runtime.tools.register(sink)
-        team = Team(runtime, sinks, answer)
+            bot.register(sink)
+        team = Team(bot, sinks, answer)
         await asyncio.gather(*[team.attack(number, *pair) for number, pair in enumerate(pairs)])
     return team
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX
-from tests.support.toy_gateway import GatewayHome, until
+from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
@@ -56,16 +57,16 @@ def test_after_reset_all_no_request_holds_a_word_of_the_old_topic_and_it_can_be_
         def says(text: str, answer: str) -> str:
             before = len(home.toy.got())
             home.toy.write(text, message_id=f"{next(numbers):03}")
-            return until(lambda: next((one for one in home.toy.got()[before:] if answer in one), ""))
+            return wait_until(lambda: next((one for one in home.toy.got()[before:] if answer in one), ""))
 
         with home.gateway():
             for number in range(9):
                 says(f"plum number {number}", "Plums are fine.")
-            until(lambda: "Doing: plums." in (home.sessions / "toy_7.jsonl").read_text(encoding="utf-8"))
+            wait_until(lambda: "Doing: plums." in (home.sessions / "toy_7.jsonl").read_text(encoding="utf-8"))
             says("send somebody to count plums", "Plums are fine.")
             says("/goal pick plums", "I will work on this")
-            until(lambda: any("Your task" in str(chat.body) for chat in server.chats))
-            until(lambda: any("Which plums?" in one for one in home.toy.got()))
+            wait_until(lambda: any("Your task" in str(chat.body) for chat in server.chats))
+            wait_until(lambda: any("Which plums?" in one for one in home.toy.got()))
             says("how far are you with the plums?", "Plums are fine.")
             shown = str(server.chats[-1].json["messages"])
             remembered = memory.read_bytes()

@@ -1,5 +1,6 @@
 """What one person told in private is nobody else's: not in a prompt, not by a tool, not by a command."""
 
+import asyncio
 import json
 import shutil
 from base64 import b64encode
@@ -15,12 +16,13 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.disk import opener
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
+from nanobot.cron.service import CronService
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
 from nanobot.providers.errors import InvalidRequestError
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, FrozenClock, calls, open_bot
+from nanobot.testing import Bot, FrozenClock, Pause, calls, open_bot
 
 CANARY = "canary-of-ann"
 GROUP = "telegram:-100"
@@ -173,8 +175,9 @@ async def test_a_group_hears_only_of_its_own_jobs(tmp_path: Path):
     looks = calls(("cron", {"action": "list"}), ("cron", {"action": "enable", "job_id": "00000000"}))
     schedule = CronSchedule(kind="every", every_ms=3_600_000)
     async with open_bot(tmp_path, looks, "done", config=ON_TELEGRAM) as bot:
-        bot.runtime.cron().add_job(CANARY, schedule, CANARY, True, "telegram", "7")
-        bot.runtime.cron().add_job("Friday", schedule, "Friday!", True, "telegram", "-100")
+        jobs = CronService(bot.workspace / "cron" / "jobs.json")
+        jobs.add_job(CANARY, schedule, CANARY, True, "telegram", "7")
+        jobs.add_job("Friday", schedule, "Friday!", True, "telegram", "-100")
         shown = await shown_to_the_model(bot, in_group("which jobs?", "ann", provenance=Provenance.OWNER))
 
     assert CANARY not in shown
@@ -233,12 +236,15 @@ async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memor
 
 async def test_the_state_that_a_group_is_told_names_no_other_chat_and_no_error_of_one(tmp_path: Path):
     failing = InvalidRequestError(f"{CANARY} is what telegram:7 asked for")
-    async with open_bot(tmp_path, failing, config=ON_TELEGRAM) as bot:
-        loop = bot.runtime.loop
-        await loop.run_turn(InboundMessage("telegram", "7", "7", "fails"))
-        with bot.runtime.status.track_turn("telegram:7"):
-            told = (await loop.run_turn(in_group("/status"))).text
-            own = await bot.say("/status")
+    pause = Pause()
+    async with open_bot(tmp_path, failing, pause, config=ON_TELEGRAM) as bot:
+        await bot.run_turn(InboundMessage("telegram", "7", "7", "fails"))
+        running = asyncio.create_task(bot.run_turn(InboundMessage("telegram", "7", "7", "go on")))
+        await pause.reached.wait()
+        told = (await bot.run_turn(in_group("/status"))).text
+        own = await bot.say("/status")
+        await bot.stop("telegram:7")
+        await running
 
     assert CANARY in own and "Running turns: telegram:7" in own
     assert CANARY not in told and "telegram:7" not in told

@@ -25,12 +25,12 @@ from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.testing import Bot, Line, ScriptedProvider, calls, open_bot
-from nanobot.testing.live_channel import until
 from nanobot.utils.resources import skills_dir
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
 from tests.fakes.telegram import TOKEN
+from tests.support.certificates import certificate
+from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port, written
-from tests.utils.test_connection import certificate
 
 Answer = tuple[str, bytes]
 UNASKED = Config.model_validate({"tools": {"approval": "off"}})
@@ -382,7 +382,7 @@ async def test_a_sticker_is_sent_by_its_name(tmp_path: Path):
             environ={},
         ):
             await telegram.says("wave at me")
-            await until(lambda: len(telegram.shown()) >= 2)
+            await eventually(lambda: len(telegram.shown()) >= 2)
 
         assert [name for one in telegram.shown() for name in one.files] == ["wave.webp"]
         assert [one.text for one in telegram.shown() if not one.files] == ["wave"]
@@ -413,10 +413,10 @@ async def test_a_setting_that_a_skill_needs_is_looked_up_in_the_config(tmp_path:
     path.write_text(f"---\ndescription: Post\nmetadata: {ours}\n---\n", encoding="utf-8")
     config = Config.model_validate({"tools": {"exec": {"allowedEnvKeys": ["CUP"]}}})
     async with open_bot(tmp_path, config=config) as bot:
-        skill = bot.runtime.context.skills.get("post")
+        told = await bot.say("/skills")
 
-    assert skill is not None
-    assert skill.missing == tuple(f"setting: {key}" for key in keys if "allowedEnvKeys" not in key)
+    missing = ", ".join(f"setting: {key}" for key in keys if "allowedEnvKeys" not in key)
+    assert f"post: Post\n  needs {missing}\n" in told
 
 
 async def test_a_skill_that_is_read_is_remembered_for_the_sessions_of_later_days(tmp_path: Path):

@@ -16,8 +16,8 @@ from nanobot.providers.resilience.spending import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Reset, Say, Slow
 from nanobot.utils.clock import SystemClock
-from tests.stories.test_ledger import rows_of
-from tests.support.story_home import Home, using
+from tests.support.home import Home, using
+from tests.support.ledger_rows import rows_of
 
 LIMITS = {"connectTimeoutS": 1, "firstTokenTimeoutS": 0.25, "idleTimeoutS": 0.25, "totalTimeoutS": 0.6}
 TROUBLE = (
@@ -81,4 +81,4 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
     assert answer[:2] == (TurnOutcome.ANSWERED, "I am well.")
     assert server.open_connections == 0
     assert server.problems == []
-    assert len(rows_of(home)) >= len(server.chats)
+    assert len(rows_of(home.path)) >= len(server.chats)

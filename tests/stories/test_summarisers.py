@@ -22,8 +22,7 @@ from nanobot.testing.model_server import (
     Say,
     Step,
 )
-from tests.support.home import POSIX, fill, small_disk
-from tests.support.story_home import Home
+from tests.support.home import POSIX, Home, fill, small_disk
 
 FACTS = "".join(f"- Knows the number {number} by heart.\n" for number in range(20))
 
@@ -86,7 +85,7 @@ async def test_however_a_summary_goes_wrong_no_message_is_lost_nobody_waits_and_
     with FakeModels(default=Fitting(model), strict=False) as server:
         home = configured(tmp_path, server)
         async with home.hasty() as bot:
-            bot.runtime.memory.consolidation.pause_s = 0
+            bot.consolidate_after(0)
 
             async def speaks(name: str, first: int, last: int) -> float:
                 began = time.monotonic()
@@ -98,7 +97,7 @@ async def test_however_a_summary_goes_wrong_no_message_is_lost_nobody_waits_and_
             for name in WRONG:  # one by one: failures in a row would pause the model
                 await speaks(name, 0, 9)
                 async with asyncio.timeout(20):
-                    await bot.runtime.memory.consolidation.settled()
+                    await bot.settled()
             status = {name: (await bot.say("/status", f"cli:{name}")).result.text for name in WRONG}
             await speaks("never", 0, 9)
             asked = len(server.chats)
@@ -124,10 +123,10 @@ async def test_a_disk_that_is_full_when_the_summary_comes_loses_nothing_and_is_t
             (disk / "MEMORY.md").write_text(FACTS, encoding="utf-8")
             full = fill(disk)
             async with home.hasty() as bot:
-                bot.runtime.memory.consolidation.pause_s = 0
+                bot.consolidate_after(0)
                 for number in range(9):
                     assert (await bot.say(f"word {number} of well.", "cli:well")).result.text == "Fine."
-                await bot.runtime.memory.consolidation.settled()
+                await bot.settled()
                 status = (await bot.say("/status", "cli:well")).result.text
                 kept = is_whole(home, "well", 9)
             full.unlink()

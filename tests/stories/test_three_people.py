@@ -15,12 +15,11 @@ from typing import Any
 from nanobot.agent.context import as_sent_message
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.testing import calls
-from tests.agent.test_tidying import saving
+from tests.support.memory import saving
 from tests.support.scripted_model import TASK, Cast, Stage, on_stage
 
 PEOPLE = {"owner": "1", "ann": "2", "bob": "3"}
@@ -97,12 +96,8 @@ async def hear(stage: Stage, who: str, text: str, *, chat: str = "", origin: Ori
     chat = chat or CHATS[who]
     trust = Provenance.OWNER if who == "owner" else Provenance.PERSON
     key = f"cron:{chat}" if origin is Origin.CRON else None
-    await stage.runtime.bus.publish_inbound(
-        InboundMessage(
-            "telegram", PEOPLE[who], chat, text,
-            session_key_override=key, origin=origin, provenance=trust, in_group=chat == "-100",
-        )
-    )  # fmt: skip
+    about = {"session_key_override": key, "origin": origin, "provenance": trust, "in_group": chat == "-100"}
+    await stage.hear(text, chat=chat, sender=PEOPLE[who], channel="telegram", **about)
 
 
 async def everybody(stage: Stage, text: str, origin: Origin = Origin.USER) -> None:
@@ -123,7 +118,7 @@ async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_anoth
     model = Obedient()
     async with on_stage(tmp_path, model, config=CONFIG) as stage:
         (tmp_path / "workspace" / "USER.md").write_text("I am canary-owner.", encoding="utf-8")
-        stage.runtime.memory.consolidation.pause_s = 0
+        stage.consolidate_after(0)
         for who in PEOPLE:
             await hear(stage, who, f"my secret is canary-{who}")
         for who in ("ann", "bob"):
@@ -132,8 +127,8 @@ async def test_what_was_told_in_one_chat_is_in_no_prompt_and_no_message_of_anoth
             await everybody(stage, word)
             if word != "spawn":  # reports come between what is said next
                 await stage.quiet()
-            async with asyncio.timeout(10):
-                await stage.runtime.memory.consolidation.wait_until_idle()
+                async with asyncio.timeout(10):
+                    await stage.settled()
         await everybody(stage, "look", Origin.CRON)
         await stage.quiet()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Say, Step
-from tests.support.story_home import Home
+from tests.support.home import Home
 
 BULK = "word " * 300
 
@@ -87,7 +87,7 @@ async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_th
             before = len(worker.requests)
             await bot.say(f"do b1.txt, and read the big ones first {BULK}")
             in_the_turn = worker.requests[before:]
-            await bot.runtime.memory.consolidation.settled()
+            await bot.settled()
             told = [(await bot.say(words)).result.text for words in ("yes", "go on")]
             status = (await bot.say("/status")).result.text
 

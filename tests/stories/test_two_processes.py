@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,11 @@ from nanobot.config.loader import load_config
 from nanobot.runtime.build import build_runtime
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say, Slow
 from nanobot.utils.locks import ProcessLock
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
 from tests.support.processes import running, unlikely_number
 
 pytestmark = POSIX
-
-
-def wait_for(true: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < until, "it never came"
-        time.sleep(0.01)
 
 
 WAITS = b"Another nanobot is working in this session; waiting for it.\n"
@@ -34,9 +26,9 @@ WAITS = b"Another nanobot is working in this session; waiting for it.\n"
 
 def test_the_second_of_two_waits_and_says_so_and_both_are_kept_in_order(served: Home, server: FakeModels):
     server.script(Hang("The first "), Say("The second."))
-    first = served.start("agent", "-m", "first")
-    wait_for(lambda: "".join(partials_in(served)) == "The first ")
-    second = served.start("agent", "-m", "second")
+    first = served.start("agent", "-s", "cli:direct", "-m", "first")
+    wait_until(lambda: "".join(partials_in(served)) == "The first ")
+    second = served.start("agent", "-s", "cli:direct", "-m", "second")
     assert second.stderr is not None
 
     said = second.stderr.readline()
@@ -54,7 +46,7 @@ def test_who_gives_up_waiting_leaves_no_trace_and_hurts_nobody(served: Home, ser
     served.remember("before")
     holder = ProcessLock(served.sessions / ".locks" / "cli_direct.lock")
     assert holder.try_acquire()
-    process = served.start("agent", "-m", "never mind")
+    process = served.start("agent", "-s", "cli:direct", "-m", "never mind")
     assert process.stderr is not None
     process.stderr.readline()
 
@@ -69,8 +61,8 @@ def test_who_gives_up_waiting_leaves_no_trace_and_hurts_nobody(served: Home, ser
 
 def test_four_at_once_in_one_session_and_two_beside_it(served: Home, server: FakeModels):
     server.default = Slow(Say("answered"), first_s=0.05)
-    together = [served.start("agent", "-m", f"message {number}") for number in range(4)]
-    beside = [served.start("agent", "-m", "hello", "-s", key) for key in ("api:one", "cron:two")]
+    together = [served.start("agent", "-s", "cli:direct", "-m", f"message {number}") for number in range(4)]
+    beside = [served.start("agent", "-s", "cli:direct", "-m", "hello", "-s", key) for key in ("api:one", "cron:two")]
 
     results = [ended(process) for process in (*together, *beside)]
 
@@ -90,10 +82,10 @@ def test_whatever_kills_it_what_was_said_is_kept_and_the_next_turn_is_legal(
     served: Home, server: FakeModels, number: signal.Signals, code: int
 ):
     server.script(Hang("Half of the ans"), Say("The whole answer."))
-    process = served.start("agent", "-m", "first")
+    process = served.start("agent", "-s", "cli:direct", "-m", "first")
     assert process.stdout is not None
     os.read(process.stdout.fileno(), 100)
-    wait_for(lambda: "".join(partials_in(served)) == "Half of the ans")
+    wait_until(lambda: "".join(partials_in(served)) == "Half of the ans")
 
     process.send_signal(number)
     killed = ended(process)
@@ -113,10 +105,10 @@ def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_t
     marks, number = served.workspace / "marks", unlikely_number()
     command = f"echo once >> {marks}; exec sleep {number}"
     server.script(Calls(("exec", {"command": command}), ("list_dir", {"path": "."})), Say("I looked after it."))
-    first = served.start("agent", "-m", "run it")
-    wait_for(marks.exists)
-    wait_for(lambda: any(row["role"] == "tool" for row in served.rows()))
-    second = served.start("agent", "-m", "and now?")
+    first = served.start("agent", "-s", "cli:direct", "-m", "run it")
+    wait_until(marks.exists)
+    wait_until(lambda: any(row["role"] == "tool" for row in served.rows()))
+    second = served.start("agent", "-s", "cli:direct", "-m", "and now?")
     assert second.stderr is not None
     second.stderr.readline()
 
@@ -139,8 +131,8 @@ def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_t
 def test_a_service_and_a_one_shot_in_one_session_take_turns(served: Home, server: FakeModels):
     """A service that starts while somebody's turn runs neither answers it again nor breaks it off."""
     server.script(Hang("One "), Say("Two."))
-    first = served.start("agent", "-m", "one", "-s", "phone:7")
-    wait_for(lambda: "".join(partials_in(served)) == "One ")
+    first = served.start("agent", "-s", "cli:direct", "-m", "one", "-s", "phone:7")
+    wait_until(lambda: "".join(partials_in(served)) == "One ")
 
     async def serve() -> list[str]:
         config = load_config(served.data / "config.json")

@@ -9,6 +9,7 @@ import pytest
 
 from nanobot.testing.model_server import FakeModels, Say
 from tests.fakes.platform_websocket import Client, clients_section
+from tests.support.eventually import eventually
 from tests.support.home import POSIX, Home
 from tests.support.toy_gateway import free_port
 
@@ -59,9 +60,7 @@ async def test_every_message_gets_one_reply_however_often_the_gateway_is_killed(
                 process.kill()
                 await asyncio.to_thread(process.communicate)
                 process = home.start("gateway")
-            async with asyncio.timeout(60):
-                while len(replies(clients)) < messages:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: len(replies(clients)) >= messages, 60)
         finally:
             for client in clients:
                 await client.close()

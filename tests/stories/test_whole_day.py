@@ -21,13 +21,14 @@ from nanobot.agent.scope import Scope
 from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
+from tests.support.eventually import eventually
 from tests.support.home import POSIX
 from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
 
 SCOPES = {"owner": "", "ann": "telegram:1001", "bob": "slack:D0P0", "group": f"telegram:{WHO['group']}"}
-SHORT = ["spawn", "/goal", "kill", "/new", "night", "look brew", "kill", "hello"]
+SHORT = ["spawn", "/goal", "kill", "/new", "night", "look brew", "kill", "hello", "brew"]
 HOURS = ["spawn", "/goal", "/new", "look", "brew", "hello", "night", "spawn look", "look brew hello"]
 
 
@@ -37,7 +38,7 @@ def long(seed: int) -> list[str]:
     drawn = [
         hour for _ in range(24) for hour in ("kill", dice.choice(HOURS), dice.choice(HOURS))[dice.randrange(3) > 0 :]
     ]
-    return ["spawn", "/goal", "kill", "/new", *drawn, "kill", "hello"]
+    return ["spawn", "/goal", "kill", "/new", *drawn, "kill", "hello", "brew"]
 
 
 WAIT_S = 20.0
@@ -101,10 +102,8 @@ class Day:
     async def until(self, there: Callable[[], object]) -> None:
         """Wait for it."""
         try:
-            async with asyncio.timeout(WAIT_S):
-                while not there():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+            await eventually(there, WAIT_S)
+        except AssertionError:
             raise AssertionError(f"it did not come; open is {self.open()}, {self.model.beats} beats") from None
 
     def open(self) -> list[str]:

@@ -27,7 +27,8 @@ from nanobot.testing.model_server import (
     Slow,
     Step,
 )
-from tests.support.story_home import Home, results, using
+from tests.support.home import Home, using
+from tests.support.sample_requests import results
 
 LITELLM = pytest.mark.xdist_group("litellm")
 LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
@@ -260,18 +261,20 @@ def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(
         if name == "refused":
             home.configure(**using("openai", "gpt-4.1", apiKey="sk-right", apiBase="http://127.0.0.1:9/v1"))
 
-        failed = home.say("first")
+        started = time.monotonic()
+        failed = home.ask("first")
+        seconds = time.monotonic() - started
         server.default = Say("ok")
         home.configure(**openai(server))
-        following = home.say("second")
+        following = home.ask("second")
 
     *tries, line = failed.aside.splitlines()
-    print(f"command, {name}: {failed.seconds:.2f} s: {line}")
+    print(f"command, {name}: {seconds:.2f} s: {line}")
     assert failed.code == 1
     assert line.startswith("Error: ")
     assert "openai" in line and "gpt-4.1" in line
     assert len(tries) == (3 if name == "refused" else 0), "who waits is told why, a line a wait"
-    assert failed.seconds < (13 if name == "refused" else 6)
+    assert seconds < (13 if name == "refused" else 6)
     assert (following.code, following.out, following.aside) == (0, "ok\n", "")
     said = [str(row["content"]).split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
     assert said == ["first", "second"]
@@ -283,7 +286,7 @@ def test_the_command_reaches_anthropic_through_litellm(tmp_path: Path, server: F
     home = Home(tmp_path, **anthropic(server))
     server.script(*SIX_STEPS[:-1], Say("The plan has two lines."))
 
-    done = home.say("Write me a plan")
+    done = home.ask("Write me a plan")
 
     assert (done.code, done.out, done.aside) == (0, "I write the plan.\n\nThe plan has two lines.\n", "")
     assert server.problems == []
@@ -295,10 +298,11 @@ def test_the_command_says_the_failures_of_anthropic_in_one_line(tmp_path: Path, 
     home = Home(tmp_path, **anthropic(server))
     server.script(Fail(401, "invalid x-api-key"))
 
-    failed = home.say("Write me a plan")
+    failed = home.ask("Write me a plan")
 
     assert failed.code == 1
-    assert "providers.anthropic.apiKey" in failed.line
+    (line,) = failed.aside.splitlines()
+    assert "providers.anthropic.apiKey" in line
     assert server.problems == []
     assert server.chats[-1].json["messages"][0]["content"] != ""
 

@@ -1,19 +1,29 @@
-"""A home of its own for each test, and the commands as a person runs them there: real processes."""
+"""A home of its own for each test, with two ways in: the commands as a person runs them, and the Python API."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from nanobot.agent.events import Notice, TurnResult
+from nanobot.bus.events import InboundMessage
+from nanobot.config.loader import load_config
+from nanobot.messages.types import Origin
+from nanobot.providers.resilience.chain import AddMeter, ProviderChains, no_meter
+from nanobot.runtime.build import Runtime, build_runtime
+from nanobot.sdk import Nanobot
+from nanobot.testing import RecordingSink
 from nanobot.testing.model_server import FakeModels
+from tests.support.clock import Waits
 from tests.support.forkserver import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
@@ -24,8 +34,7 @@ _NOTHING: Environ = {}
 _NO_SUPERPOWERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -41,27 +50,74 @@ class Ended:
         return self.aside
 
 
-class Home:
-    """An empty home, or one whose model is a server of the test."""
+@dataclass(frozen=True)
+class Told:
+    """A turn as the person saw it: its result, what was said on the way, and how long all of it would have taken."""
 
-    def __init__(self, path: Path, server: FakeModels | None = None) -> None:
+    result: TurnResult
+    notices: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Hasty:
+    """A bot whose waits between two tries take no time."""
+
+    runtime: Runtime
+    waits: Waits = field(default_factory=Waits)
+
+    async def say(self, text: str, session: str = "cli:direct") -> Told:
+        sink, began, waited = RecordingSink(), time.monotonic(), self.waits.monotonic()
+        message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
+        result = await self.runtime.loop.run_turn(message, sink)
+        notices = [event.text for event in sink.events if isinstance(event, Notice)]
+        return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
+
+    def consolidate_after(self, pause_s: float) -> None:
+        self.runtime.memory.consolidation.pause_s = pause_s
+
+    async def settled(self) -> None:
+        """Until no live session is being consolidated."""
+        await self.runtime.memory.consolidation.settled()
+
+
+class Home:
+    """A home of its own. With a server, that is its model; `config` is what its config file says."""
+
+    def __init__(self, path: Path, server: FakeModels | None = None, **config: Any) -> None:
         self.path = path
         self.data = path / ".nanobot"
+        self.config_path = self.data / "config.json"
         self.workspace = self.data / "workspace"
         self.sessions = self.workspace / "sessions"
         kept = {name: value for name, value in os.environ.items() if name in _KEPT}
         self.environ = {**kept, "HOME": str(path), "USERPROFILE": str(path)}
         if server is not None:
-            self.configure(server)
+            config = _merged(using("custom", "stand-in", apiKey="k", apiBase=server.v1), config)
+        if config:
+            self.configure(**config)
 
-    def configure(self, server: FakeModels) -> None:
-        """Make the server the model."""
-        self.data.mkdir(exist_ok=True)
-        config = {
-            "agents": {"defaults": {"model": "stand-in", "provider": "custom"}},
-            "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
-        }
-        (self.data / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    def configure(self, **config: Any) -> None:
+        """Write the config anew."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        workspace = {"agents": {"defaults": {"workspace": str(self.workspace)}}}
+        self.config_path.write_text(json.dumps(_merged(workspace, config)), encoding="utf-8")
+
+    def open(self) -> Nanobot:
+        """The Python API, to be opened with `async with`."""
+        return Nanobot.from_config(self.config_path)
+
+    @asynccontextmanager
+    async def hasty(self, add_meter: AddMeter = no_meter) -> AsyncIterator[Hasty]:
+        """The bot, without the waits between two tries."""
+        waits = Waits()
+        chains = ProviderChains(
+            {}, self.data / "state", add_meter=add_meter, sleep=waits.sleep, monotonic=waits.monotonic
+        )
+        async with build_runtime(
+            load_config(self.config_path), data_dir=self.data, environ={}, chains=chains
+        ) as runtime:
+            yield Hasty(runtime, waits)
 
     def start(
         self, *words: str, before: Sequence[str] = (), stdin: int = subprocess.DEVNULL, environ: Environ = _NOTHING
@@ -79,8 +135,9 @@ class Home:
         return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
 
     def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
-        """One message."""
-        return self.run("agent", "-m", text, *words, environ=environ)
+        """One message of the chat's session, unless the words name another."""
+        here = () if {"-s", "--session", "--continue"} & {*words} else ("-s", "cli:direct")
+        return self.run("agent", "-m", text, *here, *words, environ=environ)
 
     def remember(self, text: str) -> None:
         """Have an answered turn in the session of the terminal, without the price of one."""
@@ -103,9 +160,28 @@ class Home:
         return [(row["role"], row["content"]) for row in self.rows(stem)]
 
 
-def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, patience: float | None = 30) -> Ended:
+def _merged(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(first)
+    for key, value in second.items():
+        known = out.get(key)
+        out[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return out
+
+
+def using(provider: str, model: str, **section: Any) -> dict[str, Any]:
+    """A config that names its provider and model."""
+    return {
+        "agents": {"defaults": {"provider": provider, "model": model}},
+        "providers": {provider: section},
+    }
+
+
+def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, patience: float | None = 50) -> Ended:
     """Wait for its end."""
-    out, aside = process.communicate(stdin, timeout=patience)
+    try:
+        out, aside = process.communicate(stdin, timeout=patience)
+    finally:
+        process.kill()
     return Ended(process.returncode, out.decode(), aside.decode())
 
 

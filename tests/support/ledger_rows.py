@@ -1,5 +1,8 @@
-"""Rows of a ledger, for tests: only what a test is about differs."""
+"""Rows of a ledger: made for a test, or read from a home."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
@@ -26,3 +29,9 @@ def row(when: str = "2026-11-22T12:00:00.000+00:00", **other: Any) -> LedgerRow:
         "process": "another",
     }
     return cast("LedgerRow", usual | other)
+
+
+def rows_of(home: Path) -> list[Mapping[str, Any]]:
+    """The rows of the ledger that lies in the home's `.nanobot`, oldest first."""
+    files = sorted((home / ".nanobot" / "state" / "usage").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]

@@ -1,8 +1,13 @@
 """Who runs on this host. A pid that a command tells of itself is one inside its wall, and says nothing out here."""
 
 import secrets
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+SWAP_LINKS = Path(__file__).parents[1] / "programs" / "swap_links.py"
 
 
 def running(*words: str) -> list[int]:
@@ -17,3 +22,11 @@ def running(*words: str) -> list[int]:
 
 def unlikely_number() -> str:
     return str(secrets.randbelow(10**6) + 10**6)
+
+
+@contextmanager
+def swapping(inside: Path, link: Path, target: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Put a link where a folder or a file was, and back, again and again."""
+    command = [sys.executable, "-IS", str(SWAP_LINKS), str(inside), str(link), str(target)]
+    with subprocess.Popen(command) as child:
+        yield child

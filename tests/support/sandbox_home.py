@@ -19,7 +19,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @dataclass
-class Home:
+class SandboxHome:
     """What lies in it, and how commands see it."""
 
     path: Path
@@ -61,7 +61,7 @@ class Home:
             timeout=patience,
         )
 
-    def restricted(self) -> "Home":
+    def restricted(self) -> "SandboxHome":
         return replace(self, paths=replace(self.paths, restrict=True))
 
 
@@ -70,7 +70,7 @@ def _is_telling(argv: list[str], at: int) -> bool:
     return argv[at] in telling or (at > 0 and argv[at - 1] in telling)
 
 
-def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxHome:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
     place = tmp_path / "home"
@@ -87,4 +87,4 @@ def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     (workspace / "sessions/cli_direct.jsonl").write_text("{}\n", encoding="utf-8")
     monkeypatch.setenv("HOME", str(place))
     unreadable = (data / "config.json", data / "pairing.json", data / "state", *key_places(place))
-    return Home(place, PathPolicy(workspace, unreadable=unreadable, data_folder=data))
+    return SandboxHome(place, PathPolicy(workspace, unreadable=unreadable, data_folder=data))

@@ -1,9 +1,8 @@
 """A model that plays several parts: the agent has its lines, and each subagent has those of its task."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema, text_of
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
-from nanobot.testing import Line, ScriptedProvider
+from nanobot.testing import Bot, Line, ScriptedProvider
+from tests.support.eventually import eventually
 
 TASK = "Your task:\n"
 
@@ -49,13 +49,14 @@ class Cast(LLMProvider):
         return self.agent
 
 
-@dataclass
-class Stage:
+class Stage(Bot):
     """A bot whose loop serves the bus, and what it sends."""
 
-    runtime: Runtime
-    cast: Cast
-    sent: list[OutboundMessage] = field(default_factory=list)
+    def __init__(self, runtime: Runtime, cast: Cast) -> None:
+        super().__init__(runtime, cast.agent)
+        self.runtime = runtime
+        self.cast = cast
+        self.sent: list[OutboundMessage] = []
 
     def replies(self, chat_id: str = "direct") -> list[str]:
         return [one.content for one in self.sent if one.kind is OutboundKind.REPLY and one.chat_id == chat_id]
@@ -69,28 +70,23 @@ class Stage:
         """Somebody writes; who writes as the owner is one."""
         whose = Provenance.OWNER if sender == "owner" else Provenance.PERSON
         origin = Origin.CLI if channel == "cli" else Origin.USER
-        message = InboundMessage(channel, sender, chat, text, origin=origin, provenance=whose, **more)
+        message = InboundMessage(channel, sender, chat, text, **{"origin": origin, "provenance": whose, **more})
         await self.runtime.bus.publish_inbound(message)
 
     def rows(self, session: str = "cli:direct") -> list[ChatMessage]:
-        return self.runtime.sessions.get_or_create(session).messages
+        return self.session(session).messages
 
     def reports(self, session: str = "cli:direct") -> list[ChatMessage]:
         return [row for row in self.rows(session) if row.get("origin") == Origin.SUBAGENT]
 
-    async def until(self, reached: Callable[[], object], seconds: float = 10.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not reached():
-                await asyncio.sleep(0.005)
-
     async def quiet(self) -> None:
         """Until nothing runs, nothing waits, and all of it was told."""
-        bus, subagents = self.runtime.bus, self.runtime.subagents
-        await self.until(
-            lambda: not (bus.inbound_size or bus.unsettled() or self.runtime.status.running or subagents.labels_of())
+        bus, status, background = self.runtime.bus, self.runtime.status, self.runtime.background
+        await eventually(
+            lambda: not (bus.inbound_size or bus.unsettled() or status.running or background.list_running())
         )
-        open_tasks = self.runtime.data_dir / "state" / "tasks"
-        await self.until(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
+        open_tasks = self.home / "state" / "tasks"
+        await eventually(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
 
 
 @asynccontextmanager

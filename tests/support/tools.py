@@ -1,9 +1,12 @@
-"""Tools that misbehave."""
+"""Calling a tool, and tools that misbehave."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.base import Tool, ToolResult
+
+Call = Callable[..., Awaitable[ToolResult]]
 
 
 class DeafTool(Tool):

@@ -4,85 +4,28 @@ It is installed as plugins are: a package on the path with an entry point. What 
 the folder, as a platform forgets what was acknowledged.
 """
 
-import asyncio
 import json
 import os
+import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from nanobot.testing.model_server import FakeModels
+from tests.support.eventually import wait_until
 from tests.support.home import Home
 
-T = TypeVar("T")
-
-CODE = """
-import asyncio, json, os
-from pathlib import Path
-
-from nanobot.channels.base import BaseChannel
-from nanobot.channels.errors import ChannelSetupError, UndeliverableError
-
-
-class ToyChannel(BaseChannel):
-    name = "toy"
-    stall_s = 0
-
-    @property
-    def folder(self):
-        return Path(self.config["folder"])
-
-    async def start(self):
-        if self.config.get("token") == "wrong":
-            raise ChannelSetupError("the toy's token is wrong. Set channels.toy.token.")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.mark_up()
-        while True:
-            if (self.folder / "cut").exists():
-                raise ConnectionError("the line was cut")
-            for file in sorted(self.folder.glob("*.json")):
-                told = json.loads(file.read_text())
-                await self.receive(told["from"], told["chat"], told["text"], message_id=file.stem)
-                file.unlink()
-            await asyncio.sleep(0.01)
-
-    async def stop(self):
-        pass
-
-    async def chat_with(self, sender_id):
-        return sender_id.replace("person", "own")
-
-    async def send(self, message):
-        if message.chat_id == "nowhere" or message.chat_id.startswith("user"):
-            raise UndeliverableError("there is no such chat")
-        out = self.folder / "sent.jsonl"
-        line = {"chat": message.chat_id, "text": message.content, "kind": message.kind, "reply_to": message.reply_to}
-        with open(out, "a") as file:
-            file.write(json.dumps(line) + "\\n")
-        return (str(out.stat().st_size),)
-
-
-class PlushChannel(ToyChannel):
-    name = "plush"
-
-
-class BrokenChannel(ToyChannel):
-    name = "broken"
-
-    def __init__(self, config, bus):
-        raise RuntimeError("this toy falls apart")
-"""
+TOYS = Path(__file__).parents[1] / "programs" / "toys.py"
 
 
 def install_toys(place: Path) -> Path:
     """A folder to put on the path; in it a package that brings the toys as plugins."""
     info = place / "toys-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
-    (place / "toys.py").write_text(CODE, encoding="utf-8")
+    shutil.copy(TOYS, place)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n", encoding="utf-8")
     points = ["[nanobot.channels]", "toy = toys:ToyChannel", "plush = toys:PlushChannel", "broken = toys:BrokenChannel"]
     (info / "entry_points.txt").write_text("\n".join(points) + "\n", encoding="utf-8")
@@ -162,7 +105,7 @@ class GatewayHome(Home):
         begun = self.log.count("ready in")
         process = self.start("gateway", *words, before=before)
         try:
-            until(lambda: self.log.count("ready in") > begun or process.poll() is not None)
+            wait_until(lambda: self.log.count("ready in") > begun or process.poll() is not None)
             yield process
         finally:
             if process.poll() is None:
@@ -176,23 +119,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
-
-
-def until(there: Callable[[], T], seconds: float = 15.0) -> T:
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while not (found := there()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
-    return found
-
-
-async def soon(there: Callable[[], T], seconds: float = 10.0) -> T:
-    """The same, while the event loop goes round."""
-    async with asyncio.timeout(seconds):
-        while not (found := there()):
-            await asyncio.sleep(0.005)
-    return found
 
 
 def written(file: Path, told: Any) -> None:

@@ -88,7 +88,7 @@ async def test_fifty_at_once_pass_a_limit_by_one_call_at_most(tmp_path: Path):
     assert sum(isinstance(end, BudgetExceededError) for end in ends) == 46
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     costs=st.lists(st.tuples(st.floats(0.001, 0.5), st.floats(1, 20)), min_size=1, max_size=40),
     limit=st.floats(0.01, 3),

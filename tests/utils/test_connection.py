@@ -6,18 +6,14 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from nanobot.net.connection import BodyError, HttpError, parse_server_address
 from nanobot.net.direct_connection import DirectConnection
 from nanobot.net.proxied_connection import ProxiedConnection
+from tests.support.certificates import certificate
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -299,29 +295,6 @@ def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
 def test_what_is_no_address_of_a_server_is_refused(url: str):
     with pytest.raises(ValueError, match=r"."):
         parse_server_address(url)
-
-
-def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """One of ours for localhost, and what a server does with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "both.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + secret)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(path)
-    return path, serving
 
 
 async def test_a_secure_server_is_asked_only_if_its_certificate_is_trusted(tmp_path: Path):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.net.pace import Pace
@@ -150,7 +150,6 @@ def test_it_goes_on_in_another_loop():
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 0.02), st.booleans()), max_size=40))
-@settings(deadline=None)
 def test_whatever_comes_everybody_gets_through_once(arrivals: list[tuple[int, float, bool]]):
     toil, through = Toil(), list[int]()
     pace = Pace(0.005, toil)

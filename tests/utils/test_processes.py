@@ -8,6 +8,7 @@ import pytest
 
 from nanobot.utils.process_tree import count_processes
 from nanobot.utils.processes import child_process
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="spaces of process numbers")
@@ -83,8 +84,7 @@ while time.time() < {time.time() + 10}:
 """
     async with child_process([sys.executable, "-S", "-c", script], cwd=tmp_path, env=ENV) as child:
         await child.wait()
-        while not lives.exists():
-            await asyncio.sleep(0.005)
+        await eventually(lives.exists)
 
         await child.kill()
         lives.unlink()

@@ -16,7 +16,9 @@ from nanobot.usage.budget import SpendingLimits
 from nanobot.usage.sums import UsageSummary
 
 
-class Models(Protocol):
+class TurnModels(Protocol):
+    """What a turn asks for."""
+
     async def get(self, name: str | None) -> Model:
         """Return the model of that name or preset; None means the configured one.
 
@@ -24,8 +26,20 @@ class Models(Protocol):
         """
         ...
 
-    def names(self) -> list[str]:
-        """Return the names to choose from. Any other model name works too."""
+    async def of_session(self, session: Session) -> Model:
+        """Return the model of a session. Raises as `get`."""
+        ...
+
+
+class Models(TurnModels, Protocol):
+    """What `/model` asks for besides."""
+
+    async def choose(self, session: Session, name: str | None) -> Model:
+        """Set the session's model; None means the configured one. The caller stores the session. Raises as `get`."""
+        ...
+
+    async def choices(self, session: Session) -> list[str]:
+        """Return the names to choose from."""
         ...
 
 

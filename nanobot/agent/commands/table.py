@@ -28,6 +28,7 @@ from nanobot.utils.text import clip_line, count_noun, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
+_MODELS_SHOWN = 30
 _NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
 """Replies for documented commands that are not offered in this setup."""
 
@@ -213,7 +214,7 @@ class SlashCommands:
         """Return the reply to `/status`. Reads only, so it is safe during a turn."""
         context, vitals = self._context, self._context.status
         try:
-            model = await context.models.get(session.metadata.get("model"))
+            model = await context.models.of_session(session)
             model_text = _describe_model(model)
             window = f"{self._window_used(session, scope, model)} of {model.limits.window_tokens:,} tokens"
             notes = model.provider.notes()
@@ -256,18 +257,17 @@ class SlashCommands:
     async def _model(self, call: CommandCall) -> str:
         context = self._context
         if not call.argument:
-            model = await context.models.get(call.session.metadata.get("model"))
-            choices = "\n".join(f"  {name}" for name in context.models.names())
+            model, names = await context.models.of_session(call.session), await context.models.choices(call.session)
+            shown = names[:_MODELS_SHOWN]
+            rest = [f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else []
+            choices = "\n".join(f"  {name}" for name in [*shown, *rest])
             return f"This session uses {_describe_model(model)}.\nTo change it, type /model NAME:\n{choices}"
-        wanted = None if call.argument.lower() == "default" else call.argument
         try:
-            model = await context.models.get(wanted)
+            model = await context.models.choose(
+                call.session, None if call.argument.lower() == "default" else call.argument
+            )
         except NanobotError as error:
             return str(error)
-        if wanted is None:
-            call.session.metadata.pop("model", None)
-        else:
-            call.session.metadata["model"] = wanted
         await context.sessions.append(call.session)
         return f"This session now uses {_describe_model(model)}."
 
@@ -280,7 +280,7 @@ class SlashCommands:
         return "\n".join(lines[-int(call.argument or 10) :]) or "This session has no messages yet."
 
     async def _show_context(self, call: CommandCall) -> str:
-        model = await self._context.models.get(call.session.metadata.get("model"))
+        model = await self._context.models.of_session(call.session)
         return self._build_report(call.session, call.scope, model).text()
 
     def _build_report(self, session: Session, scope: Scope, model: Model) -> ContextReport:

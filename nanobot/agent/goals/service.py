@@ -323,7 +323,7 @@ class GoalService:
         is.
         """
         assert self._deps is not None  # noqa: S101 as above
-        return (await self._deps.models.get(call.session.metadata.get("model"))).provider_name == _OFFLINE
+        return (await self._deps.models.of_session(call.session)).provider_name == _OFFLINE
 
     async def _is_shared_chat(self, call: CommandCall) -> bool:
         """Whether other people have written in this chat, or set its last goal."""

@@ -261,7 +261,8 @@ class Pipeline:
         if not pending_calls(history):
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        model = await self._deps.models.get(turn.model or session.metadata.get("model"))
+        models = self._deps.models
+        model = await (models.get(turn.model) if turn.model else models.of_session(session))
         model.provider.prepare()
         await self._deps.tools.refresh()
         for text in self._deps.take_notices(turn.session.key):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.router import ApprovalRouter
-from nanobot.agent.commands.context import Models, SystemPrompt
+from nanobot.agent.commands.context import SystemPrompt, TurnModels
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import Model
@@ -144,7 +144,7 @@ class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
 
     sessions: SessionManager
-    models: Models
+    models: TurnModels
     prompt: PromptBuilder
     tools: ToolRegistry
     commands: SlashCommands

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from nanobot.agent.approval.taint_policies import TaskTaint
-from nanobot.agent.commands.context import Models
+from nanobot.agent.commands.context import TurnModels
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
@@ -34,6 +34,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.manager import Session
 
 
 class TaskTurns:
@@ -244,16 +245,18 @@ class _AttemptEnd:
 class _LimitedModels:
     """Models with the step limit of a subagent."""
 
-    def __init__(self, models: Models, steps: int) -> None:
+    def __init__(self, models: TurnModels, steps: int) -> None:
         self._models = models
         self._steps = steps
 
-    async def get(self, tools: str | None) -> Model:
-        model = await self._models.get(tools)
-        return replace(model, limits=replace(model.limits, max_steps=self._steps))
+    async def get(self, name: str | None) -> Model:
+        return self._limit(await self._models.get(name))
 
-    def names(self) -> list[str]:
-        return self._models.names()
+    async def of_session(self, session: Session) -> Model:
+        return self._limit(await self._models.of_session(session))
+
+    def _limit(self, model: Model) -> Model:
+        return replace(model, limits=replace(model.limits, max_steps=self._steps))
 
 
 def _message(task: Task, prompt: str) -> InboundMessage:

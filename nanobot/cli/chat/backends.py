@@ -6,6 +6,7 @@ Chat and one-shot only use the ChatBackend protocol, so they behave the same wit
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,13 +32,16 @@ _NOT_DELIVERED = (
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The model of a session, as shown in the chat."""
+class SessionInfo:
+    """A session as the chat shows it: its model and its conversation so far."""
 
-    name: str
+    model: str
     window_tokens: int
     provider: str
     reason: str
+    messages: int
+    idle_s: float
+    """Since its last message."""
 
 
 class ChatBackend(Protocol):
@@ -61,8 +65,8 @@ class ChatBackend(Protocol):
         """Available skills with their descriptions."""
         ...
 
-    async def model(self, session_key: str) -> ModelInfo:
-        """The model of this session. Raises NanobotError if there is none."""
+    async def session_info(self, session_key: str) -> SessionInfo:
+        """Raises NanobotError if there is no model."""
         ...
 
     async def run_turn(
@@ -153,12 +157,15 @@ class LocalBackend:
     def skills(self) -> Mapping[str, str]:
         return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
 
-    async def model(self, session_key: str) -> ModelInfo:
+    async def session_info(self, session_key: str) -> SessionInfo:
         import asyncio  # already loaded; imported here to keep --help fast
 
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
-        model = await self._runtime.models.get(session.metadata.get("model"))
-        return ModelInfo(model.name, model.limits.window_tokens, model.provider_name, model.reason)
+        model = await self._runtime.models.of_session(session)
+        idle_s = (datetime.now() - session.updated_at).total_seconds()
+        return SessionInfo(
+            model.name, model.limits.window_tokens, model.provider_name, model.reason, session.message_count, idle_s
+        )
 
     async def run_turn(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.backends import Joining, ModelInfo, OnBackgroundStart, Show
+from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
@@ -55,10 +55,11 @@ class GatewayBackend:
         """Available skills when the chat was opened."""
         return dict(self._about["skills"])
 
-    async def model(self, session_key: str) -> ModelInfo:
+    async def session_info(self, session_key: str) -> SessionInfo:
         async with connect(self._state) as connection:
             reply = await _require_connection(connection).ask({"do": "model", "session": session_key})
-        return ModelInfo(str(reply["name"]), int(reply["window"]), str(reply["provider"]), str(reply["reason"]))
+        model = str(reply["name"]), int(reply["window"]), str(reply["provider"]), str(reply["reason"])
+        return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]))
 
     async def run_turn(
         self,

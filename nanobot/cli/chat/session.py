@@ -17,7 +17,7 @@ from nanobot.agent.commands.table import SlashCommands, parse_command
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
-from nanobot.cli.chat.backends import ChatBackend
+from nanobot.cli.chat.backends import ChatBackend, SessionInfo
 from nanobot.cli.chat.completion import ChatCompleter
 from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
@@ -30,6 +30,7 @@ from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colo
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.usage.types import format_dollars
+from nanobot.utils.text import count_noun, duration
 
 OFFLINE = "offline"
 STOP_TIMEOUT_S = 5.0
@@ -173,29 +174,33 @@ class ChatSession:
         with suppress(NanobotError):
             await self._update_model()
 
-    async def _update_model(self) -> tuple[str, str]:
-        """Update the model in the bottom line; return its provider and why it was chosen."""
-        model = await self._bot.model(self._session_key)
-        self._meter.model = model.name
-        self._meter.window_tokens = model.window_tokens
-        return model.provider, model.reason
+    async def _update_model(self) -> SessionInfo:
+        """Update the model in the bottom line."""
+        session = await self._bot.session_info(self._session_key)
+        self._meter.model = session.model
+        self._meter.window_tokens = session.window_tokens
+        return session
 
     async def _greet(self) -> None:
         name = strip_control(self._bot.name)
         place = f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits"
         place_lines = [self._paint.dim(line) for line in self._renderers.plain.lines(place, self._prompt.columns)]
         try:
-            provider, reason = await self._update_model()
+            session = await self._update_model()
         except NanobotError as error:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
             self._screen.lines([self._paint.red(strip_control(str(error)))])
             return
-        model_line = f"{self._meter.model} from {provider}" + (f" ({reason})" if reason else "")
-        if provider == OFFLINE:
+        model_line = f"{session.model} from {session.provider}" + (f" ({session.reason})" if session.reason else "")
+        if session.provider == OFFLINE:
             model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
         text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
         text_lines[0] = self._paint.bold(text_lines[0][: len(name)]) + text_lines[0][len(name) :]
         self._screen.lines([*text_lines, *place_lines])
+        if session.messages:
+            past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
+            line = f"continuing {self._session_key} ({past}) · /new starts a new conversation"
+            self._screen.lines([self._paint.dim(strip_control(line))])
 
     async def _show_messages(self) -> None:
         async for text in self._bot.messages(self._session_key):

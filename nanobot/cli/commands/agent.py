@@ -1,9 +1,16 @@
 """`nanobot agent`: the terminal chat, or with a message one answer."""
 
+import io
+import os
+import queue
+import re
+import secrets
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,16 +26,31 @@ if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
     from nanobot.runtime.build import Runtime
 
+_EXAMPLE = 'Example: nanobot agent -m "What is in my workspace?"'
+_COMMAND = re.compile(r"\s*/[\w-]+(\s|$)")
+"""A slash command is about a conversation: the chat's, unless another one is named."""
+_STDIN_WAIT_S = 10.0
+"""How long text beside a message may take to begin arriving."""
+
 
 def agent(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="The message: print one answer and exit.")
+    ] = None,
     message: Annotated[
-        str | None, typer.Option("-m", "--message", metavar="TEXT", help="The message; `-` reads it from stdin.")
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="The same; `-` reads it from stdin.")
     ] = None,
     attach: Annotated[
         list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option("-s", "--session", metavar="KEY", help=f"The session; default {DEFAULT_SESSION}.")
+        str | None,
+        typer.Option(
+            "-s",
+            "--session",
+            metavar="KEY",
+            help=f"Session key. Default: {DEFAULT_SESSION}; for one message a new one.",
+        ),
     ] = None,
     continue_latest: Annotated[bool, typer.Option("--continue", help="Continue the latest terminal session.")] = False,
     model: Annotated[
@@ -42,18 +64,25 @@ def agent(
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:
-    """Chat with the agent. With -m or piped input, print one answer and exit."""
+    """Chat with the agent. With TEXT, -m or piped input, print one answer and exit.
+
+    Piped text is added to the message: `cat error.log | nanobot agent "Why?"`
+    """
     if session is not None and continue_latest:
         raise UsageError("--session and --continue cannot be combined. Leave one out.")
     if session is not None and not session.strip():
         raise UsageError("The session key is empty. Give one, for example: --session cli:work")
-    text = _read_message(message)
-    media = _resolve_attachments(attach or ())
-    if text is None and (as_json or media):
-        raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one with -m, or pipe one in.")
-    key = None if session is None else repair_output(session)
-    options = ChatOptions(config, workspace, key, continue_latest, model, logs)
+    if message is not None and words:
+        raise UsageError("The message is given twice: as TEXT and with --message. Leave one out.")
     try:
+        text = _read_message(" ".join(words) if words else message)
+        media = _resolve_attachments(attach or ())
+        if text is None and (as_json or media):
+            raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one, or pipe one in.")
+        key = None if session is None else repair_output(session)
+        if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
+            key = _new_session_key()
+        options = ChatOptions(config, workspace, key, continue_latest, model, logs)
         if text is not None:
             code = options.ask(text, media, as_json=as_json, markdown=markdown)
         else:
@@ -154,21 +183,58 @@ def is_terminal_session(key: str) -> bool:
     return key.startswith(f"{CHANNEL}:") or ":" not in key
 
 
+def _new_session_key() -> str:
+    """A session of its own for one message, such as cli:20261123-142501-9f3c."""
+    return f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
 def _read_message(value: str | None) -> str | None:
-    """The message from the option or from piped stdin. None means: start a chat. Raises UsageError if it is empty."""
+    """The message of the command line, with what is piped in. None means: start a chat. Raises UsageError if empty."""
     if value is None and is_terminal(sys.stdin):
         return None
-    text = _read_stdin() if value in (None, "-") else value
-    if not text or not text.strip():
-        source = "on stdin" if value in (None, "-") else "in --message"
-        raise UsageError(f'There is no message {source}. Example: nanobot agent -m "What is in my workspace?"')
+    if value in (None, "-"):
+        text = _decode(_read_stdin())
+        if not text.strip():
+            raise UsageError(f"There is no message on stdin. {_EXAMPLE}")
+    else:
+        text = value or ""
+        piped = "" if is_terminal(sys.stdin) else _decode(_read_stdin(_STDIN_WAIT_S))
+        if not text.strip() and not piped.strip():
+            raise UsageError(f"The message is empty. {_EXAMPLE}")
+        text = "\n\n".join(part for part in (text, piped) if part.strip())
     return repair_output(text)
 
 
-def _read_stdin() -> str:
+def _read_stdin(wait_s: float | None = None) -> bytes:
+    """Stdin to its end. If nothing arrives in `wait_s` seconds, as from an open pipe that nobody writes to, nothing."""
     if sys.stdin is None or sys.stdin.closed:
-        return ""
-    return sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+        return b""
+    try:
+        number = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # replaced by a text in memory
+        return sys.stdin.buffer.read()
+    chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        with suppress(OSError):
+            while chunk := os.read(number, 1 << 16):
+                chunks.put(chunk)
+        chunks.put(b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        text = first = chunks.get(timeout=wait_s)
+    except queue.Empty:
+        note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait.\n"
+        write_text(sys.stderr, note)
+        return b""
+    while first:
+        text += (first := chunks.get())
+    return text
+
+
+def _decode(piped: bytes) -> str:
+    return piped.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
 
 
 def _resolve_attachments(files: Sequence[Path]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, WorkspaceOption, print_warnings
+from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
@@ -26,16 +26,23 @@ from nanobot.cli.setup.provider import (
     local_server_address,
 )
 from nanobot.config import paths
-from nanobot.config.loader import change_config, load_config, load_warnings
+from nanobot.config.loader import change_config, load_config, load_warnings, repair_config
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
+from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.text import count_noun, nearest
 from nanobot.utils.workspace import prepare_workspace
 
-AGAIN, SAVE, LEAVE = "again", "save", "leave"
+RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
+_AFTER_FAILURE = [
+    (RETRY, "Try again"),
+    (AGAIN, "Change the answers"),
+    (SAVE, "Save it anyway"),
+    (LEAVE, "Quit without saving"),
+]
 
 NEXT_STEPS = """
 Next:
@@ -62,12 +69,22 @@ def onboard(
     target = SetupTarget(paths.get_config_path(), workspace, reset)
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
+    require_valid(given.apply_to(target.load()))
     target.prepare()
 
-    plan = SetupPlan(_choose_defaults(given, target)) if yes else _ask_setup(given, target)
+    problem = ""
+    if yes:
+        plan = SetupPlan(_with_defaults(given, target.load()))
+        problem = target.problem_with(plan.provider) if plan.provider else ""
+    else:
+        plan = _ask_setup(given, target)
 
     target.save(plan)
     typer.echo(f"Model: {current_selection(load_config(), paths.get_data_dir())}")
+    if problem:
+        typer.echo(f"Warning: {problem}", err=True)
+        typer.echo("The settings are saved, but the model does not answer. Try again: nanobot status --probe", err=True)
+        raise typer.Exit(1)
     _print_next_steps(plan, f" -c {config}" if config else "")
 
 
@@ -97,11 +114,26 @@ class SetupTarget:
         self.exists = config_path.exists() and not reset
         self._had_config = config_path.exists()
         self._workspace = paths.absolute(workspace) if workspace else None
+        self._repaired = self._repair() if self.exists else None
+
+    def _repair(self) -> Config | None:
+        """The config without what makes the file unusable, if it is unusable. Prints what is left out."""
+        try:
+            load_config(self.config_path)
+        except ConfigError:
+            config, left_out = repair_config(self.config_path)
+            for line in left_out:
+                typer.echo(f"Left out: {line}", err=True)
+            typer.echo(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
+            return config
+        return None
 
     def load(self) -> Config:
         """The existing config, or the defaults. Raises ConfigError."""
-        # a path that does not exist makes the loader use defaults and the environment
-        config = load_config(self.config_path if self.exists else self.config_path.with_name("no config yet"))
+        if self._repaired is not None:
+            config = self._repaired.model_copy(deep=True)
+        else:  # a path that does not exist makes the loader use defaults and the environment
+            config = load_config(self.config_path if self.exists else self.config_path.with_name("no config yet"))
         if self._workspace is not None:
             config.agents.defaults.workspace = str(self._workspace)
         return config
@@ -121,13 +153,13 @@ class SetupTarget:
 
     def save(self, plan: SetupPlan) -> None:
         """Save the config with the plan applied, and admit the owners. An unchanged config is not written."""
-        if not self.exists or plan or self._workspace is not None:
+        if not self.exists or plan or self._workspace is not None or self._repaired is not None:
             self._save(plan)
         for channel in plan.channels:
             channel.admit_owner(self.places)
 
     def _save(self, plan: SetupPlan) -> None:
-        if self._had_config and not self.exists:
+        if self._had_config and (not self.exists or self._repaired is not None):
             backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
             try:
                 write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
@@ -147,23 +179,17 @@ class SetupTarget:
         return ""
 
 
-def _choose_defaults(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
-    """The flags, completed with defaults. Saved even if the model does not answer."""
-    provider = _with_defaults(given, target.load())
-    if provider and (problem := target.problem_with(provider)):
-        typer.echo(f"Warning: {problem}", err=True)
-        typer.echo("Settings saved anyway. Try again with `nanobot status --probe`.", err=True)
-    return provider
-
-
 def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
     try:
         provider = _ask_for_model(given, target)
+        return SetupPlan(provider, offer_channels(lambda: provider.apply_to(target.load()), target.places))
     except NonInteractiveError:
         typer.echo("\nNo interactive input; continuing with defaults (--yes).")
         return SetupPlan(ProviderChoice())
-    return SetupPlan(provider, offer_channels(lambda: provider.apply_to(target.load()), target.places))
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("\nStopped. No settings were saved.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
@@ -179,8 +205,16 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         typer.echo(f"\n{problem}\n")
         decision = prompts.choose(
             "What now?",
-            [(AGAIN, "Try again with other answers"), (SAVE, "Save it anyway"), (LEAVE, "Quit without saving")],
+            [
+                (RETRY, "Try again"),
+                (AGAIN, "Change the answers"),
+                (SAVE, "Save it anyway"),
+                (LEAVE, "Quit without saving"),
+            ],
         )
+        if decision == RETRY:
+            given = provider
+            continue
         if decision == SAVE:
             return provider
         if decision == LEAVE:

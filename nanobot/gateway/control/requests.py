@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.events import Answer, TurnEvent
@@ -121,9 +122,9 @@ class ControlRequests:
         )
 
     async def _model(self, request: Frame, client: ControlClient) -> None:
-        """Send the model of a session."""
+        """Send the model of a session and how long its conversation is."""
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, str(request["session"]))
-        model = await self._runtime.models.get(session.metadata.get("model"))
+        model = await self._runtime.models.of_session(session)
         client.send(
             {
                 "type": "model",
@@ -131,6 +132,8 @@ class ControlRequests:
                 "window": model.limits.window_tokens,
                 "provider": model.provider_name,
                 "reason": model.reason,
+                "messages": session.message_count,
+                "idle_s": (datetime.now() - session.updated_at).total_seconds(),
             }
         )
 

@@ -126,6 +126,9 @@ class FallbackProvider(LLMProvider):
         if model is not None:
             model.provider.prepare()
 
+    async def list_models(self) -> tuple[str, ...]:
+        return await self._first.provider.list_models()
+
     def notes(self) -> list[str]:
         """Which models are paused, for how long and why, and which one is used instead."""
         notes: list[str] = []

@@ -117,6 +117,9 @@ class MeteredProvider(LLMProvider):
     def notes(self) -> list[str]:
         return self._inner.notes()
 
+    async def list_models(self) -> tuple[str, ...]:
+        return await self._inner.list_models()
+
     async def close(self) -> None:
         """Close the provider and remove the marks of calls in flight."""
         await self._inner.close()

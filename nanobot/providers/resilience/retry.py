@@ -111,6 +111,9 @@ class RetryProvider(LLMProvider):
     def notes(self) -> list[str]:
         return self._inner.notes()
 
+    async def list_models(self) -> tuple[str, ...]:
+        return await self._inner.list_models()
+
     async def chat_stream(
         self,
         messages: Sequence[ChatMessage],

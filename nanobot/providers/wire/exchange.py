@@ -90,6 +90,11 @@ class Endpoint:
     def target(self, model: str) -> CallTarget:
         return CallTarget(self.name, model, redact(self.api_base, [self.api_key or ""]), self.config_key)
 
+    def headers(self) -> dict[str, str]:
+        """The key and the owner's headers."""
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {**key, **self.extra_headers}
+
     @property
     def secrets(self) -> list[str]:
         """What must be redacted in every text about a request."""
@@ -212,7 +217,7 @@ class WireCall:
             with limits.wait(began=False):
                 connection = await pools.connect(address, self._endpoint.timeouts.connect_s)
                 try:
-                    await connection.post(self._headers(), body)
+                    await connection.post({**_HEADERS, **self._endpoint.headers()}, body)
                     await pools.throttle()
                 except BaseException:
                     await pools.release(connection)
@@ -220,11 +225,6 @@ class WireCall:
         except (HttpError, ValueError) as error:  # no connection, or an invalid address
             raise self.error(ConnectionFailedError, str(error)) from None
         return connection
-
-    def _headers(self) -> dict[str, str]:
-        endpoint = self._endpoint
-        key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        return {**_HEADERS, **key, **endpoint.extra_headers}
 
     async def _error_response(self, connection: Connection) -> ErrorResponse:
         """The body of a status other than 200, parsed."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from nanobot.agent.events import (
     ApprovalAsked,
     ApprovalRefused,
     TurnEvent,
-    TurnResult,
     event_from_json,
 )
 from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.schema import string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -27,38 +24,13 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.tools import Sink, Source, command, folder, page
+from tests.support.approvals import Person, with_tools
+from tests.support.clock import WarpLoop
+from tests.support.eventually import eventually
 
 READ = calls(("web_page", {"url": "https://example.org/a"}))
 RUN = calls(("run", {"target": "ls"}))
 PUT = calls(("put", {"target": "/srv/files"}))
-
-
-def with_tools(bot: Bot, *tools: Tool) -> Bot:
-    for tool in tools:
-        bot.register(tool)
-    return bot
-
-
-class Person:
-    """Sees the events of a turn, and answers each question in the same way."""
-
-    def __init__(self, bot: Bot, answer: Answer | None = Answer.ONCE) -> None:
-        self.bot = bot
-        self.answer = answer
-        self.events: list[TurnEvent] = []
-
-    def __call__(self, event: TurnEvent) -> None:
-        self.events.append(event)
-        if isinstance(event, ApprovalAsked) and self.answer is not None:
-            asyncio.get_running_loop().call_soon(self.bot.runtime.questions.answer, event.question, self.answer)
-
-    @property
-    def asked(self) -> list[ApprovalAsked]:
-        return [event for event in self.events if isinstance(event, ApprovalAsked)]
-
-    async def say(self, text: str) -> TurnResult:
-        message = InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
-        return await self.bot.run_turn(message, self, attended=True)
 
 
 def results(bot: Bot) -> list[str]:
@@ -202,22 +174,26 @@ async def test_off_asks_nothing_and_grants_all_but_secrets(tmp_path: Path):
         assert (run.done, put.done, key.done, person.asked) == (["ls"], ["/srv/files"], [], [])
 
 
-async def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
+def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
     run = command()
-    async with open_bot(tmp_path, READ, RUN, "later then") as bot:
-        bot.runtime.questions.expires_s = 0.02
-        person = Person(with_tools(bot, run, page()), None)
-        await person.say("read it")
 
-        assert (run.done, list(bot.runtime.questions)) == ([], [])
-        assert "did not answer within" in results(bot)[-1]
+    async def ten_minutes() -> None:
+        async with open_bot(tmp_path, READ, RUN, "later then") as bot:
+            await Person(with_tools(bot, run, page()), None).say("read it")
+
+            assert run.done == []
+            assert "did not answer within" in results(bot)[-1]
+            assert "Waits for your answer" not in await bot.say("/status")
+
+    with asyncio.Runner(loop_factory=WarpLoop) as runner:
+        runner.run(ten_minutes())
 
 
 async def test_a_stop_ends_the_question(tmp_path: Path):
     async with open_bot(tmp_path, READ, RUN) as bot:
         person = Person(with_tools(bot, command(), page()), None)
         turn = asyncio.create_task(person.say("read it"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
 
         await bot.stop("cli:direct")
 
@@ -229,19 +205,13 @@ async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):
     async with open_bot(tmp_path, READ, RUN, "done") as bot:
         person = Person(with_tools(bot, command(), page()), None)
         turn = asyncio.create_task(person.say("read it"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
 
         status = await bot.say("/status")
-        bot.runtime.questions.answer(person.asked[0].question, Answer.ONCE)
+        bot.answer(person.asked[0].question, Answer.ONCE)
         await turn
 
         assert f"Waits for your answer: run (/approve {person.asked[0].question}" in status
-
-
-async def until(there: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not there():
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +258,7 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         person = Person(with_tools(bot, folder(), page()), answer=None)
         await person.say("read it")
         cut_off = asyncio.create_task(person.say("put it there"))
-        await until(lambda: bool(person.asked))
+        await eventually(lambda: bool(person.asked))
         await bot.shut_down()
         await asyncio.gather(cut_off, return_exceptions=True)
 

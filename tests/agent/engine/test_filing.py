@@ -12,9 +12,9 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
-from tests.agent.engine.test_approval import Person, with_tools
 from tests.fakes.tools import command, page
 from tests.fakes.tools import command as sink
+from tests.support.approvals import Person, with_tools
 
 READ_PAGE = calls(("web_page", {"url": "https://example.org/a"}))
 WRITE = calls(("write_file", {"path": "page.md", "content": "what the page says"}))
@@ -22,7 +22,7 @@ RUN = calls(("run", {"target": "ls"}))
 
 
 def book_says(bot: Bot) -> Provenance | None:
-    return bot.runtime.file_provenance.of(bot.workspace / "page.md")
+    return bot.provenance_of(bot.workspace / "page.md")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_a_file_that_gets_another_name_keeps_its_mark(tmp_path: Path, doin
         await person.say("/new")
         await person.say("tidy up")
 
-        assert bot.runtime.file_provenance.of(bot.workspace / there) == Provenance.WEB
+        assert bot.provenance_of(bot.workspace / there) == Provenance.WEB
 
 
 async def test_a_command_that_is_not_run_marks_nothing(tmp_path: Path):
@@ -334,8 +334,7 @@ async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_
         await person.say("do something else")
         await person.say("count it, and copy it")
 
-        book, workspace = bot.runtime.file_provenance, bot.workspace
-        copies = [book.of(workspace / name) for name in ("b.md", "deep/page.md", "c.md")]
+        copies = [bot.provenance_of(bot.workspace / name) for name in ("b.md", "deep/page.md", "c.md")]
         assert (person.asked, copies) == ([], [Provenance.WEB] * 3)
 
 
@@ -349,10 +348,11 @@ async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_
         (before := bot.workspace / "mine.md").touch()
         await Person(bot).say("unpack it")
 
-        book, workspace = bot.runtime.file_provenance, bot.workspace
-        files = (workspace / "there" / "theirs" / "deep" / "7.md", workspace / "b", before)
-        assert [book.of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
-        assert len(book.path.read_text(encoding="utf-8")) < 1_000, "a folder that is new has one line"
+        files = (bot.workspace / "there" / "theirs" / "deep" / "7.md", bot.workspace / "b", before)
+        assert [bot.provenance_of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
+        assert len((bot.home / "state" / "provenance.json").read_text(encoding="utf-8")) < 1_000, (
+            "a folder that is new has one line"
+        )
 
 
 async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: Path):
@@ -362,7 +362,7 @@ async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: 
     async with open_bot(tmp_path, READ_PAGE, calls(("exec", {"command": making})), "done", config=config) as bot:
         await Person(with_tools(bot, page())).say("read the page and make it")
 
-        assert bot.runtime.file_provenance.of(allowed / "cron" / "from.txt") is Provenance.WEB
+        assert bot.provenance_of(allowed / "cron" / "from.txt") is Provenance.WEB
 
 
 async def test_a_repository_that_was_made_around_a_page_is_no_program_of_the_pages(tmp_path: Path):

@@ -7,8 +7,10 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.agent.tools.schema import string, takes
+from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance, text_of
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
 
 
 class Shout(Tool):
@@ -124,9 +126,12 @@ async def test_a_source_is_asked_before_each_turn_and_closed_with_the_bot(tmp_pa
             self.closed = True
 
     source = Coming()
-    async with open_bot(tmp_path, "hi") as bot:
-        bot.runtime.tools.add_source(source)
-        await bot.say("go")
+    provider = ScriptedProvider("hi")
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
+    ) as runtime:
+        runtime.tools.add_source(source)
+        await Bot(runtime, provider).say("go")
 
-        assert bot.runtime.tools.has("shout")
+    assert "shout" in [tool["function"]["name"] for tool in provider.tools[0]]
     assert source.closed

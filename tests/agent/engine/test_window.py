@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.window.fit import Fitted, Stage, fit, next_eviction
@@ -260,7 +260,6 @@ def test_where_shrinking_frees_little_it_is_not_tried_again_at_every_step():
     assert events <= 15
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5_000), min_size=60, max_size=60), st.integers(4_000, 30_000))
 def test_events_are_bounded_by_what_was_added(sizes: list[int], tokens: int):
     history = [*session(7, 1_000), asks("go", "z")]
@@ -274,7 +273,6 @@ def test_events_are_bounded_by_what_was_added(sizes: list[int], tokens: int):
 # --- any history, any allowance
 
 
-@settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(300, 30_000))
 def test_any_request_is_legal_within_the_allowance_and_holds_the_latest_words(history: Rows, tokens: int):
     try:
@@ -293,7 +291,6 @@ def test_any_request_is_legal_within_the_allowance_and_holds_the_latest_words(hi
     assert (again.rows, again.window, again.stage) == (fitted.rows, fitted.window, Stage.NOTHING)
 
 
-@settings(max_examples=60, deadline=None)
 @given(histories(), st.integers(300, 30_000))
 def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int):
     begins = [at for at, row in enumerate(history) if text_of(row["content"]).startswith("question")]
@@ -311,7 +308,6 @@ def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int)
     assert kept[-len(wanted) :] == wanted
 
 
-@settings(max_examples=40, deadline=None)
 @given(histories(most_turns=25), st.integers(800, 12_000), st.randoms())
 def test_between_events_each_request_is_the_head_of_the_next_also_over_restarts(
     history: Rows, tokens: int, random: Any

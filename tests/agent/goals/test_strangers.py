@@ -23,7 +23,8 @@ from nanobot.session.file_names import hashed_stem
 from nanobot.session.search.rows import searchable_text
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
-from tests.agent.goals.test_goals import FINISH, NOTE, WRITE, Page, asked, goal_of, settled
+from tests.support.eventually import eventually
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of
 from tests.support.scripted_model import Cast, on_stage
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
@@ -36,10 +37,10 @@ async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path:
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         await stage.hear("/reset --all")
         pause.resume.set()
-        await settled(stage)
+        await stage.quiet()
 
     assert "its goal (write a page)" in stage.replies()[-1]
     assert [*(tmp_path / "state" / "goals").glob("*.json")] == []
@@ -50,13 +51,13 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
 
     async with on_stage(tmp_path, Cast(pause, "never said")) as one, on_stage(tmp_path, Cast()) as other:
         await one.hear("/goal write a page")
-        await one.until(pause.reached.is_set)
+        await eventually(pause.reached.is_set)
         for word in ("/stop", "/goal resume", "/goal stop"):
             await other.hear(word)
-        await other.until(lambda: len(other.replies()) == 3)
+        await eventually(lambda: len(other.replies()) == 3)
         still = goal_of(tmp_path)["state"]
         await one.hear("/stop")
-        await settled(one)
+        await one.quiet()
 
     elsewhere = "Another nanobot process works on the goal of this session. Use that one, or end it first."
     assert other.replies() == [elsewhere] * 3
@@ -130,7 +131,7 @@ async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path
         other.write_text(bad if isinstance(bad, str) else json.dumps(bad), "utf-8")
 
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
 
     assert stage.replies()[0].startswith("The page is there.")
     assert len(stage.replies()) == 1
@@ -157,9 +158,9 @@ async def test_who_may_not_set_a_goal_does_not_resume_replace_or_answer_one(tmp_
 
     async with on_stage(tmp_path, cast, config=GROUP) as stage:
         await stage.hear("/goal write a page", chat="-5", sender="owner", channel="telegram", in_group=True)
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("French", **guest)
-        await settled(stage)
+        await stage.quiet()
         state = goal_of(tmp_path)["state"]
         await stage.hear("/goal resume --usd 500", **guest)
         await stage.hear("/goal stop", **guest)
@@ -205,7 +206,7 @@ async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, wor
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear(f"/goal {words} write a page")
-        await settled(stage)
+        await stage.quiet()
 
     goal = goal_of(tmp_path)
     assert goal["text"] == "write a page"
@@ -218,7 +219,7 @@ async def test_claims_in_vain_end_with_the_check_that_did_not_hold(tmp_path: Pat
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert "and the check `file: missing.md` did not hold" in stage.replies()[-1]
     assert goal_of(tmp_path)["state"] == "waiting"
@@ -229,9 +230,9 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
         await stage.hear("/goal write a page")
-        await stage.until(pause.reached.is_set)
-        await stage.runtime.loop.stop_turn("cli:direct")
-        await settled(stage)
+        await eventually(pause.reached.is_set)
+        await stage.stop("cli:direct")
+        await stage.quiet()
 
     assert (
         stage.replies()[1]
@@ -245,7 +246,7 @@ async def test_a_note_has_an_end(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert goal_of(tmp_path)["note"]["done"] == "looked around"
     assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
@@ -371,13 +372,13 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     cast = Cast(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("/new")
         await stage.quiet()
         await stage.hear("yes, do so")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert "exec was not run" in results[0]
@@ -390,9 +391,8 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
     cast = Cast(OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("hm")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert PAY in asked(stage, 0)
@@ -406,12 +406,11 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.until(lambda: stage.runtime.goals.goal_of("cli:direct"))
         await stage.hear("how far are you?")
-        await stage.until(stage.replies)
+        await eventually(stage.replies)
         await stage.hear("/stop")
         await stage.hear("do what comes next")
-        await stage.until(lambda: "As you like." in stage.replies())
+        await eventually(lambda: "As you like." in stage.replies())
         said, results = ([row for row in stage.rows() if row["role"] == role] for role in ("assistant", "tool"))
 
     assert said[0]["provenance"] == Provenance.WEB
@@ -425,7 +424,7 @@ async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own
 
     async with on_stage(tmp_path, Cast(another, drop, another, "I gave up.")) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
         results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
 
     assert [("a person asked for" in one) for one in results] == [True, False, True]
@@ -441,7 +440,7 @@ async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str
     async with on_stage(tmp_path, Cast("never")) as stage:
         await stage.hear("/goal")
         await stage.hear("/stop" if state == "waiting" else "/goal write another")
-        await stage.until(lambda: len(stage.replies()) == 2)
+        await eventually(lambda: len(stage.replies()) == 2)
 
     assert words in stage.replies()[0]
     assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))
@@ -452,7 +451,7 @@ async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
 
     async with on_stage(tmp_path, Cast(*[line for note in more for line in (note, "Noted.")])) as stage:
         await stage.hear("/goal think of a name")
-        await settled(stage)
+        await stage.quiet()
 
     assert "I only updated my notes for 4 turns" in stage.replies()[-1]
     assert goal_of(tmp_path)["turns"] == 4
@@ -467,7 +466,7 @@ async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[-1].startswith("The page is there.")
 
@@ -478,7 +477,7 @@ async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[-1].startswith("The page is there.")
     assert goal_of(tmp_path)["turns"] == 2
@@ -489,9 +488,9 @@ async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Pa
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
-        await settled(stage)
+        await stage.quiet()
         await stage.hear("/history")
-        await stage.until(lambda: len(stage.replies()) == 3)
+        await eventually(lambda: len(stage.replies()) == 3)
         rows = stage.rows()
 
     assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from nanobot.messages.types import Origin, text_of
 from nanobot.testing import calls
-from tests.agent.goals.test_goals import FINISH, WRITE, asked, goal_of, settled
+from tests.support.goals import FINISH, LIST, PASS, WRITE, asked, goal_of
 from tests.support.scripted_model import Cast, defaults, on_stage
 
-LIST = "- [ ] a page with a heading\n- [ ] it says hello"
-PASS = "VERDICT: PASS\nThe page says hello."
 BACK = "VERDICT: SEND BACK\npage.md has no second heading."
 
 
@@ -17,7 +15,7 @@ async def test_a_planner_writes_the_tasks_before_the_first_turn(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal --plan write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert "Next: \n- [ ] a page with a heading\n- [ ] it says hello" in asked(stage, 0)
     assert goal_of(tmp_path)["steps"] == 4
@@ -28,7 +26,7 @@ async def test_a_plan_that_fails_is_done_without(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal --plan write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[1].startswith("There.")
 
@@ -38,7 +36,7 @@ async def test_a_reviewer_reads_the_result_first_and_may_send_it_back(tmp_path: 
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal --review write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert "A reviewer rejected your result" in asked(stage, 3)
     assert "The reviewer objects: page.md has no second heading." in asked(stage, 3)
@@ -51,7 +49,7 @@ async def test_it_is_sent_back_twice_at_most_and_what_remains_is_told(tmp_path: 
 
     async with on_stage(tmp_path, cast, config=defaults(review=True)) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert stage.replies()[1].startswith("Three.")
     assert "(The reviewer still objects: page.md has no second heading.)" in stage.replies()[1]
@@ -62,7 +60,7 @@ async def test_a_reviewer_that_says_nothing_usable_is_no_pass_and_no_loop(tmp_pa
 
     async with on_stage(tmp_path, cast, config=defaults(review=True)) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
 
     assert "(The reviewer still objects: The reviewer gave no verdict that could be read.)" in stage.replies()[1]
 
@@ -74,7 +72,7 @@ async def test_subagents_of_a_goal_are_waited_for_and_count_among_its_steps(tmp_
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
-        await settled(stage)
+        await stage.quiet()
         reports = stage.reports()
         result = next(text_of(row["content"]) for row in stage.rows() if row["role"] == "tool")
 
@@ -90,7 +88,7 @@ async def test_what_the_goal_may_not_use_its_subagents_may_not(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal --steps 4 write a page")
-        await settled(stage)
+        await stage.quiet()
 
     asked = len(cast.agent.requests) + len(cast.children["prices"].requests)
     assert asked == 5, "a step counts when it ends, and the agent's has not while it waits: one call more at most"

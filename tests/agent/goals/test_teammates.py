@@ -1,6 +1,8 @@
 """Subagents of one goal: they share notes, tell each other what they need to know, and are of no other goal's team."""
 
+import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,15 @@ from typing import Any
 import pytest
 
 from nanobot.agent.subagent.team import MAX_SENT, MAX_UNREAD
+from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.testing import Pause, calls, open_bot
+from nanobot.runtime.build import build_runtime
+from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
-from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
-from tests.agent.goals.test_team import LIST, PASS
+from tests.support.eventually import eventually
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 
 
@@ -44,7 +48,7 @@ def tasks_of(home: Path) -> dict[str, dict[str, Any]]:
 
 def transcript(stage: Stage, label: str) -> list[ChatMessage]:
     """What the subagent of this label saw and said."""
-    return stage.rows(f"subagent:{tasks_of(stage.runtime.data_dir)[label]['id']}")
+    return stage.rows(f"subagent:{tasks_of(stage.home)[label]['id']}")
 
 
 def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -70,14 +74,16 @@ def first(stage: Stage, label: str) -> str:
 async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
-    await stage.until(lambda: all(pause.reached.is_set() for pause in pauses))
-    await stage.until(lambda: [*(stage.runtime.data_dir / "state" / "goals").glob("*.json")])
-    return f"goals/{goal_of(stage.runtime.data_dir)['id']}"
+    await eventually(lambda: all(pause.reached.is_set() for pause in pauses))
+    await eventually(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    return f"goals/{goal_of(stage.home)['id']}"
 
 
 async def has_ended(stage: Stage, label: str) -> None:
     """Until the subagent of this label has its result."""
-    await stage.until(lambda: not any(one.startswith(label) for one in stage.runtime.subagents.labels_of()))
+    async with asyncio.timeout(10):
+        while not re.search(rf"  done .*  {label}", await stage.say("/tasks", "cli:other")):
+            await asyncio.sleep(0.005)
 
 
 # --- the notes
@@ -96,7 +102,7 @@ async def test_several_of_a_goal_share_notes_that_the_goal_knows_of_and_that_sta
         wait.resume.set()
         await has_ended(stage, "prices")
         other.resume.set()
-        await settled(stage)
+        await stage.quiet()
         (seen,) = results(transcript(stage, "flights"))
 
     assert "3 euros" in seen
@@ -112,12 +118,12 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
     cast = Cast(BOTH, "On it.", *END, prices=[calls(("page", {})), wait], flights=["2 flights"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         notes = await at_work(stage, wait)
         cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
         wait.resume.set()
-        await settled(stage)
-        words = stage.runtime.file_provenance.of(tmp_path / "workspace" / notes / "p.md")
+        await stage.quiet()
+        words = stage.provenance_of(tmp_path / "workspace" / notes / "p.md")
 
     assert words == Provenance.WEB
 
@@ -127,7 +133,7 @@ async def test_planner_and_reviewer_read_the_notes_and_tell_nobody(tmp_path: Pat
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal --plan --review write a page")
-        await settled(stage)
+        await stage.quiet()
         notes = f"goals/{goal_of(tmp_path)['id']}/"
 
     for role in ("Plan this", "Review this"):
@@ -144,7 +150,7 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
         (tmp_path / "workspace" / "page.md").write_text("x", "utf-8")
         for chat, pause in (("1", wait), ("2", other)):
             await stage.hear("/goal write a page", chat=chat, sender=chat, channel="telegram")
-            await stage.until(pause.reached.is_set)
+            await eventually(pause.reached.is_set)
         mine, theirs = sorted(
             (tmp_path / "workspace/goals/chats").glob("*/*"), key=lambda path: "telegram_1" not in path.parent.name
         )
@@ -158,10 +164,10 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
         cast.children["flights"].script(calls(*look), tell("tulips?"), "nothing")
         other.resume.set()
         await has_ended(stage, "flights")
-        await stage.until(lambda: len(stage.replies("2")) == 2)
+        await eventually(lambda: len(stage.replies("2")) == 2)
         cast.children["prices"].script("done")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         seen = results(transcript(stage, "flights"))
 
     assert "private" in seen[0] and "private" in seen[1]
@@ -184,7 +190,7 @@ async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_w
         tells.resume.set()
         await has_ended(stage, "flights")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         rows, theirs = transcript(stage, "prices"), transcript(stage, "flights")
 
     (letter,) = letters(rows)
@@ -202,7 +208,7 @@ async def test_one_that_waits_for_its_place_reads_it_when_it_begins(tmp_path: Pa
 
     async with on_stage(tmp_path, cast, config=defaults(maxConcurrentSubagents=1)) as stage:
         await at_work(stage)
-        await settled(stage)
+        await stage.quiet()
         rows = transcript(stage, "flights")
 
     assert "Not started yet: flights (" in results(transcript(stage, "prices"))[0]
@@ -218,7 +224,7 @@ async def test_who_tells_one_that_has_ended_is_told_so(tmp_path: Path):
         await at_work(stage, wait)
         await has_ended(stage, "prices")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         ended, alone = results(transcript(stage, "flights"))
 
     assert "has ended (done) and reads no more messages" in ended
@@ -232,11 +238,11 @@ async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         row = next(row for row in stage.rows() if row["role"] == "tool" and "3 euros" in told(row))
 
     assert "It ended before it read" in told(row) and "| It is in dollars." in told(row)
@@ -250,11 +256,11 @@ async def test_the_words_of_one_that_has_read_a_page_are_asked_about_like_the_pa
     )
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         rows = transcript(stage, "prices")
 
     assert letters(rows)[0]["provenance"] == Provenance.WEB
@@ -270,11 +276,11 @@ async def test_a_name_that_was_made_of_a_page_is_the_pages(tmp_path: Path):
     cast = Cast(calls(("page", {})), "Read it.", both, "On it.", *END, prices=[pay, "no"], flights=[wait, "no"])
 
     async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.register(Page())
+        stage.register(Page())
         await at_work(stage, wait)
         await has_ended(stage, "prices")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         (task, *_) = transcript(stage, "prices")
 
     assert task["provenance"] == Provenance.OWNER and name in first(stage, "prices")
@@ -297,7 +303,7 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
         await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         said = results(transcript(stage, "flights"))
 
     assert "There is no teammate 'hotels'. Working: prices (" in said[0]
@@ -324,7 +330,7 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         await has_ended(stage, "flights")
         first_of_two.resume.set()
         second.resume.set()
-        await settled(stage)
+        await stage.quiet()
         (said,) = results(transcript(stage, "flights"))
 
     assert "Several match: search (" in said and "Name one by the id." in said
@@ -350,7 +356,7 @@ async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Pa
         last.resume.set()
         await has_ended(stage, "hotels")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
         sent, full = results(transcript(stage, "flights")), results(transcript(stage, "hotels"))
 
     assert sum(text.startswith("Sent") for text in sent) == MAX_SENT
@@ -366,7 +372,7 @@ async def test_two_that_only_talk_to_each_other_come_to_their_limit_of_steps(tmp
 
     async with on_stage(tmp_path, cast) as stage:
         await at_work(stage)
-        await settled(stage)
+        await stage.quiet()
 
     assert {task["state"] for task in tasks_of(tmp_path).values()} == {"limit"}
     assert stage.replies()[1].startswith("There.")
@@ -378,7 +384,7 @@ async def test_one_of_depth_two_is_of_the_team(tmp_path: Path):
 
     async with on_stage(tmp_path, cast, config=defaults(subagentDepth=2)) as stage:
         await at_work(stage)
-        await settled(stage)
+        await stage.quiet()
         rows = transcript(stage, "prices")
 
     assert [row["role"] for row in rows] == ["user", "assistant", "tool", "user", "assistant"]
@@ -391,13 +397,13 @@ async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
-        await stage.until(lambda: wait.reached.is_set() and stage.replies())
+        await eventually(lambda: wait.reached.is_set() and stage.replies())
         cast.agent.script(spawn("flights"), "On it.", *END)
         await at_work(stage)
-        await stage.until(lambda: any(text.startswith("There.") for text in stage.replies()))
+        await eventually(lambda: any(text.startswith("There.") for text in stage.replies()))
         cast.agent.script("3 euros.")
         wait.resume.set()
-        await settled(stage)
+        await stage.quiet()
 
     names = [{tool["function"]["name"] for tool in cast.children[name].tools[0]} for name in ("prices", "flights")]
     assert names[1] - names[0] == {"tell"}
@@ -417,11 +423,11 @@ async def test_a_second_try_reads_on_and_nothing_twice(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         await at_work(stage, wait, other)
         wait.resume.set()
-        await stage.until(again.reached.is_set)
+        await eventually(again.reached.is_set)
         other.resume.set()
         await has_ended(stage, "flights")
         again.resume.set()
-        await settled(stage)
+        await stage.quiet()
         heard = [told(row).partition("| ")[2] for row in letters(transcript(stage, "prices"))]
 
     assert heard == ["It is in euros.", "The page is gone."]
@@ -434,7 +440,7 @@ async def test_stop_ends_them_all_and_leaves_their_notes(tmp_path: Path):
     async with on_stage(tmp_path, cast) as stage:
         notes = await at_work(stage, wait, other)
         await stage.hear("/stop")
-        await settled(stage)
+        await stage.quiet()
 
     assert {task["state"] for task in tasks_of(tmp_path).values()} == {"stopped"}
     assert goal_of(tmp_path)["state"] == "stopped"
@@ -452,12 +458,12 @@ async def test_a_message_outlives_nanobot_and_is_read_once(tmp_path: Path, read:
         await has_ended(stage, "flights")
         if read:
             wait.resume.set()
-            await stage.until(later.reached.is_set)
+            await eventually(later.reached.is_set)
 
     cast = Cast(BOTH, "On it.", *END, prices=[LOOK, "3"], flights=[])
     async with on_stage(tmp_path, cast) as again:
-        await again.until(again.replies)
-        await settled(again)
+        await eventually(again.replies)
+        await again.quiet()
         rows = transcript(again, "prices")
 
     assert len(letters(rows)) == 1
@@ -471,8 +477,8 @@ async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: P
     async with on_stage(tmp_path, Cast(wait)) as stage:
         await at_work(stage, wait)
 
-    async with open_bot(tmp_path) as bot:
-        known = await bot.runtime.goals.id_of("cli:direct")
-        other = await bot.runtime.goals.id_of("cli:other")
+    async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
+        known = await runtime.goals.id_of("cli:direct")
+        other = await runtime.goals.id_of("cli:other")
 
     assert (known, other) == (goal_of(tmp_path)["id"], "")

@@ -235,11 +235,8 @@ async def test_when_nanobot_stops_the_turn_goes_on_at_the_next_start_and_replies
         await pause.reached.wait()
         await bot.shut_down()
         stopped = await turn
-    async with open_bot(tmp_path, "there.") as bot:
-        serving = asyncio.create_task(bot.runtime.loop.run())
-        outbound = [await bot.runtime.bus.consume_outbound() for _ in range(2)]
-        await bot.shut_down()
-        await serving
+    async with open_bot(tmp_path, "there.") as bot, bot.serving() as bus:
+        outbound = [await bus.consume_outbound() for _ in range(2)]
 
     assert stopped.outcome is TurnOutcome.STOPPED and "goes on at the next start" in stopped.text
     notice, reply = outbound
@@ -253,11 +250,8 @@ async def test_what_a_person_asked_at_a_terminal_that_is_gone_waits_for_them(tmp
     await cut_off(tmp_path, started=["once"], results=[])
     [file] = (tmp_path / "state" / "turns").glob("*.jsonl")
     file.write_text(file.read_text().replace('"origin": "user"', '"origin": "cli"'))
-    async with open_bot(tmp_path) as bot:
-        serving = asyncio.create_task(bot.runtime.loop.run())
+    async with open_bot(tmp_path) as bot, bot.serving():
         await asyncio.sleep(0.05)
-        await bot.shut_down()
-        await serving
 
     assert not bot.provider.requests
     assert file.exists()

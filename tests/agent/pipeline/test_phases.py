@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
-from nanobot.errors import ConfigError
-from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import CallContext, Delta, LLMProvider, TextDelta, call_context
+from nanobot.messages.types import ChatMessage, Origin
+from nanobot.providers.base import CallContext, Delta, TextDelta, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime import build_runtime
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 
 
@@ -91,17 +89,13 @@ async def test_a_failed_turn_keeps_one_neutral_row_so_that_roles_alternate(bot: 
     assert "surprise" not in rows(tmp_path)[1]["content"]
 
 
-async def test_a_message_without_a_model_is_kept_and_answered_with_what_to_do(
-    bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def none(wanted: str | None) -> None:
-        raise ConfigError("no key: set one")
+async def test_a_message_without_a_model_is_kept_and_answered_with_what_to_do(tmp_path: Path):
+    config = Config.model_validate({"agents": {"defaults": {"provider": "openai", "model": "gpt-4o"}}})
+    async with build_runtime(config, data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
+        result = await Bot(runtime, ScriptedProvider()).turn("hello")
 
-    monkeypatch.setattr(bot.runtime.models, "get", none)
-
-    result = await bot.turn("hello")
-
-    assert (result.outcome, result.text) == (TurnOutcome.FAILED, "no key: set one")
+    assert (result.outcome, result.error) == (TurnOutcome.FAILED, "ConfigError")
+    assert "There is no key for OpenAI" in result.text and "set OPENAI_API_KEY" in result.text
     assert rows(tmp_path)[0]["content"] == "hello"
 
 
@@ -118,11 +112,12 @@ async def test_the_turn_ends_with_an_event_that_tells_it_all(bot: Bot):
 
 async def test_at_a_thousand_messages_the_model_is_asked_in_a_moment(bot: Bot):
     """Row 98: long sessions waited ten seconds. It is 0.2 s on a small board, hence a fifth of that here, of work."""
-    session = bot.session("cli:direct")
+    sessions = SessionManager(bot.workspace)
+    session = sessions.get_or_create("cli:direct")
     for number in range(500):
         session.add_message("user", f"question {number} " + "x" * 80)
         session.add_message("assistant", f"answer {number} " + "y" * 80)
-    bot.runtime.sessions.save(session)
+    sessions.save(session)
     bot.provider.script(*["fine"] * 20)
     worked = []
     for _ in range(20):
@@ -141,9 +136,8 @@ async def test_a_sink_that_breaks_does_not_end_the_turn(bot: Bot):
 
     bot.provider.script("hi")
 
-    text = (await bot.runtime.loop.process_direct("hello", on_progress=broken)) or ""
-
-    assert text == "hi"
+    message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
+    assert (await bot.run_turn(message, broken)).text == "hi"
 
 
 async def test_an_attached_file_is_named_to_the_model(bot: Bot):
@@ -199,11 +193,8 @@ async def test_a_provider_can_tell_what_a_call_is_for(tmp_path: Path):
     assert asked == [CallContext("turn", "cli:work", result.turn_id)]
 
 
-class SelfCancelling(LLMProvider):
+class SelfCancelling(ScriptedProvider):
     """Raises CancelledError though nobody has stopped it, as a library does that mixes up its tasks."""
-
-    def get_default_model(self) -> str:
-        return "self-cancelling"
 
     async def chat_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
         yield TextDelta("I am about")
@@ -211,14 +202,10 @@ class SelfCancelling(LLMProvider):
 
 
 async def test_provider_that_cancels_itself_is_a_failure_that_its_person_is_told(tmp_path: Path):
-    parts = {"data_dir": tmp_path, "workspace": tmp_path / "w", "provider": SelfCancelling(), "environ": {}}
-    async with build_runtime(Config(), **parts) as runtime:  # type: ignore[arg-type]
-        serving = asyncio.create_task(runtime.loop.run())
-        await runtime.bus.publish_inbound(InboundMessage("phone", "ann", "7", "hello"))
-        while (out := await runtime.bus.consume_outbound()) is not None and out.kind is not OutboundKind.REPLY:
+    async with open_bot(tmp_path, provider=SelfCancelling()) as bot, bot.serving() as bus:
+        await bus.publish_inbound(InboundMessage("phone", "ann", "7", "hello"))
+        while (out := await bus.consume_outbound()) is not None and out.kind is not OutboundKind.REPLY:
             pass
-        await runtime.loop.stop()
-        await serving
 
     assert out is not None
     assert "the provider cancelled its own call" in out.content

@@ -9,23 +9,25 @@ import pytest
 from nanobot.agent.events import Notice
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.session.manager import SessionManager
+from nanobot.testing import calls, open_bot
 
 
 def config(**defaults: int) -> Config:
     return Config.model_validate({"agents": {"defaults": defaults}})
 
 
-def fill(bot: Bot, key: str = "cli:direct") -> None:
+def fill(home: Path, key: str = "cli:direct") -> None:
     """A session of a bit more than a megabyte, with a canary at its beginning; most of it is in memory already."""
-    session = bot.session(key)
+    sessions = SessionManager(home / "workspace")
+    session = sessions.get_or_create(key)
     session.metadata["handover"] = "The tiles are ordered."
     session.add_message("user", "question 0 canary")
     session.add_message("assistant", "answer 0 " + "x" * 1_100_000)
     session.last_consolidated = 2
     session.add_message("user", "Shall the door be red or green?")
     session.add_message("assistant", "Green, I would say. Shall I order it?")
-    bot.runtime.sessions.save(session)
+    sessions.save(session)
 
 
 def said_in(request: list[ChatMessage]) -> str:
@@ -34,13 +36,13 @@ def said_in(request: list[ChatMessage]) -> str:
 
 async def test_a_session_that_is_too_large_goes_on_in_a_fresh_one(tmp_path: Path):
     async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
-        fill(bot)
+        fill(tmp_path)
 
         reply = await bot.say("yes")
 
         request = bot.provider.requests[0]
         session = bot.session("cli:direct")
-        archived = [row for row in bot.runtime.sessions.list_sessions() if row["archived"]]
+        archived = [row for row in SessionManager(bot.workspace).list_sessions() if row["archived"]]
         assert reply == "Ordered."
         assert "Shall I order it?" in said_in(request)
         assert "canary" not in said_in(request)
@@ -56,7 +58,7 @@ async def test_a_session_that_is_too_large_goes_on_in_a_fresh_one(tmp_path: Path
 
 async def test_what_was_said_in_the_old_one_is_found(tmp_path: Path):
     async with open_bot(tmp_path, config=config(sessionMaxMb=1)) as bot:
-        fill(bot)
+        fill(tmp_path)
         bot.provider.script("Ordered.", calls(("session_search", {"query": "canary"})), "It was there.")
         await bot.say("yes")
 
@@ -67,7 +69,7 @@ async def test_what_was_said_in_the_old_one_is_found(tmp_path: Path):
 
 async def test_the_note_is_no_word_of_a_person(tmp_path: Path):
     async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
-        fill(bot)
+        fill(tmp_path)
         await bot.say("yes")
 
         assert await bot.say("/history") == "you: yes\nbot: Ordered."
@@ -76,7 +78,7 @@ async def test_the_note_is_no_word_of_a_person(tmp_path: Path):
 @pytest.mark.parametrize("limits", [{}, {"sessionMaxMb": 0}, {"sessionMaxMb": 2}, {"sessionMaxDays": 3650}])
 async def test_a_session_within_its_limits_stays(tmp_path: Path, limits: dict[str, int]):
     async with open_bot(tmp_path, "Ordered.", config=config(**limits)) as bot:
-        fill(bot)
+        fill(tmp_path)
 
         await bot.say("yes")
 
@@ -86,10 +88,11 @@ async def test_a_session_within_its_limits_stays(tmp_path: Path, limits: dict[st
 async def test_a_session_that_is_too_old_goes_on_in_a_fresh_one(tmp_path: Path):
     async with open_bot(tmp_path, "one", "two", "three", config=config(sessionMaxDays=2)) as bot:
         await bot.say("first")
-        session = bot.session("cli:direct")
+        sessions = SessionManager(bot.workspace)
+        session = sessions.get_or_create("cli:direct")
         session.created_at = session.created_at.replace(year=session.created_at.year - 1)
         session.metadata["model"] = "scripted"
-        bot.runtime.sessions.save(session)
+        sessions.save(session)
 
         await bot.say("second")
         await bot.say("third")
@@ -102,8 +105,8 @@ async def test_a_session_that_is_too_old_goes_on_in_a_fresh_one(tmp_path: Path):
 
 async def test_a_session_that_cannot_be_put_away_goes_on(tmp_path: Path):
     async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
-        fill(bot)
-        (bot.runtime.sessions.folder / "archive").write_text("in the way", encoding="utf-8")
+        fill(tmp_path)
+        (bot.workspace / "sessions" / "archive").write_text("in the way", encoding="utf-8")
 
         assert await bot.say("yes") == "Ordered."
         assert bot.session("cli:direct").message_count == 6
@@ -121,7 +124,7 @@ async def test_5000_messages_in_one_chat_take_no_longer_at_the_end(tmp_path: Pat
             took.append(time.perf_counter() - began)
             bot.provider.requests.clear()
 
-        archived = [row for row in bot.runtime.sessions.list_sessions() if row["archived"]]
+        archived = [row for row in SessionManager(bot.workspace).list_sessions() if row["archived"]]
         found = await bot.say("/search question 17")
 
     assert len(archived) >= 2

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills import bundle as bundles
@@ -160,7 +160,6 @@ def test_several_skills_are_named_and_a_wrongly_spelt_file_too(tmp_path: Path):
         read_bundle(tmp_path / "none")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_zip_is_a_bundle_or_an_error_of_ours(tmp_path: Path, data: st.DataObject):
     path = zipped(tmp_path / "tea.zip", {"tea/SKILL.md": MANUAL, "tea/a.txt": "words " * 20})

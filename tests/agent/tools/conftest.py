@@ -1,4 +1,3 @@
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.bus.events import Address
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock
-
-Call = Callable[..., Awaitable[ToolResult]]
+from tests.support.tools import Call
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from nanobot.agent.tools.cron import CronTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.cron.notify import message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
-from nanobot.cron.tool_backend import CronToolBackend
 from nanobot.cron.types import CronSchedule, Due
 from nanobot.messages.types import Origin
 from nanobot.runtime.build import build_runtime
@@ -16,17 +14,16 @@ from nanobot.testing import calls, open_bot
 
 
 async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
-    async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
-        service = CronService(runtime.workspace / "cron" / "jobs.json")
-        runtime.tools.unregister("cron")
-        runtime.tools.register(CronTool(lambda: CronToolBackend(service)))
+    telegram = {"enabled": True, "token": "1:a", "allowFrom": ["5"]}
+    config = Config.model_validate({"channels": {"telegram": telegram}})
+    async with build_runtime(config, data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
         words = "remind me in 20 minutes to stretch"
         asked = InboundMessage.from_owner("telegram", "5", words, session_key="telegram:5", origin=Origin.USER)
         before = to_ms(asked.timestamp.astimezone())
 
         result = await runtime.loop.run_turn(asked)
 
-    (job,) = service.list_jobs()
+    (job,) = CronService(tmp_path / "workspace" / "cron" / "jobs.json").list_jobs()
     assert f"The reminder is set. Job {job.id}" in result.text
     assert "runs once at" in result.text
     assert (job.payload.message, job.payload.channel, job.payload.to) == ("stretch", "telegram", "5")
@@ -36,8 +33,6 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
 async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
         service = CronService(bot.workspace / "cron" / "jobs.json")
-        bot.runtime.tools.unregister("cron")
-        bot.register(CronTool(lambda: CronToolBackend(service)))
         job = service.add_job("breeds", CronSchedule("every", every_ms=60_000), "Make two of yourself")
         bot.provider.script(calls(("cron", {"action": "add", "message": "x", "every_seconds": 60})), "I could not.")
 

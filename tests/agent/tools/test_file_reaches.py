@@ -18,7 +18,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
-from tests.security.test_opening import swapping
+from tests.support.processes import swapping
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 

@@ -7,18 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.tools.filesystem import EditFileTool, ReadFileTool, WriteFileTool
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
-from tests.agent.tools.conftest import Call
+from tests.support.tools import Call
 
 GB = 1024**3
-reuse = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=60
-)
 
 
 def text(result) -> str:
@@ -172,7 +169,6 @@ async def test_no_permission_is_said(call: Call, workspace: Path):
     lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=20), max_size=30),
     limit=st.integers(1, 7),
 )
-@reuse
 async def test_pages_one_after_another_are_the_whole_file(workspace: Path, lines: list[str], limit: int):
     (workspace / "f").write_bytes("".join(f"{line}\n" for line in lines).encode())
     read, seen, offset = ReadFileTool(PathPolicy(workspace)), [], 1
@@ -339,7 +335,6 @@ line = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_si
 
 
 @given(st.lists(line, min_size=1, max_size=8), st.data(), st.sampled_from(["\n", "\r\n"]), st.booleans())
-@reuse
 async def test_an_edit_leaves_every_other_byte(workspace: Path, lines, data, ending, asks_with_lf):
     at = data.draw(st.integers(0, len(lines) - 1))
     lines[at] += "#unique#"

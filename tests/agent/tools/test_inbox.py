@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.agent.events import ToolEnded
 from nanobot.bus.events import InboundMessage
 from nanobot.config.channels import ChannelsConfig, EmailConfig
+from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.notify import message_for
+from nanobot.cron.service import CronService
 from nanobot.cron.types import CronSchedule, Due
 from nanobot.messages.types import Provenance
-from nanobot.pairing.senders import Sender
+from nanobot.pairing.store import PairingStore
+from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.mail_server import FakeMail
 from tests.fakes.platform_email import config as email_config
@@ -32,9 +36,7 @@ async def server() -> AsyncIterator[FakeMail]:
 @pytest.fixture
 async def bot(tmp_path: Path, server: FakeMail) -> AsyncIterator[Bot]:
     async with open_bot(tmp_path, config=with_mail(email_config(server))) as bot:
-        asked = bot.runtime.pairing.ask("telegram", Sender.of("7"))
-        assert asked is not None
-        bot.runtime.pairing.approve(asked.code, owner=True)
+        PairingStore(DataPaths(tmp_path)).admit("telegram", "7", owner=True)
         yield bot
 
 
@@ -46,11 +48,20 @@ def from_telegram(chat: str, who: str, provenance: Provenance) -> InboundMessage
     return InboundMessage("telegram", who, chat, "any mail?", provenance=provenance)
 
 
-async def told(bot: Bot, message: InboundMessage) -> str:
+async def told(bot: Bot, message: InboundMessage, call: LLMResponse = LIST) -> str:
     """What the model got back for a look into the inbox."""
-    bot.provider.script(LIST, "well")
-    await bot.run_turn(message)
+    bot.provider.script(call, "well")
+    await bot.run_turn(message, bot.sink)
     return str(bot.provider.requests[-1][-1]["content"])
+
+
+async def looked(bot: Bot, **arguments: str) -> str:
+    """What the owner's model gets for these arguments."""
+    return await told(bot, from_telegram("7", "7", Provenance.OWNER), calls(("inbox", arguments)))
+
+
+def failed(bot: Bot) -> bool:
+    return [event.ok for event in bot.events if isinstance(event, ToolEnded)] == [False]
 
 
 async def test_the_owner_asks_in_the_terminal_and_the_mails_words_are_marked_as_mail(bot):
@@ -102,7 +113,7 @@ async def test_a_chat_where_somebody_else_has_written_is_no_private_one(bot):
     ],
 )
 async def test_a_job_of_the_owner_reads_the_inbox_for_the_owners_chat(bot, provenance, to, says):
-    service = bot.runtime.cron()
+    service = CronService(bot.workspace / "cron" / "jobs.json")
     schedule = CronSchedule("every", every_ms=60_000)
     job = service.add_job("mail", schedule, "What is new?", False, "telegram", to, provenance=provenance)
 
@@ -112,7 +123,10 @@ async def test_a_job_of_the_owner_reads_the_inbox_for_the_owners_chat(bot, prove
 @pytest.mark.parametrize("wrong", [{"enabled": False}, {"consent_granted": False}, {"imap_host": ""}])
 async def test_without_a_mailbox_and_its_owners_consent_there_is_no_such_tool(tmp_path, server, wrong):
     async with open_bot(tmp_path, config=with_mail(email_config(server, **wrong))) as bot:
-        assert "inbox" not in bot.runtime.tools
+        bot.provider.script("hi")
+        await bot.say("any mail?")
+
+    assert "inbox" not in [tool["function"]["name"] for tool in bot.provider.tools[0]]
 
 
 @pytest.mark.parametrize(
@@ -124,33 +138,29 @@ async def test_without_a_mailbox_and_its_owners_consent_there_is_no_such_tool(tm
     ],
 )
 async def test_what_cannot_be_done_is_said_with_what_would_be_right(bot, arguments, says):
-    result = await bot.runtime.tools.call("inbox", arguments)
-
-    assert result.error
-    assert says in str(result.content)
+    assert says in await looked(bot, **arguments)
+    assert failed(bot)
 
 
 async def test_a_mail_server_that_is_away_is_no_empty_mailbox(bot, server):
     await server.vanish()
 
-    result = await bot.runtime.tools.call("inbox", {"action": "list"})
-
-    assert result.error
-    assert "cannot be reached" in str(result.content)
+    assert "cannot be reached" in await looked(bot, action="list")
+    assert failed(bot)
 
 
 async def test_a_date_is_one_of_the_users_calendar(bot, server):
     server.deliver(b"Subject: Now\r\n\r\n")
     server.mails[0].received = datetime(2020, 1, 1, tzinfo=UTC)
 
-    result = await bot.runtime.tools.call("inbox", {"action": "list", "since": f"{datetime.now():%Y-%m-%d}"})
+    listed = await looked(bot, action="list", since=f"{datetime.now():%Y-%m-%d}")
 
-    assert [one["subject"] for one in json.loads(str(result.content))["mails"]] == ["Now"]
+    assert [one["subject"] for one in json.loads(listed)["mails"]] == ["Now"]
 
 
 async def test_the_channel_still_hears_a_mail_that_was_read_before(bot, server):
     """The tool leaves no trace by which the channel would take a mail for known."""
-    await bot.runtime.tools.call("inbox", {"action": "read", "mail": "1-1"})
+    await looked(bot, action="read", mail="1-1")
 
     assert server.mails[0].flags == set()
     assert not (bot.home / "state" / "channels" / "email").exists()

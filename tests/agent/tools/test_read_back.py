@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
@@ -80,7 +80,6 @@ async def said(tools: ToolRegistry, ctx: ToolContext, name: str, **arguments: An
 # --- what is as it was meant
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(
     before=st.binary(max_size=40) | st.text(max_size=20).map(str.encode),
     old=st.text("ab\r\né", min_size=1, max_size=4),

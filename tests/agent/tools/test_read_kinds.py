@@ -26,7 +26,7 @@ from nanobot.providers.wire.chat_request import RequestDialect, wire_messages
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.testing import calls, open_bot
-from tests.agent.tools.conftest import Call
+from tests.support.tools import Call
 
 
 def words(result: ToolResult) -> str:

@@ -10,8 +10,8 @@ import pytest
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
-from tests.agent.tools.conftest import Call
 from tests.support.privileges import nobody_special
+from tests.support.tools import Call
 
 needs_ripgrep = pytest.mark.skipif(
     shutil.which("rg") is None, reason="ripgrep is not installed: nothing to compare with"

@@ -7,6 +7,7 @@ import pytest
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 
 
@@ -52,9 +53,9 @@ async def test_more_of_a_hit_is_shown_around_it(bot: Bot):
 @pytest.mark.parametrize("told", [Provenance.MAIL, Provenance.PERSON])
 async def test_words_stay_whose_they_were(tmp_path: Path, told: Provenance):
     async with open_bot(tmp_path) as bot:
-        session = bot.session("cli:mails")
+        session = (sessions := SessionManager(bot.workspace)).get_or_create("cli:mails")
         session.add_message("tool", "canary for sale", tool_call_id="c", name="inbox", provenance=told)
-        bot.runtime.sessions.save(session)
+        sessions.save(session)
 
         row = await asked(bot, query="canary")
 

@@ -15,6 +15,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool, environment
 from nanobot.security.files.paths import PathPolicy
+from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
@@ -122,8 +123,7 @@ async def test_a_command_that_never_ends_is_stopped_with_all_its_family(run):
 async def test_a_cancel_ends_the_family_within_two_seconds(run):
     number = unlikely_number()
     task = asyncio.create_task(run(f"trap '' TERM HUP INT; (setsid sleep {number} &); while :; do sleep 1; done"))
-    while not running("sleep", number):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: running("sleep", number))
     began = time.monotonic()
 
     task.cancel()

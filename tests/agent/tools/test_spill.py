@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import ToolContext
@@ -83,7 +83,6 @@ def test_beyond_the_cap_bytes_are_counted_only(workspace: Path):
 
 
 @given(st.text(max_size=400), st.integers(60, 300))
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_a_clipped_text_keeps_its_ends_and_its_limit(text: str, limit: int):
     clipped = clip(text, limit)
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -53,7 +53,6 @@ schemas = st.fixed_dictionaries(
         "minProperties": st.integers(0, 2),
     },
 )
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 arguments = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
 
 
@@ -125,7 +124,6 @@ def test_a_broken_schema_never_raises(schema):
 
 
 @given(arguments, schemas)
-@patient
 def test_what_we_let_pass_jsonschema_lets_pass(params, schema):
     fits = not find_problems(params, schema)
 
@@ -133,7 +131,6 @@ def test_what_we_let_pass_jsonschema_lets_pass(params, schema):
 
 
 @given(arguments, schemas)
-@patient
 def test_mending_never_changes_what_fits(params, schema):
     if Draft202012Validator(schema).is_valid(params):
         assert repr_of(repair_arguments(params, schema)) == repr_of(params)
@@ -151,7 +148,6 @@ def repr_of(value: Any) -> Any:
 
 
 @given(arguments, schemas)
-@patient
 def test_mending_twice_is_mending_once(params, schema):
     once = repair_arguments(params, schema)
 

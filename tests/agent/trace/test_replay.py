@@ -21,6 +21,7 @@ from nanobot.providers.errors import ModelOverloadedError
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import SystemClock
+from tests.support.eventually import eventually
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
 
@@ -416,8 +417,7 @@ async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_a
     wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
     async with open_bot(tmp_path, wait) as bot:
         turn = asyncio.create_task(bot.turn("look around"))
-        while not (bot.workspace / "begun").exists():
-            await asyncio.sleep(0.01)
+        await eventually((bot.workspace / "begun").exists)
         await bot.shut_down()
         await turn
     async with open_bot(tmp_path, "I looked.") as bot:

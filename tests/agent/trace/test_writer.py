@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse, call_context
-from nanobot.runtime.build import build_runtime
-from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
+from tests.support.eventually import wait_until
 
 
 def traces(home: Path, session: str = "cli:direct") -> list[dict[str, Any]]:
@@ -120,13 +119,11 @@ async def test_no_secret_reaches_the_state_folder(tmp_path: Path):
     config = Config.model_validate({"providers": {"custom": {"apiKey": CANARIES["config"]}}})
     environ = {"ACME_API_KEY": CANARIES["environment"]}
     provider = Chatty(calls(("no_such_tool", planted), ("read_file", {"path": everything})), "Done.")
-    async with build_runtime(
-        config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ=environ
-    ) as runtime:
+    async with open_bot(tmp_path, config=config, provider=provider, environ=environ) as bot:
         (tmp_path / "workspace" / "AGENTS.md").write_text(everything, encoding="utf-8")
-        await Bot(runtime, provider).turn(everything)
+        await bot.turn(everything)
         provider.script(RuntimeError(everything))
-        await Bot(runtime, provider).turn("fail")
+        await bot.turn("fail")
 
     written = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
     assert b"Trying again" in written
@@ -164,9 +161,7 @@ def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
         asyncio.run(main())
     """
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    deadline = time.monotonic() + 20
-    while not any(facts.get("message") == "two" for facts in traces(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: any(facts.get("message") == "two" for facts in traces(tmp_path)), 20)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
 

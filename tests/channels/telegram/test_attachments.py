@@ -8,8 +8,9 @@ import pytest
 
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import Provenance
-from nanobot.testing.live_channel import LiveChannel, live, until
+from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
+from tests.support.eventually import eventually
 
 OGG = b"OggS" + b"\0" * 60
 MP3 = b"ID3" + b"\0" * 60
@@ -55,8 +56,8 @@ async def test_message_is_acknowledged_before_its_recording_is_understood(telegr
     words = Words(at_once=0)
     async with live(telegram, tmp_path, silent=True, transcribe=words) as life:
         voice = await sends(telegram, "voice", OGG)
-        await until(lambda: words.heard)
-        await until(lambda: telegram.acknowledged(voice))
+        await eventually(lambda: words.heard)
+        await eventually(lambda: telegram.acknowledged(voice))
         counts = await life.counts()
 
         assert life.heard == []
@@ -83,7 +84,7 @@ async def test_recording_that_was_understood_before_a_crash_is_not_paid_for_agai
         for voice in voices:
             await telegram.server.message(ANNA, ANNA, media_group_id="a", voice=voice)
         await telegram.says("behind them")
-        await until(lambda: len(words.heard) == 2 and life.bus.incomplete("telegram")[1:])
+        await eventually(lambda: len(words.heard) == 2 and life.bus.incomplete("telegram")[1:])
         written = await in_the_journal(life)
     words.may.release()
     async with live(telegram, tmp_path, silent=True, transcribe=words) as life:
@@ -101,7 +102,7 @@ async def test_channel_that_is_made_anew_goes_on_with_what_the_old_one_has_accep
         telegram.server.slow_files.clear()
         file = await sends(telegram, "document", b"data", caption="read")
         await telegram.says("behind it")
-        await until(lambda: life.bus.incomplete("telegram")[1:] and telegram.acknowledged(file))
+        await eventually(lambda: life.bus.incomplete("telegram")[1:] and telegram.acknowledged(file))
         anew = telegram.channel(life.bus)
         anew.attach(life.channel.services)
         await life.manager.change("telegram", anew)
@@ -122,10 +123,10 @@ async def test_full_disk_keeps_a_message_with_what_is_attached_waiting(telegram,
     async with live(telegram, tmp_path, silent=True) as life:
         telegram.server.slow_files.clear()
         await sends(telegram, "document", b"data", caption="read")
-        await until(lambda: life.bus.incomplete("telegram"))
+        await eventually(lambda: life.bus.incomplete("telegram"))
         life.bus.full = True
         telegram.server.slow_files.set()
-        await until(lambda: life.bus.refused)
+        await eventually(lambda: life.bus.refused)
         heard = [*life.heard]
         life.bus.full = False
         await life.hears("read")
@@ -158,7 +159,7 @@ async def test_pictures_and_audio_files_are_not_the_owners_words_and_recordings_
 ):
     async with live(telegram, tmp_path, silent=True, allow_from=[], transcribe=Words()) as life:
         await telegram.says("let me in")
-        code = (await until(lambda: life.people.pending("telegram")))[0].code
+        code = (await eventually(lambda: life.people.pending("telegram")))[0].code
         life.people.approve(code, owner=True)
         await sends(telegram, kind, data, caption="look")
         message = await life.hears("look")
@@ -170,7 +171,7 @@ async def test_picture_that_could_not_be_had_leaves_the_owners_words_their_own(t
     telegram.server.largest_download = 10
     async with live(telegram, tmp_path, silent=True, allow_from=[]) as life:
         await telegram.says("let me in")
-        code = (await until(lambda: life.people.pending("telegram")))[0].code
+        code = (await eventually(lambda: life.people.pending("telegram")))[0].code
         life.people.approve(code, owner=True)
         await sends(telegram, "photo", JPEG, caption="look")
         message = await life.hears("look")

@@ -10,8 +10,9 @@ import pytest
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.testing.live_channel import live, until
+from nanobot.testing.live_channel import live
 from tests.fakes.telegram import BAD_GATEWAY, BOT, CUT, TOKEN
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ async def test_what_its_owner_has_to_mend_is_said_at_the_start(telegram, tmp_pat
     monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
 
     async with live(telegram, tmp_path, **settings) as life:
-        await until(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert said in life.channel.status.last_error
 
@@ -37,7 +38,7 @@ async def test_a_bot_that_telegram_lets_hear_less_than_its_owner_wants_says_so_o
     async with live(telegram, tmp_path, group_policy="open") as life:
         await life.is_up()
         await telegram.gone(gone=True)
-        await until(lambda: life.channel.status.state is not ChannelState.UP)
+        await eventually(lambda: life.channel.status.state is not ChannelState.UP)
         await telegram.gone(gone=False)
         await life.is_up()
 

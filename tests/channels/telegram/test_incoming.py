@@ -7,9 +7,10 @@ import pytest
 
 from nanobot.bus.events import MenuEntry
 from nanobot.messages.types import Provenance
-from nanobot.testing.live_channel import LiveChannel, live, until
+from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_telegram import ANNA, HALL, TOPIC, ZOE, TelegramPlatform
 from tests.fakes.telegram import BOT, Json
+from tests.support.eventually import eventually
 
 
 def user(number: int, name: str, *, bot: bool = False) -> Json:
@@ -181,7 +182,7 @@ async def test_forwarded_message_is_never_a_command_nor_the_owners_words(telegra
 async def code_for(telegram: TelegramPlatform, life: LiveChannel) -> str:
     """A code for Anna."""
     await telegram.says("let me in")
-    waiting = await until(lambda: life.people.pending("telegram"))
+    waiting = await eventually(lambda: life.people.pending("telegram"))
     return str(waiting[0].code)
 
 

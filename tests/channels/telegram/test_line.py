@@ -8,9 +8,10 @@ from nanobot.agent.commands.table import parse_command
 from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel
-from nanobot.testing.live_channel import delta, live, until
+from nanobot.testing.live_channel import delta, live
 from tests.fakes.platform_telegram import ANNA, HALL, ZOE
 from tests.fakes.telegram import BLOCKED, BOT, CUT, bad, too_fast
+from tests.support.eventually import eventually
 
 NANO = f"@{BOT['username']}"
 OGG = b"OggS" + b"\0" * 60
@@ -113,7 +114,7 @@ async def test_a_chat_that_was_told_to_wait_is_not_asked_meanwhile_and_others_ar
         await life.is_up()
         telegram.server.faults.append(too_fast(0.3))
         slow = life.post(home(), "later")
-        await until(lambda: not telegram.server.faults)
+        await eventually(lambda: not telegram.server.faults)
         await life.posted(home(HALL), "now")
         waited = not slow.settled
         asked = [method for method, params in telegram.server.asked if params.get("text") == "later"]
@@ -135,12 +136,11 @@ async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_s
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
-    menu = bot.runtime.loop.commands.menu()
-    async with live(telegram, tmp_path, commands=menu):
-        await until(lambda: telegram.server.commands)
+    async with live(telegram, tmp_path, commands=bot.menu):
+        await eventually(lambda: telegram.server.commands)
 
     named = [one["command"] for one in telegram.server.commands]
-    assert named == [entry.name.replace("-", "_") for entry in menu]
+    assert named == [entry.name.replace("-", "_") for entry in bot.menu]
     for name in named:
         assert parse_command(f"/{name}@{BOT['username']}") is not None
         assert "There is no command" not in await bot.say(f"/{name.replace('_', '-')}")
@@ -148,7 +148,7 @@ async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
 
 async def test_a_command_that_telegram_cannot_spell_is_in_the_menu_and_understood(telegram, tmp_path):
     async with live(telegram, tmp_path, commands=(MenuEntry("dream-log", "what it dreamt"),)) as life:
-        await until(lambda: telegram.server.commands)
+        await eventually(lambda: telegram.server.commands)
         await telegram.says("/dream_log 3", chat=HALL)
         message = await life.hears("/dream")
 
@@ -206,10 +206,10 @@ async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path)
         before = dict(posted.json)
         await telegram.press_button(shown_id, "Yes")
         await life.hears("do it")
-        await until(lambda: "reply_markup" not in posted.json)
+        await eventually(lambda: "reply_markup" not in posted.json)
         posted.json |= before  # another phone still shows them
         await telegram.press_button(shown_id, "No")
-        await until(lambda: len(telegram.server.answered) == 2)
+        await eventually(lambda: len(telegram.server.answered) == 2)
 
     assert [one.content for one in life.heard] == ["do it"]
     assert ["text" in one for one in telegram.server.answered] == [False, True]
@@ -219,7 +219,7 @@ async def test_a_stranger_presses_in_vain(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
         (shown_id,) = await life.posted(home(HALL), "sure?", buttons=(Button("Yes", "do it"),))
         await telegram.server.press(int(shown_id), "Yes", ZOE)
-        await until(lambda: telegram.server.answered)
+        await eventually(lambda: telegram.server.answered)
 
     assert life.heard == []
     assert [one.buttons for one in telegram.shown(telegram.group)] == [["Yes"]]
@@ -242,7 +242,7 @@ async def test_a_button_whose_value_is_forgotten_says_so(telegram, tmp_path):
     (tmp_path / "bot.json").unlink()
     async with live(telegram, tmp_path, silent=True) as life:
         await telegram.press_button(shown_id, "This")
-        await until(lambda: telegram.server.answered)
+        await eventually(lambda: telegram.server.answered)
 
     assert life.heard == []
 
@@ -272,7 +272,7 @@ async def test_a_group_may_say_itself_that_it_moved(telegram, tmp_path):
     telegram.server.chats[-55] = {"id": -55, "type": "group", "title": "Hall"}
     async with live(telegram, tmp_path) as life:
         await telegram.server.message(-55, ANNA, migrate_to_chat_id=HALL)
-        await until((tmp_path / "bot.json").exists)
+        await eventually((tmp_path / "bot.json").exists)
         await life.posted(home(-55), "hello there")
 
     assert [one.text for one in telegram.shown(telegram.group)] == ["hello there"]

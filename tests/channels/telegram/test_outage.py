@@ -17,7 +17,7 @@ from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.telegram import BAD_GATEWAY, CONFLICT, CUT, FakeTelegram, RefusedError
-from tests.support.virtual_clock import LoopClock, WarpLoop
+from tests.support.clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0
 Change = Callable[[FakeTelegram], Awaitable[None]]

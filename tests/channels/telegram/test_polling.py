@@ -18,9 +18,10 @@ from nanobot.channels.status import ChannelState
 from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
 from nanobot.channels.telegram import TelegramChannel
 from nanobot.channels.telegram.polling import RENUMBERED_S, OffsetTracker, PollTimeouts
-from nanobot.testing.live_channel import live, until
+from nanobot.testing.live_channel import live
 from tests.fakes.platform_telegram import ANNA, QUICK, ZOE
 from tests.fakes.telegram import BAD_GATEWAY, BOT, CONFLICT, CUT, RefusedError
+from tests.support.eventually import eventually
 
 
 def from_json(path: Path) -> dict[str, Any]:
@@ -52,7 +53,7 @@ async def test_slow_download_keeps_nothing_waiting_but_its_own_chat(telegram, tm
         await life.hears("quick")
         await telegram.says("quick too", sender=str(ZOE), chat=str(ZOE))
         await life.hears("quick too")
-        await until(lambda: telegram.acknowledged(str(slow)) and telegram.acknowledged(behind))
+        await eventually(lambda: telegram.acknowledged(str(slow)) and telegram.acknowledged(behind))
         telegram.server.slow_files.set()
         await life.hears("behind it")
 
@@ -63,7 +64,7 @@ async def test_an_update_that_nobody_can_read_makes_nobody_deaf(telegram, tmp_pa
     async with live(telegram, tmp_path) as life:
         await telegram.server.update(message={"message_id": 1, "chat": "odd"})
         await life.asked("hello")
-        await until(lambda: not telegram.server.waiting())
+        await eventually(lambda: not telegram.server.waiting())
 
     assert "could not be read" in caplog.text
 
@@ -74,7 +75,7 @@ async def test_person_is_told_that_a_message_could_not_be_read(telegram, tmp_pat
         await telegram.server.update(message=odd | {"from": {"id": ZOE, "is_bot": False, "first_name": "Zoe"}})
         await telegram.server.update(message=odd | {"from": telegram.server.people[ANNA]})
         await life.shows("I could not read your last message")
-        await until(lambda: not telegram.server.waiting())
+        await eventually(lambda: not telegram.server.waiting())
 
     assert len(telegram.shown()) == 1
 
@@ -92,7 +93,7 @@ async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
     (tmp_path / "bot.json").write_text(damage, encoding="utf-8")
     async with live(telegram, tmp_path) as life:
         await life.asked("hello")
-        await until(lambda: '"bot":4242,"offset":1' in (tmp_path / "bot.json").read_text(encoding="utf-8"))
+        await eventually(lambda: '"bot":4242,"offset":1' in (tmp_path / "bot.json").read_text(encoding="utf-8"))
 
 
 CHILD = """
@@ -118,14 +119,14 @@ async def test_kill_9_loses_no_message_and_doubles_none(telegram, tmp_path):
     )
     for number in range(150):
         await telegram.says(f"m{number}")
-    await until(lambda: telegram.server.confirmed > 0)
+    await eventually(lambda: telegram.server.confirmed > 0)
     for number in range(150, 300):
         await telegram.says(f"m{number}")
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
     first_offset = from_json(tmp_path / "bot.json")["offset"]
     async with live(telegram, tmp_path, silent=True) as life:
-        await until(lambda: len(life.heard) >= 300)
+        await eventually(lambda: len(life.heard) >= 300)
         counts = await life.counts()
 
     assert first_offset > 100
@@ -141,10 +142,10 @@ async def test_another_program_with_the_token_is_named_once_and_outlived(telegra
     async with live(telegram, tmp_path) as life:
         await life.is_up()
         telegram.server.poll_faults += [CONFLICT] * 5
-        await until(lambda: life.channel.status.state is ChannelState.DOWN)
+        await eventually(lambda: life.channel.status.state is ChannelState.DOWN)
         said = life.channel.status.last_error
         await life.asked("hello")
-        await until(lambda: "receiving again" in caplog.text)
+        await eventually(lambda: "receiving again" in caplog.text)
 
     assert "another process polls with this token" in said
     assert len([one for one in caplog.records if "another process" in one.message]) == 1
@@ -157,7 +158,7 @@ async def test_two_programs_that_take_turns_do_not_fill_the_log(telegram, tmp_pa
         for number in range(3):
             await telegram.says(f"m{number}")
         await asyncio.sleep(0.5)
-        await until(lambda: not telegram.server.waiting())
+        await eventually(lambda: not telegram.server.waiting())
     async with live(telegram, tmp_path) as life:
         await life.asked("alone again")
 
@@ -183,7 +184,7 @@ async def test_one_broken_poll_is_no_news(telegram, tmp_path, caplog):
         polls = telegram.server.polls
         telegram.server.poll_faults.append(CUT)
         await life.asked("hello")
-        await until(lambda: telegram.server.polls > polls + 2)
+        await eventually(lambda: telegram.server.polls > polls + 2)
 
         assert life.channel.status.state is ChannelState.UP
     assert "not connected" not in caplog.text
@@ -216,7 +217,7 @@ async def test_a_token_that_is_refused_for_a_moment_is_good(telegram, tmp_path, 
     async with live(telegram, tmp_path) as life:
         await life.asked("hello")
         telegram.server.poll_faults.append(RefusedError(401, "Unauthorized"))
-        await until(lambda: not telegram.server.poll_faults)
+        await eventually(lambda: not telegram.server.poll_faults)
         await life.asked("still here?")
 
     assert "refused" not in caplog.text

@@ -19,6 +19,7 @@ from nanobot.providers.errors import (
 )
 from tests.fakes.login_people import Person, address_after, get
 from tests.fakes.oauth_server import ACCOUNT_ID, EMAIL, jwt
+from tests.support.eventually import eventually
 
 ANY_PORT = (0,)
 
@@ -37,8 +38,7 @@ async def test_a_browser_logs_in_and_gets_a_page(server, pools):
     person = Person()
 
     account = await log_in(authority_of(server), pools, person)
-    while not person.pages:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: person.pages)
 
     assert (account.name, account.plan, account.account_id) == (EMAIL, "plus", ACCOUNT_ID)
     assert account.authority == server.url
@@ -76,8 +76,7 @@ async def test_an_answer_with_another_state_is_refused_and_the_true_one_still_wa
     server.consent = "stranger"
     person = Person()
     login = asyncio.create_task(log_in(authority_of(server), pools, person))
-    while not person.pages:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: person.pages)
     assert not login.done()
 
     server.consent = "yes"
@@ -156,8 +155,7 @@ async def test_a_login_may_be_cancelled(server, pools):
 async def test_a_page_that_is_not_the_callback_is_not_there(server, pools):
     person = Person(browses=False)
     login = asyncio.create_task(log_in(authority_of(server), pools, person))
-    while not person.shown:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: person.shown)
     found = re.search(r"localhost%3A(\d+)", person.shown[1])
     assert found is not None
 

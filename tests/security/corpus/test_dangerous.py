@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox_home import CANARY, Home
+from tests.support.sandbox_home import CANARY, SandboxHome
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
 COMMANDS = [
@@ -32,7 +32,7 @@ FAST = 11
 class Scene:
     """A home with keys, somebody else's files and process, a service on loopback, and what became of them."""
 
-    def __init__(self, home: Home, port: int, pid: int, abstract: str) -> None:
+    def __init__(self, home: SandboxHome, port: int, pid: int, abstract: str) -> None:
         self.home = replace(home, network=False)
         self.outside = home.path / "outside"
         self.env = {"OUT": str(self.outside), "PORT": str(port), "PID": str(pid), "ABSTRACT": abstract}
@@ -101,7 +101,7 @@ def _remove(place: Path) -> None:
 
 
 @pytest.fixture
-def scene(home: Home) -> Iterator[Scene]:
+def scene(home: SandboxHome) -> Iterator[Scene]:
     service = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0nanobot-test-{os.getpid()}")

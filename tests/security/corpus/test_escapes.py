@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox_home import Home
+from tests.support.sandbox_home import SandboxHome
 
 ESCAPES = Path(__file__).with_name("escapes.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("share", range(2))
-def test_nothing_outside_a_restricted_workspace_can_be_read(home: Home, share: int):
+def test_nothing_outside_a_restricted_workspace_can_be_read(home: SandboxHome, share: int):
     home = home.restricted()
 
     read = [command for command in ESCAPES[share::2] if "plain notes" in (ran := home.sh(command)).stdout + ran.stderr]

@@ -12,7 +12,7 @@ from nanobot.config.schema import Config
 from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.utils.clock import FrozenClock
-from tests.support.sandbox_home import Home
+from tests.support.sandbox_home import SandboxHome
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
 
@@ -67,13 +67,13 @@ COMMANDS = {
 
 
 @pytest.fixture
-def tool(home: Home) -> ExecTool:
+def tool(home: SandboxHome) -> ExecTool:
     policies = tool_policies(Config(), home.data, home.workspace)
     return ExecTool(policies.paths, policies.exec)
 
 
 @pytest.mark.parametrize("share", range(4))
-async def test_work_of_every_day_runs_as_typed(tool: ExecTool, home: Home, share: int):
+async def test_work_of_every_day_runs_as_typed(tool: ExecTool, home: SandboxHome, share: int):
     context = ToolContext(
         "cli:direct", Address("cli", "direct"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2, 3, 4))
     )
@@ -90,7 +90,7 @@ def test_there_are_enough_of_them():
     assert len(COMMANDS) >= 40
 
 
-def test_the_default_config_walls_commands_off(home: Home):
+def test_the_default_config_walls_commands_off(home: SandboxHome):
     walls, kept = command_sandbox(Config(), home.data, home.workspace), home.data / "state/sandbox.json"
 
     report, only_looked = walls.report(), not kept.exists()

@@ -9,17 +9,17 @@ import pytest
 
 from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.security.sandbox.view import ViewGrants
-from tests.support.sandbox_home import CANARY, Home
+from tests.support.sandbox_home import CANARY, SandboxHome
 
 
-def test_the_workspace_is_written_and_what_is_written_is_ours(home: Home):
+def test_the_workspace_is_written_and_what_is_written_is_ours(home: SandboxHome):
     ran = home.sh("echo hello > new.txt && mkdir -p a/b && echo x >> a/b/c && cat new.txt")
 
     assert (ran.returncode, ran.stdout) == (0, "hello\n")
     assert (home.workspace / "new.txt").stat().st_uid == os.geteuid()
 
 
-def test_the_rest_is_read_only(home: Home):
+def test_the_rest_is_read_only(home: SandboxHome):
     ran = home.sh("cat ~/notes.txt; echo bad > ~/notes.txt; touch /usr/bad /etc/bad ~/bad; rm -f ~/notes.txt; true")
 
     assert ran.stdout == "plain notes"
@@ -33,7 +33,7 @@ def test_the_rest_is_read_only(home: Home):
              ".nanobot/pairing.json"],
 )  # fmt: skip
 @pytest.mark.parametrize("restricted", [False, True])
-def test_no_spelling_shows_a_key(home: Home, name: str, *, restricted: bool):
+def test_no_spelling_shows_a_key(home: SandboxHome, name: str, *, restricted: bool):
     home = home.restricted() if restricted else home
     (home.workspace / "link").symlink_to(home.path / name)
     script = f"""
@@ -49,7 +49,7 @@ def test_no_spelling_shows_a_key(home: Home, name: str, *, restricted: bool):
     assert not (home.workspace / "hard").exists()
 
 
-def test_restricted_nothing_else_of_home_is_there(home: Home):
+def test_restricted_nothing_else_of_home_is_there(home: SandboxHome):
     home = home.restricted()
 
     ran = home.sh("ls -A ~ ~/.nanobot | tail -n +2 | tr '\\n' ' '; cat ~/notes.txt; echo x > ~/vanishes")
@@ -59,7 +59,7 @@ def test_restricted_nothing_else_of_home_is_there(home: Home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's own files are opened without powers")
-def test_the_knobs_of_the_kernel_are_not_turned_by_a_root_without_powers(home: Home):
+def test_the_knobs_of_the_kernel_are_not_turned_by_a_root_without_powers(home: SandboxHome):
     knobs = "/proc/sys/kernel/core_pattern /proc/sys/kernel/panic /proc/sys/vm/drop_caches /proc/mtrr"
 
     ran = home.sh(f"for i in {knobs} $(find /proc/irq /proc/bus -type f); do (: >> $i) 2>/dev/null && echo $i; done")
@@ -69,7 +69,7 @@ def test_the_knobs_of_the_kernel_are_not_turned_by_a_root_without_powers(home: H
     assert home.sh("cat /proc/sys/kernel/osrelease /proc/uptime").returncode == 0
 
 
-def test_what_commands_must_not_write_in_the_workspace_is_read_only(home: Home):
+def test_what_commands_must_not_write_in_the_workspace_is_read_only(home: SandboxHome):
     ran = home.sh("""
         echo '{}' > cron/jobs.json; echo x >> memory/HISTORY.md; echo x > sessions/new.jsonl; mv sessions other
         rm -rf sessions cron memory/HISTORY.md; echo fine > memory/MEMORY.md; cat sessions/cli_direct.jsonl
@@ -82,7 +82,7 @@ def test_what_commands_must_not_write_in_the_workspace_is_read_only(home: Home):
     assert not (home.workspace / "cron/jobs.json").exists()
 
 
-def test_places_of_ours_that_are_missing_are_guarded_too(home: Home):
+def test_places_of_ours_that_are_missing_are_guarded_too(home: SandboxHome):
     paths = replace(home.paths, workspace=home.data / "fresh")
     (home.data / "fresh").mkdir()
 
@@ -96,7 +96,7 @@ def test_places_of_ours_that_are_missing_are_guarded_too(home: Home):
     assert (home.data / "fresh/memory/HISTORY.md").read_bytes() == b""
 
 
-def test_a_config_that_is_replaced_while_a_command_runs_stays_unseen(home: Home):
+def test_a_config_that_is_replaced_while_a_command_runs_stays_unseen(home: SandboxHome):
     swap = home.path / ".nanobot/config.json.new"
     swap.write_text(CANARY, encoding="utf-8")
 
@@ -117,7 +117,7 @@ def test_a_config_that_is_replaced_while_a_command_runs_stays_unseen(home: Home)
     assert CANARY not in ran.stdout
 
 
-def test_nobody_outside_can_be_seen_or_ended(home: Home):
+def test_nobody_outside_can_be_seen_or_ended(home: SandboxHome):
     ran = home.sh(f"kill -9 {os.getpid()}; ls /proc | grep -c '^[0-9]'; id -u; cat /proc/self/status")
 
     assert "No such process" in ran.stderr
@@ -128,7 +128,7 @@ def test_nobody_outside_can_be_seen_or_ended(home: Home):
     assert "NoNewPrivs:\t1" in said
 
 
-def test_tmp_is_its_own_and_outlives_the_command(home: Home):
+def test_tmp_is_its_own_and_outlives_the_command(home: SandboxHome):
     home.sh("echo kept > /tmp/file")
 
     assert home.sh("cat /tmp/file").stdout == "kept\n"
@@ -136,7 +136,7 @@ def test_tmp_is_its_own_and_outlives_the_command(home: Home):
     assert not Path("/tmp/file").exists()
 
 
-def test_without_network_no_service_of_the_machine_answers(home: Home):
+def test_without_network_no_service_of_the_machine_answers(home: SandboxHome):
     served = socket.create_server(("127.0.0.1", 0))
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0nanobot-{os.getpid()}")
@@ -155,7 +155,7 @@ def test_without_network_no_service_of_the_machine_answers(home: Home):
     abstract.close()
 
 
-def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: Home):
+def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: SandboxHome):
     place = home.path / "daemon.sock"
     with socket.socket(socket.AF_UNIX) as service:
         os.chdir(home.path)
@@ -167,20 +167,20 @@ def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: Home):
         assert home.sh(script, grants=ViewGrants(services=(place,))).stdout == "in\n"
 
 
-def test_what_the_owner_grants_can_be_written(home: Home):
+def test_what_the_owner_grants_can_be_written(home: SandboxHome):
     (home.path / "project").mkdir()
 
     assert home.sh("echo x > ~/project/a").returncode != 0
     assert home.sh("echo x > ~/project/a", grants=ViewGrants(folders=(home.path / "project",))).returncode == 0
 
 
-def test_no_user_namespace_and_no_mount_inside(home: Home):
+def test_no_user_namespace_and_no_mount_inside(home: SandboxHome):
     ran = home.sh("unshare -U true && echo ns; mount -t tmpfs x /mnt && echo mounted; umount ~/.ssh && echo open; true")
 
     assert ran.stdout == ""
 
 
-def test_what_works_here_is_remembered_until_it_does_not(home: Home):
+def test_what_works_here_is_remembered_until_it_does_not(home: SandboxHome):
     cache = home.data / "state/sandbox.json"
     walls = Sandbox(home.paths, "bwrap", cache=cache)
 
@@ -198,7 +198,7 @@ def test_what_works_here_is_remembered_until_it_does_not(home: Home):
     assert cache.read_bytes() == written
 
 
-def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: Home):
+def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: SandboxHome):
     walls = Sandbox(home.paths, "bwrap")
     bwrap = walls.found.bwrap
     assert bwrap is not None

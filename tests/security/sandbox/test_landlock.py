@@ -19,7 +19,7 @@ from nanobot.bus.events import Address
 from nanobot.security.sandbox.landlock import can_scope
 from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.utils.clock import FrozenClock
-from tests.support.sandbox_home import CANARY, Home, make_home
+from tests.support.sandbox_home import CANARY, SandboxHome, make_home
 
 pytestmark = pytest.mark.skipif(not can_scope(), reason="this kernel's Landlock knows no scopes")
 
@@ -95,7 +95,7 @@ async def test_a_stopped_command_ends_with_its_family(fenced):
     assert not running("sleep", number)
 
 
-async def test_beside_bwrap_it_closes_sockets_without_a_file(home: Home):
+async def test_beside_bwrap_it_closes_sockets_without_a_file(home: SandboxHome):
     name = f"nanobot-test-{os.getpid()}"
     tool = ExecTool(replace(home.paths), ExecPolicy(sandbox="bwrap"))
     code = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}'); print('in')"
@@ -113,7 +113,7 @@ async def test_beside_bwrap_it_closes_sockets_without_a_file(home: Home):
     ["syscall(250, 0, -3, 1, 0, 0)", "syscall(321, 0, 0, 0)", "syscall(169, 0, 0, 0)", "syscall(0x40000000 + 39)"],
 )
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of x86-64")
-async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: str):
+async def test_calls_that_reach_past_every_view_are_refused(home: SandboxHome, call: str):
     tool = ExecTool(home.paths, ExecPolicy(sandbox="bwrap"))
     code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
 
@@ -150,7 +150,7 @@ for name, make in {
     assert (home.workspace / "file").stat().st_mode & 0o7777 == 0o1755
 
 
-def test_it_stands_also_where_our_own_output_is_a_pipe(home: Home):
+def test_it_stands_also_where_our_own_output_is_a_pipe(home: SandboxHome):
     code = """
 import sys
 from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import PathAccess, ViewGrants, view_of
-from tests.support.sandbox_home import Home
+from tests.support.sandbox_home import SandboxHome
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
 
 
-def test_a_folder_to_begin_in_that_became_a_link_shows_nothing_more(home: Home):
+def test_a_folder_to_begin_in_that_became_a_link_shows_nothing_more(home: SandboxHome):
     home = home.restricted()
     (home.path / "private").mkdir()
     (home.workspace / "swapped").symlink_to(home.path / "private")
@@ -24,7 +24,7 @@ def test_a_folder_to_begin_in_that_became_a_link_shows_nothing_more(home: Home):
     assert home.path / "private" not in dict(view.places)
 
 
-def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: Home):
+def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: SandboxHome):
     (home.path / "project").mkdir()
     (home.path / "project/asked").symlink_to(home.path)
 
@@ -33,7 +33,7 @@ def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: Home):
     assert not view.may_write(home.path / "x")
 
 
-def test_a_home_to_write_in_gets_no_files_of_ours_among_our_own(home: Home):
+def test_a_home_to_write_in_gets_no_files_of_ours_among_our_own(home: SandboxHome):
     before = sorted(home.data.rglob("*"))
 
     view = view_of(replace(home.paths, allowed=(home.path,)))
@@ -52,7 +52,7 @@ def test_a_service_that_we_may_not_even_look_at_is_passed_over(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root sees into everybody's folders")
-def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: Home, tmp_path: Path):
+def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: SandboxHome, tmp_path: Path):
     closed = tmp_path / "others"
     closed.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as service:
@@ -65,7 +65,7 @@ def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: H
     assert (ran.stdout, ran.stderr) == ("runs\n", "")
 
 
-def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: Home):
+def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: SandboxHome):
     keys = home.path / ".ssh"
     inside = next(path for path in keys.iterdir() if path.is_file())
     paths = replace(home.paths, unreadable=(*home.paths.unreadable, keys, inside))
@@ -75,7 +75,7 @@ def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: Hom
     assert (places[keys], places.get(inside, PathAccess.READ)) == (PathAccess.READ, PathAccess.READ)
 
 
-def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: Home):
+def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: SandboxHome):
     places = dict(view_of(replace(home.paths, data_folder=home.path)).places)
 
     assert places.get(home.path) is not PathAccess.COVER

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.session.folder import SessionFolder
-from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.recall import Recall, sources_of
+from nanobot.session.search.recall import Recall
+from tests.programs.session_recall import recall_of
+
+RECALL = [sys.executable, "-m", "tests.programs.session_recall"]
 
 _SAID = "the and plan meeting invoice train garden window budget doctor monday coffee river paper bridge market"
 ENGLISH = _SAID.split()
@@ -58,13 +59,6 @@ def plant(folder: Path, count: int) -> None:
         (folder / "sessions" / f"cli_{session}.jsonl").write_text(text, encoding="utf-8")
 
 
-def recall_of(folder: Path) -> Recall:
-    files = SessionFolder(folder)
-    return Recall(
-        SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory")), timeout_s=99
-    )
-
-
 def timed(recall: Recall, language: str) -> Iterator[float]:
     for text in questions(language, random.Random(11)):
         began = time.process_time()
@@ -86,16 +80,6 @@ def test_a_few_thousand_are_made_findable_and_found_in_a_moment(tmp_path: Path):
     assert max(took) < 0.1
 
 
-COLD = """
-import sys, time
-from pathlib import Path
-from tests.session.search.test_many import recall_of
-began = time.process_time()
-recall_of(Path(sys.argv[1])).search(sys.argv[2], lambda file: True)
-print(time.process_time() - began)
-"""
-
-
 def test_a_chat_is_found_among_many_messages_of_others(tmp_path: Path):
     sessions = tmp_path / "sessions"
     sessions.mkdir()
@@ -113,22 +97,13 @@ def test_a_chat_is_found_among_many_messages_of_others(tmp_path: Path):
     assert nobody.hits == []
 
 
-BUILDING = """
-import sys
-from pathlib import Path
-from tests.session.search.test_many import recall_of
-print("begun", flush=True)
-recall_of(Path(sys.argv[1])).refresh()
-"""
-
-
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_over_the_index_loses_nothing(tmp_path: Path, kills: int):
     plant(tmp_path, 1_500 * kills)
     chance = random.Random(3)
 
     for _ in range(kills):
-        child = subprocess.Popen([sys.executable, "-c", BUILDING, str(tmp_path)], stdout=subprocess.PIPE)
+        child = subprocess.Popen([*RECALL, str(tmp_path)], stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.readline()
         time.sleep(chance.random() * 0.3)
@@ -156,7 +131,7 @@ def test_100_000_are_found_in_under_100_ms(tmp_path: Path, capsys: pytest.Captur
     for language in ("english", "chinese", "japanese"):
         warm = list(timed(recall, language))
         cold = [
-            float(subprocess.check_output([sys.executable, "-c", COLD, str(tmp_path), text]))
+            float(subprocess.check_output([*RECALL, str(tmp_path), text]))
             for text in questions(language, random.Random(11))[::4]
         ]
         told.append(f"{language}: warm {_ms(warm)}, cold process {_ms(cold)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.claims import (
@@ -331,7 +331,6 @@ def test_the_line_for_the_person_is_true_and_in_the_language_of_the_answer():
     assert "只用了 read_file" in claim_note("已经发送了。", ["read_file"])
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_any_text_can_be_judged(answer, request_):
     claim = unsupported_claim(answer, request_, ())
@@ -344,7 +343,6 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(_PIECES, max_size=40), st.integers(1, 400))
 def test_no_text_takes_long_to_judge(pieces, times):
     text = "".join(pieces) * times

@@ -1,50 +1,14 @@
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.mcp.server import McpTimeouts
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import SystemClock
-
-CHILD = str(Path(__file__).with_name("server_child.py"))
-
-
-def child(name: str, *manners: str, **more: Any) -> ServerSettings:
-    """The server of `server_child`, with these manners."""
-    return ServerSettings(name, command=sys.executable, args=("-I", "-S", CHILD, *manners), **more)
-
-
-class Bench:
-    """Servers, and a registry that has their tools."""
-
-    def __init__(self, servers: McpServers, ctx: ToolContext) -> None:
-        self.servers = servers
-        self.registry = ToolRegistry()
-        self.registry.add_source(servers)
-        self._ctx = ctx
-
-    async def refresh(self) -> list[str]:
-        """A turn begins; the names it is offered."""
-        await self.registry.refresh()
-        return self.registry.names
-
-    async def call(self, name: str, /, **arguments: Any) -> ToolResult:
-        return await self.registry.call(name, arguments, self._ctx)
-
-    async def call_with(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        return await self.registry.call(name, arguments, self._ctx)
-
-
-LONG_TIMEOUTS = McpTimeouts(first_listing_s=20)
-"""For a machine with much to do: importing the SDK takes a while there."""
-
-OpenBench = Callable[..., Awaitable[Bench]]
+from tests.support.mcp import LONG_TIMEOUTS, Bench, OpenBench
 
 
 @pytest.fixture

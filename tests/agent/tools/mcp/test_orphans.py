@@ -9,32 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.tools.mcp.conftest import CHILD, OpenBench, child
+from tests.support.eventually import wait_until
+from tests.support.mcp import OpenBench, child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for survivors in /proc")
-
-OURSELVES = """
-import asyncio, sys
-from pathlib import Path
-from nanobot.agent.tools.mcp.server import McpServer
-from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.utils.clock import SystemClock
-
-async def main():
-    folder, child, mark = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    servers = [
-        McpServer(
-            ServerSettings(f"s{number}", command=sys.executable, args=("-I", "-S", child, "daemon", "stays", mark)),
-            memory=folder, clock=SystemClock(),
-        )
-        for number in range(3)
-    ]
-    await asyncio.gather(*(server.connect() for server in servers))
-    print("up", flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
 
 
 def alive(mark: str) -> list[str]:
@@ -51,28 +29,22 @@ def alive(mark: str) -> list[str]:
     return found
 
 
-def wait_until_gone(mark: str, patience_s: float) -> list[str]:
-    deadline = time.monotonic() + patience_s
-    while (left := alive(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
 def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     environment = {**os.environ, "HOME": f"/nowhere/{mark}"}
     with subprocess.Popen(
-        [sys.executable, "-c", OURSELVES, str(tmp_path), CHILD, mark], stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "tests.programs.mcp_client", str(tmp_path), mark],
+        stdout=subprocess.PIPE,
+        env=environment,
     ) as ours:
         assert ours.stdout is not None
         assert ours.stdout.readline() == b"up\n"
-        while len(alive(mark)) < 10:  # ourselves, and of each server the keeper, the server and its daemon
-            time.sleep(0.01)
+        wait_until(lambda: len(alive(mark)) >= 10)
 
         ours.send_signal(signal.SIGKILL)
         ours.wait()
 
-    assert wait_until_gone(mark, 10) == []
+    wait_until(lambda: alive(mark) == [])
 
 
 async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tmp_path: Path):
@@ -86,4 +58,4 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
 
     assert before >= 2
     assert waited < 1
-    assert wait_until_gone(mark, 10) == []
+    wait_until(lambda: alive(mark) == [])

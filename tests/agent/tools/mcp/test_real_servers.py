@@ -19,7 +19,7 @@ import pytest
 
 from nanobot.agent.tools.base import ToolResult
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from tests.agent.tools.mcp.conftest import OpenBench
+from tests.support.mcp import OpenBench
 
 NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
 

@@ -9,8 +9,8 @@ from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.messages.types import ToolFailure
 from nanobot.security.redaction import secrets_scope
 from nanobot.testing.model_server import FakeModels
-from tests.agent.tools.mcp.conftest import OpenBench
-from tests.agent.tools.mcp.remote_server import remote_server
+from tests.fakes.mcp_remote_server import remote_server
+from tests.support.mcp import OpenBench
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -224,7 +224,6 @@ def _problems(schema: Any, depth: int = 0) -> list[str]:
     return found + [problem for one in below for problem in _problems(one, depth + 1)]
 
 
-@settings(max_examples=40, deadline=None)
 @given(SCHEMAS, SCHEMAS, SCHEMAS)
 def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: Any, two: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
@@ -232,7 +231,6 @@ def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: A
     assert _problems(normalize_schema(whole).shown) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(SCHEMAS, SCHEMAS, SCHEMAS, st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3))
 def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: Any, value: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}

@@ -9,7 +9,7 @@ from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, hide_heavy_tools, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import integer, takes
-from tests.agent.tools.mcp.conftest import OpenBench, child
+from tests.support.mcp import OpenBench, child
 
 
 class Lamp(Tool):

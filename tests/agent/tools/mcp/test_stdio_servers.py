@@ -17,7 +17,7 @@ from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import SystemClock
-from tests.agent.tools.mcp.conftest import OpenBench, child
+from tests.support.mcp import OpenBench, child
 
 
 async def test_a_call_reaches_the_server_and_is_trusted_as_its_words(bench: OpenBench):

@@ -9,12 +9,12 @@ from nanobot.config.schema import Config
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
-from tests.agent.tools.mcp.conftest import CHILD
+from tests.support.mcp import MCP_SERVER
 
 
 def config_with(**servers: list[str]) -> Config:
     started = {
-        name: {"command": sys.executable, "args": ["-I", "-S", CHILD, *manners]} for name, manners in servers.items()
+        name: {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER, *flags]} for name, flags in servers.items()
     }
     return Config.model_validate({"tools": {"mcpServers": started}})
 
@@ -74,10 +74,11 @@ async def test_what_a_server_says_of_a_secret_is_not_told_on(tmp_path: Path):
 
 async def test_a_file_written_into_the_workspace_is_not_executed_by_a_server(tmp_path: Path):
     mark = tmp_path / "executed"
-    server = {"command": sys.executable, "args": ["-m", "server_child"], "env": {"PYTHONPATH": str(Path(CHILD).parent)}}
+    environ = {"PYTHONPATH": str(Path(MCP_SERVER).parent)}
+    server = {"command": sys.executable, "args": ["-m", "mcp_server"], "env": environ}
     config = Config.model_validate({"tools": {"mcpServers": {"lamp": server}}})
     module = f"open({str(mark)!r}, 'w').close()\n"  # `python -m` looks for modules in its working directory first
-    files = [("write_file", {"path": name, "content": module}) for name in ("server_child.py", "json.py", "base64.py")]
+    files = [("write_file", {"path": name, "content": module}) for name in ("mcp_server.py", "json.py", "base64.py")]
     async with open_bot(tmp_path, calls(*files), "written") as bot:
         await bot.say("write three files")
 
@@ -86,7 +87,7 @@ async def test_a_file_written_into_the_workspace_is_not_executed_by_a_server(tmp
         await bot.say("switch it on")
         (result,) = (row["content"] for row in bot.provider.requests[-1] if row.get("name") == "mcp_lamp_echo")
 
-    assert (tmp_path / "workspace/server_child.py").exists()
+    assert (tmp_path / "workspace/mcp_server.py").exists()
     assert result == '{"n": 1}'
     assert not mark.exists()
 

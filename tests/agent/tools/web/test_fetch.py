@@ -16,7 +16,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.net.egress import NetworkPolicy
 from nanobot.net.fetch import Fetcher, FetchLimits
-from nanobot.testing import calls, open_bot
+from nanobot.testing import ScriptedProvider, calls, open_bot
 from tests.fakes.web import Serve, at_home, leading_to, saying, serving
 
 HTML = ("Content-Type: text/html; charset=utf-8",)
@@ -165,15 +165,19 @@ async def test_a_secret_of_the_config_is_sent_to_no_host(tmp_path, spelled):
         async with open_bot(tmp_path, config=config) as bot:
             url = f"http://127.0.0.1:{server.port}/?q={spelled('canary-7f3a9c81d27be650')}"
 
-            text = await bot.runtime.tools.execute("web_fetch", {"url": url})
+            bot.provider.script(calls(("web_fetch", {"url": url})), "done")
+            await bot.say("fetch it")
 
-    assert "Secrets are sent to their own host only" in text
+    assert "Secrets are sent to their own host only" in str(bot.requests[-1][-1]["content"])
     assert server.connections == 0
 
 
 async def test_the_web_is_not_offered_where_it_is_switched_off(tmp_path):
     off = Config.model_validate({"tools": {"web": {"enable": False}}})
-    async with open_bot(tmp_path, config=off) as bot:
-        assert not {"web_fetch", "web_search"} & set(bot.runtime.tools.names)
-    async with open_bot(tmp_path) as bot:
-        assert {"web_fetch", "web_search"} <= set(bot.runtime.tools.names)
+    provider = ScriptedProvider()
+    for config in (off, Config()):
+        async with open_bot(tmp_path, "hi", config=config, provider=provider) as bot:
+            await bot.say("hello")
+
+    without, usual = ({str(tool["function"]["name"]) for tool in tools} for tools in provider.tools)
+    assert usual - without == {"web_fetch", "web_search"}

@@ -1,0 +1,40 @@
+"""Dream in each folder of the arguments, in a process that is killed at the write the folder is named after."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from nanobot.security.files.open import FileLocation
+from tests.support.memory import MERGED, OVER, DreamHarness, tidying
+
+writes, point = 0, 0
+
+
+def kill_around(name: str) -> None:
+    real = getattr(FileLocation, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        global writes
+        writes += 1
+        if 2 * writes == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(*args, **kwargs)
+        if 2 * writes + 1 == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(FileLocation, name, wrapped)
+
+
+kill_around("append")
+kill_around("replace")
+
+for folder in map(Path, sys.argv[1:]):
+    child = os.fork()
+    if not child:
+        point = int(folder.name)
+        asyncio.run(DreamHarness(folder).run(tidying(MERGED, OVER)))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
