@@ -17,8 +17,7 @@ from nanobot.config.channels import GroupPolicy
 from nanobot.config.spelling import camel
 from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
-from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.rate_limit import PairingRateLimiter
+from nanobot.pairing.codes import VALID_S, PairingRateLimiter
 from nanobot.pairing.senders import Sender, SenderList
 from nanobot.pairing.state import PairedUsers, Role
 from nanobot.pairing.store import PairingStore

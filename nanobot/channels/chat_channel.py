@@ -22,7 +22,7 @@ from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
 from nanobot.markdown.chunks import Chunk, split_message
 from nanobot.markdown.dialects import PLAIN, Dialect
-from nanobot.markdown.streaming import close_open_markup
+from nanobot.markdown.split import close_open_markup
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ SendError                     temporary: retry
 |-- RateLimitedError          retry after the time the platform names
 `-- UndeliverableError        permanent: the chat is gone, the bot was removed, the text is rejected
 ChannelSetupError             the channel cannot run until its owner changes something
+`-- MissingSettingsError      a required setting is empty
 """
 
 from nanobot.errors import NanobotError
@@ -44,3 +45,12 @@ class UndeliverableError(SendError):
 
 class ChannelSetupError(NanobotError):
     """A wrong token, a missing SDK or permission. The text says what the owner has to do."""
+
+
+class MissingSettingsError(ChannelSetupError):
+    """Required settings of a channel are empty. `names` are keys of its section."""
+
+    def __init__(self, channel: str, *names: str) -> None:
+        keys = " and ".join(f"channels.{channel}.{name}" for name in names)
+        verb = "is" if len(names) == 1 else "are"
+        super().__init__(f"{keys} {verb} not set. Run `nanobot channels login {channel}`.")

@@ -35,7 +35,7 @@ async def owners_chats(
     owner has written. Raises StorageError.
     """
     with_owners = [name for name in channels if runtime.pairing.people(name).owners]
-    owners = runtime.pairing.book().owners
+    owners = runtime.pairing.load().owners
     seen: set[Address] = set()
     for name in with_owners:
         for owner in owners.get(name, ()):

@@ -1,4 +1,4 @@
 """Splits a model's Markdown into messages and renders them in a platform's dialect.
 
-Channels call `chunks`; `streaming` closes open markup of a partial answer; `dialects` has the platforms.
+Channels call `chunks.split_message` with a dialect of `dialects`; `split.close_open_markup` prepares a partial answer.
 """

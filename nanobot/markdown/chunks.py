@@ -14,7 +14,7 @@ from nanobot.markdown.write import Entity
 log = logging.getLogger(__name__)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WHOLE = 1 << 62
+_UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +40,37 @@ def split_message(markdown: str, dialect: Dialect, limit: int | None = None) -> 
     The joined sources are the text. Text that cannot be rendered is sent as it is. Raises ValueError for a limit below
     SHORTEST.
     """
-    text = well_formed(markdown)
-    return list(join_chunks(piece for _, piece in fit_chunk(parse_layout(text), dialect, limit)))
+    layout = parse_layout(well_formed(markdown))
+    max_size = _UNLIMITED if limit is None and dialect.limit is None else limit or dialect.limit or 0
+    return list(_join_blank(_chunks(layout, dialect, max_size)))
 
 
-def fit_chunk(layout: Layout, dialect: Dialect, limit: int | None) -> "Iterator[tuple[Part, Chunk]]":
-    """Yield the parts of the text with their chunks."""
-    most = _WHOLE if limit is None and dialect.limit is None else limit or dialect.limit or 0
+def _chunks(layout: Layout, dialect: Dialect, max_size: int) -> Iterator[Chunk]:
     start, before = 0, ""
     while start < len(layout.text):
-        part, piece = _fitted(layout, start, before, dialect, most)
+        part, chunk = _next_chunk(layout, start, before, dialect, max_size)
         start, before = start + len(part.source), part.before_next
-        yield part, piece
+        yield chunk
 
 
-def _fitted(layout: Layout, start: int, before: str, dialect: Dialect, most: int) -> tuple[Part, Chunk]:
-    """Return the next chunk. Rendering may lengthen a text, so shorter parts are tried until one fits."""
-    budget = most
+def _next_chunk(layout: Layout, start: int, before: str, dialect: Dialect, max_size: int) -> tuple[Part, Chunk]:
+    """The next part and its chunk. Rendering may lengthen a text, so shorter parts are tried until one fits."""
+    budget = max_size
     while True:
         part = next_part(layout, start, before, budget, dialect.measure)
-        done = render(part.markdown, dialect)
-        size = dialect.measure(done.text)
-        if size <= most:
-            return part, Chunk(part.source, done.text, done.entities, done.html)
+        rendered = _render(part.markdown, dialect)
+        size = dialect.measure(rendered.text)
+        if size <= max_size:
+            return part, Chunk(part.source, rendered.text, rendered.entities, rendered.html)
         if budget == SHORTEST:
-            end = max(furthest(layout.text, start, min(most, SHORTEST), dialect.measure), start + 1)
-            bare = layout.text[start:end]
-            return Part(bare, bare, part.before_next), Chunk(bare, bare.strip() or bare)
-        taken = min(budget, dialect.measure(part.markdown))
-        budget = max(SHORTEST, min(taken - 1, int(taken * most / size * 0.95)))
+            end = max(furthest(layout.text, start, min(max_size, SHORTEST), dialect.measure), start + 1)
+            plain = layout.text[start:end]
+            return Part(plain, plain, part.before_next), Chunk(plain, plain.strip() or plain)
+        used = min(budget, dialect.measure(part.markdown))
+        budget = max(SHORTEST, min(used - 1, int(used * max_size / size * 0.95)))
 
 
-def render(markdown: str, dialect: Dialect) -> Rendered:
+def _render(markdown: str, dialect: Dialect) -> Rendered:
     """Render a text; return it unchanged if that fails. Never raises."""
     try:
         return dialect.render(markdown)
@@ -80,21 +79,21 @@ def render(markdown: str, dialect: Dialect) -> Rendered:
         return Rendered(markdown.strip("\n"))
 
 
-def join_chunks(found: "Iterator[Chunk]") -> Iterator[Chunk]:
-    """Drop blank chunks; their source is added to the previous (or next) one."""
+def _join_blank(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Drop blank chunks; their source is added to the previous one, or to the next."""
     last: Chunk | None = None
-    owed = ""
-    for piece in found:
-        if not piece.text.strip():
+    pending_source = ""
+    for chunk in chunks:
+        if not chunk.text.strip():
             if last is None:
-                owed += piece.source
+                pending_source += chunk.source
             else:
-                last = replace(last, source=last.source + piece.source)
+                last = replace(last, source=last.source + chunk.source)
             continue
         if last is not None:
             yield last
-        last, owed = replace(piece, source=owed + piece.source), ""
+        last, pending_source = replace(chunk, source=pending_source + chunk.source), ""
     if last is not None:
         yield last
-    elif owed.strip():
-        yield Chunk(owed, owed.strip())
+    elif pending_source.strip():
+        yield Chunk(pending_source, pending_source.strip())

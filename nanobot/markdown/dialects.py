@@ -1,8 +1,8 @@
-"""How each platform writes: a table of styles, and what each platform's own rules ask beyond it.
+"""The dialect of each platform: its style, and its rules beyond that.
 
-Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so nothing needs an escape and nothing can
-be refused as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
-(support.discord.com, "Markdown Text 101"). E-mail: plain words, and HTML beside them.
+Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so nothing needs escaping and nothing can
+be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
+(support.discord.com, "Markdown Text 101"). E-mail: plain text and HTML.
 """
 
 import re
@@ -14,17 +14,16 @@ from nanobot.markdown.measures import Measure, code_points, utf16_units
 from nanobot.markdown.parse import paired_tags, parse, parser, safe_tag
 from nanobot.markdown.write import Entity, Style, write
 
-_MOST_ENTITIES = 100
-_LARGEST_PAGE = 100_000
-"""A longer mail goes out as it is written; nobody reads it for its looks."""
-_HTTP = re.compile(r"https?://[^\s<>]+")
+_MAX_ENTITIES = 100
+_MAX_HTML_CHARS = 100_000
+"""A longer mail is sent as plain text, unrendered."""
 _DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
 _ZERO_WIDTH = "\u200b"
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A text as a platform takes it."""
+    """A text in a platform's format."""
 
     text: str
     entities: tuple[Entity, ...] = ()
@@ -33,59 +32,61 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A platform's way to write, how it counts, and how much it takes at once (None: whatever comes)."""
+    """How a platform formats text, how it counts its length, and its length limit (None for no limit)."""
 
     name: str
     render: Callable[[str], Rendered]
-    """Raises whatever a parser may raise; who calls has the plain text to fall back on."""
+    """May raise anything a parser raises; the caller falls back to the plain text."""
     measure: Measure = code_points
     limit: int | None = None
 
 
 def _telegram(markdown: str) -> Rendered:
     text, entities = write(markdown, _TELEGRAM)
-    shown = text.strip("\n")
-    first = text.find(shown)  # line ends: one unit each
-    last = first + utf16_units(shown)
-    within = []
-    for one in entities:
-        start, end = max(one.offset, first), min(one.offset + one.length, last)
+    stripped = text.strip("\n")
+    first = text.find(stripped)  # only line breaks before it: one unit each
+    last = first + utf16_units(stripped)
+    kept = []
+    for entity in entities:
+        start, end = max(entity.offset, first), min(entity.offset + entity.length, last)
         if end > start:
-            within.append(Entity(one.type, start - first, end - start, one.url, one.language))
-    return Rendered(shown, tuple(_legal(_without_holes(within), shown)))
+            kept.append(Entity(entity.type, start - first, end - start, entity.url, entity.language))
+    return Rendered(stripped, tuple(_keep_accepted(_split_around_code(kept), stripped)))
 
 
-def _without_holes(entities: list[Entity]) -> list[Entity]:
-    """Bold cannot hold code: it ends before it and goes on behind it. A link with code in it stays a link."""
-    links = [one for one in entities if one.type == "text_link"]
-    codes = sorted((one for one in entities if one.type in {"code", "pre"}), key=lambda one: one.offset)
-    codes = [one for one in codes if not any(_holds(link, one) for link in links)]
-    kept = [one for one in entities if one.type in {"text_link", "blockquote"}] + codes
-    for one in entities:
-        if one.type in {"text_link", "blockquote", "code", "pre"}:
+def _split_around_code(entities: list[Entity]) -> list[Entity]:
+    """Split entities around code, which they must not contain. A link with code in it stays a link."""
+    links = [entity for entity in entities if entity.type == "text_link"]
+    codes = sorted((entity for entity in entities if entity.type in {"code", "pre"}), key=lambda entity: entity.offset)
+    codes = [entity for entity in codes if not any(_contains(link, entity) for link in links)]
+    result = [entity for entity in entities if entity.type in {"text_link", "blockquote"}] + codes
+    for entity in entities:
+        if entity.type in {"text_link", "blockquote", "code", "pre"}:
             continue
-        edges = [one.offset]
+        edges = [entity.offset]
         for code in codes:
-            if _holds(one, code):
+            if _contains(entity, code):
                 edges += [code.offset, code.offset + code.length]
-        edges.append(one.offset + one.length)
-        kept += [Entity(one.type, a, b - a) for a, b in list(pairwise(edges))[::2] if b > a]
-    return kept
+        edges.append(entity.offset + entity.length)
+        result += [Entity(entity.type, start, end - start) for start, end in list(pairwise(edges))[::2] if end > start]
+    return result
 
 
-def _holds(outer: Entity, inner: Entity) -> bool:
+def _contains(outer: Entity, inner: Entity) -> bool:
     return outer.offset <= inner.offset and inner.offset + inner.length <= outer.offset + outer.length
 
 
-def _legal(entities: list[Entity], text: str) -> list[Entity]:
-    """What Telegram takes: a hundred, and none that is only blanks. The ones that carry more than looks come first."""
+def _keep_accepted(entities: list[Entity], text: str) -> list[Entity]:
+    """Keep what Telegram accepts: no blank entities, and at most a hundred, links and code before formatting."""
     units = text.encode("utf-16-le", "surrogatepass")
-    told = [
-        one for one in entities if units[2 * one.offset : 2 * (one.offset + one.length)].decode("utf-16-le").strip()
-    ]
+
+    def is_blank(entity: Entity) -> bool:
+        return not units[2 * entity.offset : 2 * (entity.offset + entity.length)].decode("utf-16-le").strip()
+
+    non_blank = [entity for entity in entities if not is_blank(entity)]
     weight = {"text_link": 0, "pre": 1, "code": 2, "blockquote": 3}
-    told.sort(key=lambda one: weight.get(one.type, 4))
-    return sorted(told[:_MOST_ENTITIES], key=lambda one: (one.offset, -one.length))
+    non_blank.sort(key=lambda entity: weight.get(entity.type, 4))
+    return sorted(non_blank[:_MAX_ENTITIES], key=lambda entity: (entity.offset, -entity.length))
 
 
 def _slack_escape(text: str) -> str:
@@ -93,26 +94,26 @@ def _slack_escape(text: str) -> str:
 
 
 def _discord_escape(text: str) -> str:
-    def escaped(found: "re.Match[str]") -> str:
-        said = found.group()
-        if said.startswith("http"):
-            return said
-        head = said.lstrip(" \t")
-        if head.isdigit():
-            return f"{said}\\"
-        return said[: len(said) - len(head)] + "\\" + head
+    def escape(match: "re.Match[str]") -> str:
+        matched = match.group()
+        if matched.startswith("http"):
+            return matched
+        mark = matched.lstrip(" \t")
+        if mark.isdigit():
+            return f"{matched}\\"
+        return matched[: len(matched) - len(mark)] + "\\" + mark
 
-    return _DISCORD.sub(escaped, text)
+    return _DISCORD.sub(escape, text)
 
 
-def _fenced(code: str, language: str) -> str:
-    """Both Slack and Discord know three backticks only: those within are parted by a blank without width."""
+def _fence(code: str, language: str) -> str:
+    """A fence of three backticks, as Slack and Discord require. Zero-width spaces separate backticks in the code."""
     inside = code.replace("```", f"`{_ZERO_WIDTH}`{_ZERO_WIDTH}`")
     return f"```{language}\n{inside}\n```"
 
 
 def _slack_fence(code: str, _: str) -> str:
-    return _fenced(code, "")  # Slack would show the language as a line of code
+    return _fence(code, "")  # Slack would show the language as a line of code
 
 
 def _slack_code(code: str) -> str:
@@ -125,21 +126,21 @@ def _discord_code(code: str) -> str:
     return f"`` {code} ``" if "``" not in code else code
 
 
-def _marked(write_in: Style) -> Callable[[str], Rendered]:
+def _render_with(style: Style) -> Callable[[str], Rendered]:
     def render(markdown: str) -> Rendered:
-        return Rendered(write(markdown, write_in)[0].strip("\n"))
+        return Rendered(write(markdown, style)[0].strip("\n"))
 
     return render
 
 
 def _mail(markdown: str) -> Rendered:
-    if len(markdown) > _LARGEST_PAGE:
+    if len(markdown) > _MAX_HTML_CHARS:
         return Rendered(markdown.strip("\n"))
-    return Rendered(_marked(_PLAIN)(markdown).text, html=_html(markdown))
+    return Rendered(_render_with(_PLAIN)(markdown).text, html=_html(markdown))
 
 
 def _html(markdown: str) -> str:
-    """A page for a mail: no script, no style but ours, no picture that is fetched, no link but to web and mail."""
+    """The HTML of a mail: without scripts, remote pictures, styles but ours, and links other than web and mail."""
     tokens = parse(markdown)
     for token in tokens:
         children = token.children or []
@@ -147,14 +148,14 @@ def _html(markdown: str) -> str:
         for number, child in enumerate(children):
             if child.type == "softbreak":
                 child.type = "hardbreak"
-            elif child.type == "image":  # a picture from afar tells its owner who read the mail, and when
+            elif child.type == "image":  # a remote picture would reveal that the mail was read
                 child.type, child.nesting = "text", 0
                 child.content = f"🖼 {child.content} ({child.attrGet('src')})"
             elif child.type == "html_inline":
                 child.content, safe = safe_tag(child.content, number in tags)
                 child.type = "html_inline" if safe else "text"
-    made = parser()
-    body = made.renderer.render(tokens, made.options, {}).replace("<table>", _TABLE)
+    html_parser = parser()
+    body = html_parser.renderer.render(tokens, html_parser.options, {}).replace("<table>", _TABLE)
     return f'<!doctype html>\n<html><body dir="auto" style="font-family: sans-serif">\n{body}</body></html>\n'
 
 
@@ -179,14 +180,13 @@ _DISCORD_STYLE = Style(
     escape=_discord_escape,
     bullets=("- ",),
     link=("[", "]({url})"),
-    fence=_fenced,
+    fence=_fence,
     inline_code=_discord_code,
     heading_marks=True,
 )  # fmt: skip
 
 TELEGRAM = Dialect("telegram", _telegram, utf16_units, 4096)
-SLACK = Dialect("slack", _marked(_SLACK), limit=4000)
-DISCORD = Dialect("discord", _marked(_DISCORD_STYLE), limit=2000)
+SLACK = Dialect("slack", _render_with(_SLACK), limit=4000)
+DISCORD = Dialect("discord", _render_with(_DISCORD_STYLE), limit=2000)
 EMAIL = Dialect("email", _mail)
-PLAIN = Dialect("plain", _marked(_PLAIN), limit=4000)
-DIALECTS = {dialect.name: dialect for dialect in (TELEGRAM, SLACK, DISCORD, EMAIL, PLAIN)}
+PLAIN = Dialect("plain", _render_with(_PLAIN), limit=4000)

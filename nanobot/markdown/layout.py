@@ -1,6 +1,6 @@
-"""The lines of a Markdown text and what each is, found in one pass: fences, tables, headings, list items, paragraphs.
+"""Classifies the lines of a Markdown text in one pass: fences, tables, headings, list items, paragraphs.
 
-A splitter needs to know no more; what becomes of the text is for the parser to say.
+This is all that the splitter needs. Rendering uses the parser.
 """
 
 import re
@@ -22,13 +22,13 @@ _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]")
 _RULE = re.compile(r"[ \t]*(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$", re.MULTILINE)
 _UNDERLINE = re.compile(r"[ \t]*=+[ \t]*$", re.MULTILINE)
 _DELIMITERS = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$", re.MULTILINE)
-_LONGEST_LANGUAGE = 24
-_WIDEST = 4_000
-"""A row of dashes that is longer heads no table."""
+_MAX_LANGUAGE_CHARS = 24
+_MAX_DELIMITER_CHARS = 4_000
+"""A longer row of dashes is not taken for the delimiter row of a table."""
 
 
 class LineKind(Enum):
-    """What a line is."""
+    """The kind of a line."""
 
     BLANK = auto()
     TEXT = auto()
@@ -41,7 +41,7 @@ class LineKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fence: how it is opened again and how it is closed, behind the `quote` it stands in."""
+    """A code fence: the lines that reopen and close it, after the prefix of the quote it is in."""
 
     quote: str
     opened: str
@@ -50,7 +50,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its end, or a run of blank ones. `head` is where the head of its table lies; `opens` a block."""
+    """A line including its line break, or a run of blank lines."""
 
     start: int
     end: int
@@ -58,7 +58,9 @@ class Line:
     quote: str = ""
     fence: Fence | None = None
     head: tuple[int, int] | None = None
+    """Start and end of the head of its table."""
     opens: bool = False
+    """Whether a block begins with it."""
 
 
 @dataclass(slots=True)
@@ -70,14 +72,14 @@ class Layout:
     spans: Spans
 
     def line_at(self, position: int) -> int:
-        """The number of the line that holds the character at this position."""
+        """The index of the line with the character at this position."""
         return bisect_right(self.lines, position, key=lambda line: line.start) - 1
 
 
 def parse_layout(text: str, *, growing: bool = False) -> Layout:
-    """Look through the text. Linear in its length.
+    """Classify the lines and find the spans. Linear in the length.
 
-    `growing`: more of it is to come, so what is open at its end (emphasis, code, a link) counts as open.
+    `growing`: more text follows, so unclosed emphasis, code and links at the end count as open.
     """
     lines = _lines(text)
     spans: list[Span] = []
@@ -106,68 +108,76 @@ def _lines(text: str) -> list[Line]:
     for start, end in _line_bounds(text):
         raw = text[start:end]
         quote = _QUOTE.match(raw)
-        said = quote.group() if quote else ""
-        if fence is not None and fence.quote and not said:
+        prefix = quote.group() if quote else ""
+        if fence is not None and fence.quote and not prefix:
             fence = None  # the quote ends, and the fence with it
         if fence is not None:
-            inner = raw[len(said) :] if fence.quote else raw
+            inner = raw[len(prefix) :] if fence.quote else raw
             if _closes(fence, inner):
-                lines.append(Line(start, end, LineKind.MARK, said, fence))
+                lines.append(Line(start, end, LineKind.MARK, prefix, fence))
                 fence = None
             else:
                 lines.append(Line(start, end, LineKind.CODE, fence.quote, fence))
             continue
-        inner = raw[len(said) :]
+        inner = raw[len(prefix) :]
         opening = _FENCE.match(inner)
         if opening is not None:
-            fence = _fence(said, opening)
-            lines.append(Line(start, end, LineKind.MARK, said, fence, opens=True))
+            fence = _fence(prefix, opening)
+            lines.append(Line(start, end, LineKind.MARK, prefix, fence, opens=True))
         elif not inner.strip():
-            if lines and lines[-1].kind is LineKind.BLANK and not said:
-                lines[-1] = Line(lines[-1].start, end, LineKind.BLANK)  # a million empty lines are one
+            if lines and lines[-1].kind is LineKind.BLANK and not prefix:
+                lines[-1] = Line(lines[-1].start, end, LineKind.BLANK)  # one entry even for a million blank lines
             else:
-                lines.append(Line(start, end, LineKind.BLANK, said))
+                lines.append(Line(start, end, LineKind.BLANK, prefix))
         else:
-            lines.append(_plain_line(text, lines, Line(start, end, LineKind.TEXT, said), inner))
+            lines.append(_plain_line(text, lines, Line(start, end, LineKind.TEXT, prefix), inner))
     return lines
 
 
 def _line_bounds(text: str) -> list[tuple[int, int]]:
-    bounds = [(found.start(), found.end()) for found in _LINE.finditer(text)]
+    bounds = [(match.start(), match.end()) for match in _LINE.finditer(text)]
     return bounds[:-1] if bounds and bounds[-1][0] == bounds[-1][1] else bounds
 
 
 def _fence(quote: str, opening: "re.Match[str]") -> Fence:
     indent = re.sub(r"\S", " ", opening["lead"])
-    info = opening["info"][:_LONGEST_LANGUAGE]
+    info = opening["info"][:_MAX_LANGUAGE_CHARS]
     return Fence(quote, f"{quote}{indent}{opening['mark']}{info}\n", f"{quote}{indent}{opening['mark']}")
 
 
 def _closes(fence: Fence, line: str) -> bool:
     mark = fence.closed[len(fence.quote) :].strip()
-    said = line.strip()
-    return len(said) >= len(mark) and said.startswith(mark) and not said.strip(mark[0])
+    text = line.strip()
+    return len(text) >= len(mark) and text.startswith(mark) and not text.strip(mark[0])
 
 
 def _plain_line(text: str, lines: list[Line], line: Line, inner: str) -> Line:
-    """What a line outside fences is. A table is known by its second line, so the first may change what it was."""
-    before = lines[-1] if lines else None
+    """Classify a line outside fences. The second line of a table changes the kind of the first."""
+    previous = lines[-1] if lines else None
     start, end, quote = line.start, line.end, line.quote
-    if before is not None and before.kind is LineKind.ROW and "|" in inner:
-        return Line(start, end, LineKind.ROW, quote, head=before.head)
-    if before is not None and before.kind is LineKind.TEXT and len(inner) < _WIDEST and _DELIMITERS.match(inner):
-        head = (before.start, end)
-        if "|" in text[before.start : before.end] and ("|" in inner or ":" in inner):
-            lines[-1] = Line(before.start, before.end, LineKind.ROW, before.quote, head=head, opens=True)
+    if previous is not None and previous.kind is LineKind.ROW and "|" in inner:
+        return Line(start, end, LineKind.ROW, quote, head=previous.head)
+    if (
+        previous is not None
+        and previous.kind is LineKind.TEXT
+        and len(inner) < _MAX_DELIMITER_CHARS
+        and _DELIMITERS.match(inner)
+    ):
+        head = (previous.start, end)
+        if "|" in text[previous.start : previous.end] and ("|" in inner or ":" in inner):
+            lines[-1] = Line(previous.start, previous.end, LineKind.ROW, previous.quote, head=head, opens=True)
             return Line(start, end, LineKind.ROW, quote, head=head)
     if _HEADING.match(inner):
         return Line(start, end, LineKind.HEADING, quote, opens=True)
     if _RULE.match(inner) or _UNDERLINE.match(inner):
-        # Under a text it makes a heading of it, and stays with it.
-        is_rule = before is None or before.kind is not LineKind.TEXT
+        # Below text it makes that a heading, and stays with it.
+        is_rule = previous is None or previous.kind is not LineKind.TEXT
         return Line(start, end, LineKind.TEXT if is_rule and "=" in inner else LineKind.HEADING, quote, opens=is_rule)
     if _ITEM.match(inner):
-        # An item that is nested is a line of its list; one at the margin may begin a piece.
         return Line(start, end, LineKind.ITEM, quote)
-    opens = before is None or before.kind not in {LineKind.TEXT, LineKind.ITEM} or before.quote.strip() != quote.strip()
+    opens = (
+        previous is None
+        or previous.kind not in {LineKind.TEXT, LineKind.ITEM}
+        or previous.quote.strip() != quote.strip()
+    )
     return Line(start, end, LineKind.TEXT, quote, opens=opens)

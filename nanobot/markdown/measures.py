@@ -15,18 +15,13 @@ Measure = Callable[[str], int]
 
 
 def code_points(text: str) -> int:
-    """As Python and Discord count."""
+    """The length as Python and Discord count it."""
     return len(text)
 
 
 def utf16_units(text: str) -> int:
-    """As Telegram counts."""
+    """The length as Telegram counts it."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def utf8_bytes(text: str) -> int:
-    """As a wire counts."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def furthest(text: str, start: int, room: int, measure: Measure) -> int:
@@ -47,21 +42,21 @@ def is_whole(text: str, position: int) -> bool:
     """Whether this position, after a blank or punctuation, is a grapheme boundary."""
     if text[position : position + 1].isascii():
         return True
-    found = _grapheme().match(text[position - 1 : position + 2])
-    return found is None or found.end() == 1
+    match = _grapheme().match(text[position - 1 : position + 2])
+    return match is None or match.end() == 1
 
 
 def grapheme_ends(text: str, start: int, end: int) -> Iterator[int]:
     """Yield the ends of the graphemes from `start` to `end` (Unicode Standard Annex 29)."""
-    # Of the whole text, each flag would be counted from the first one on.
-    for found in _grapheme().finditer(text[start : end + _AHEAD]):
-        if start + found.end() > end:
+    # From `start` on only: in the whole text, flags would be paired from the first one on.
+    for match in _grapheme().finditer(text[start : end + _AHEAD]):
+        if start + match.end() > end:
             return
-        yield start + found.end()
+        yield start + match.end()
 
 
 @cache
 def _grapheme() -> "regex.Pattern[str]":
-    import regex  # 30 ms that only a long text pays for
+    import regex  # takes 30 ms; only long texts need it
 
     return regex.compile(r"\X")

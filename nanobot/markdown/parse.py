@@ -27,9 +27,9 @@ def parser(*, links: bool = True) -> "MarkdownIt":
     """Return a parser without reference definitions and indented code, which would lose text."""
     from markdown_it import MarkdownIt  # 100 ms that only the first answer pays for
 
-    made = MarkdownIt("commonmark", {"html": True, "maxNesting": 300})
-    made.enable(["table", "strikethrough"]).disable(["code", "reference", "html_block"])
-    return made if links else made.disable(["link", "image"])
+    new_parser = MarkdownIt("commonmark", {"html": True, "maxNesting": 300})
+    new_parser.enable(["table", "strikethrough"]).disable(["code", "reference", "html_block"])
+    return new_parser if links else new_parser.disable(["link", "image"])
 
 
 def parse(markdown: str) -> "list[Token]":
@@ -55,26 +55,26 @@ def parse(markdown: str) -> "list[Token]":
 
 def paired_tags(tokens: "Sequence[Token]") -> dict[int, str]:
     """The indexes of matching start and end tags, with their style."""
-    waiting: dict[str, list[int]] = {}
+    open_tags: dict[str, list[int]] = {}
     pairs: dict[int, str] = {}
     for number, token in enumerate(tokens):
         tag = TAG.match(token.content) if token.type == "html_inline" else None
         if tag is None or tag[3] or (name := tag[2].lower()) not in _TAGS:
             continue
         if not tag[1]:
-            waiting.setdefault(name, []).append(number)
-        elif waiting.get(name):
-            pairs[number] = pairs[waiting[name].pop()] = _TAGS[name]
+            open_tags.setdefault(name, []).append(number)
+        elif open_tags.get(name):
+            pairs[number] = pairs[open_tags[name].pop()] = _TAGS[name]
     return pairs
 
 
-def safe_tag(said: str, is_paired: bool) -> tuple[str, bool]:
+def safe_tag(text: str, is_paired: bool) -> tuple[str, bool]:
     """Return a known, paired tag without attributes and True; any other unchanged and False."""
-    tag = TAG.match(said)
+    tag = TAG.match(text)
     name = tag[2].lower() if tag else ""
     if tag is not None and (name == "br" or (is_paired and name in _TAGS)):
         return f"<{tag[1]}{name}>", True
-    return said, False
+    return text, False
 
 
 def _cells_beyond(source: list[str], row: "Token", columns: int) -> str:
@@ -89,17 +89,17 @@ def _bold_beside_letters(tokens: "list[Token]") -> "list[Token]":
     """Restore bold that ends in punctuation before a letter (`**「重点」**内容`), which CommonMark misses."""
     from markdown_it.token import Token  # see parser
 
-    found: list[Token] = []
+    result: list[Token] = []
     for token in tokens:
         if token.type != "text" or "**" not in token.content:
-            found.append(token)
+            result.append(token)
             continue
-        for number, said in enumerate(_BOLD.split(token.content)):
+        for number, text in enumerate(_BOLD.split(token.content)):
             if number % 2:
-                found += [Token("strong_open", "strong", 1), _text_token(said), Token("strong_close", "strong", -1)]
-            elif said:
-                found.append(_text_token(said))
-    return found
+                result += [Token("strong_open", "strong", 1), _text_token(text), Token("strong_close", "strong", -1)]
+            elif text:
+                result.append(_text_token(text))
+    return result
 
 
 def _text_token(text: str) -> "Token":

@@ -4,8 +4,8 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
 
-WIDEST = 100
-"""Longest line, in columns; phones wrap longer ones."""
+MAX_WIDTH = 100
+"""Maximum width of a line in columns; phones wrap longer ones."""
 _GAP = " | "
 
 
@@ -22,23 +22,23 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def aligned(rows: Sequence[Sequence[str]], aligns: Sequence[str]) -> str | None:
+def align_rows(rows: Sequence[Sequence[str]], aligns: Sequence[str]) -> str | None:
     """Align the rows, with a rule below the first. None if they are too wide. `aligns`: left, right or center."""
     columns = [[cell.replace("\n", " ") for cell in column] for column in zip_longest(*rows, fillvalue="")]
     widths = [max(map(width, column)) for column in columns]
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > WIDEST:
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > MAX_WIDTH:
         return None
     padded = [
-        [_padded(cell, wide, align) for cell in column]
-        for column, wide, align in zip_longest(columns, widths, aligns[: len(columns)], fillvalue="left")
-        if isinstance(column, list) and isinstance(wide, int)
+        [_pad(cell, column_width, align) for cell in column]
+        for column, column_width, align in zip_longest(columns, widths, aligns[: len(columns)], fillvalue="left")
+        if isinstance(column, list) and isinstance(column_width, int)
     ]
     lines = [_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    lines.insert(1, "-+-".join("-" * wide for wide in widths))
+    lines.insert(1, "-+-".join("-" * column_width for column_width in widths))
     return "\n".join(lines)
 
 
-def _padded(cell: str, wide: int, align: str) -> str:
-    left = wide - width(cell)
-    before = {"right": left, "center": left // 2}.get(align, 0)
-    return " " * before + cell + " " * (left - before)
+def _pad(cell: str, column_width: int, align: str) -> str:
+    missing = column_width - width(cell)
+    before = {"right": missing, "center": missing // 2}.get(align, 0)
+    return " " * before + cell + " " * (missing - before)

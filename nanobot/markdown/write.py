@@ -1,7 +1,7 @@
-"""One walk over parsed Markdown that writes it in any dialect: a `Style` says how, and entities say what is where.
+"""Writes parsed Markdown in any dialect, in one pass: a `Style` has the formatting, entities mark ranges of the text.
 
-Nothing said is dropped: HTML that is no formatting stays as it is written, an address that is no link stands behind its
-text, a picture is its description and its address.
+No content is dropped: HTML without formatting stays as it is, a URL that cannot be a link follows its text, a picture
+becomes its description and URL.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.markdown.measures import utf16_units
 from nanobot.markdown.parse import TAG, paired_tags, parse
-from nanobot.markdown.tables import aligned
+from nanobot.markdown.tables import align_rows
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -23,7 +23,7 @@ _RULE = "———"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a dialect is written. `marks`: what stands before and behind bold, italic, code..."""
+    """The formatting of a dialect. `marks`: the text before and after bold, italic, code..."""
 
     marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     escape: Callable[[str], str] = str
@@ -31,21 +31,21 @@ class Style:
     bullets: Sequence[str] = ("• ", "◦ ", "▪ ")
     quote: str = "> "
     link: tuple[str, str] | None = None
-    """What stands around a link's text, `{url}` in it; None: the address in brackets behind the text."""
+    """The text around a link's text, with `{url}`; None to write the URL in brackets after the text."""
     schemes: tuple[str, ...] = ("http://", "https://")
     fence: Callable[[str, str], str] = lambda code, _: code
     inline_code: Callable[[str], str] = str
     heading_marks: bool = False
-    """Whether a heading is written with #."""
+    """Whether headings are written with #."""
     edge: str = ""
-    """What parts a mark from the letter beside it, where the platform wants an edge."""
+    """Separates a mark from an adjacent letter, on platforms that need a word boundary there."""
     entities: bool = False
-    """Whether entities carry links, code and quotes, so that the text says none of it."""
+    """Whether entities mark links, code and quotes, so that the text needs no markup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What a stretch of the text is, in UTF-16 units as Telegram counts (core.telegram.org/bots/api#messageentity)."""
+    """The formatting of a range of the text, in UTF-16 units (core.telegram.org/bots/api#messageentity)."""
 
     type: str
     offset: int
@@ -55,14 +55,14 @@ class Entity:
 
 
 def write(markdown: str, style: Style) -> tuple[str, tuple[Entity, ...]]:
-    """The text in this style, and its entities."""
+    """Write a text in this style. Return it with its entities."""
     writer = _Writer(style)
     writer.blocks(parse(markdown))
     return "".join(writer.out), tuple(writer.entities)
 
 
 class _Writer:
-    """The walk. Lines begin with the prefixes of the quotes and lists they stand in."""
+    """Collects the output. Lines begin with the prefixes of the quotes and lists around them."""
 
     def __init__(self, style: Style) -> None:
         self.out: list[str] = []
@@ -86,7 +86,7 @@ class _Writer:
         while number < len(tokens):
             token = tokens[number]
             if token.type == "table_open":
-                end = next(at for at in range(number, len(tokens)) if tokens[at].type == "table_close")
+                end = next(index for index in range(number, len(tokens)) if tokens[index].type == "table_close")
                 self._table(tokens[number:end])
                 number = end
             else:
@@ -96,12 +96,12 @@ class _Writer:
             number += 1
 
     def paragraph(self, token: "Token") -> None:
-        """A paragraph begins."""
+        """Start a paragraph."""
         self._gap(1 if token.hidden or (self._tight and self._tight[-1]) else 2)
         self._ended_at = token.map[1] if token.map else -1
 
     def heading(self, token: "Token") -> None:
-        """A heading begins: bold, or with its #."""
+        """Start a heading: bold, or with #."""
         self._gap(2)
         level = int(token.tag[1])
         if self._style.heading_marks and level <= 3:
@@ -111,29 +111,29 @@ class _Writer:
         self._plain_depth += 1
 
     def heading_end(self, token: "Token") -> None:
-        """A heading ends."""
+        """End a heading."""
         self._plain_depth -= 1
         if not (self._style.heading_marks and int(token.tag[1]) <= 3):
             self.close("bold")
 
     def inline(self, token: "Token") -> None:
-        """What a paragraph, heading or cell says."""
+        """Write the content of a paragraph or heading."""
         self._inline(token.children or [])
 
     def rule(self, _: "Token") -> None:
-        """A line across."""
+        """Write a horizontal rule."""
         self._gap(2)
         self._put(_RULE)
 
     def fence(self, token: "Token") -> None:
-        """Code, at the margin: what stands before a line would be copied with it."""
+        """Write a code block without indentation, which would be copied with it."""
         language = token.info.split()[0] if token.info.strip() else ""
         self._code(token.content.removesuffix("\n"), language)
 
     def list_open(self, token: "Token") -> None:
-        """A list begins."""
+        """Start a list."""
         follows_at_once = token.map is not None and token.map[0] == self._ended_at
-        if self._newlines >= 0:  # else its first item stands beside what it is in
+        if self._newlines >= 0:  # otherwise its first item continues the line
             self._gap(1 if self._lists or follows_at_once else 2)
         start = token.attrGet("start")
         self._lists.append(int(start or 1) if token.type.startswith("ordered") else None)
@@ -141,32 +141,32 @@ class _Writer:
             self._lists[-1] = 0
 
     def list_close(self, _: "Token") -> None:
-        """A list ends."""
+        """End a list."""
         self._lists.pop()
 
     def item_open(self, token: "Token") -> None:
-        """An item begins: its bullet, and what follows stands under its text."""
+        """Start an item: write its bullet, and indent what follows."""
         self._gap(1)
         bullets = self._style.bullets
         number = self._lists[-1]
         if number is None:
-            depth = sum(one is None for one in self._lists) - 1
+            depth = self._lists.count(None) - 1
             marker = bullets[min(depth, len(bullets) - 1)]
         else:
             marker = f"{token.info or number}{token.markup} "
         self._put(marker)
         self._prefixes.append(" " * len(marker))
         self._tight.append(True)
-        self._newlines = -1  # the first block stands beside its bullet
+        self._newlines = -1  # the first block continues the line of its bullet
 
     def item_close(self, _: "Token") -> None:
-        """An item ends."""
+        """End an item."""
         self._flush()
         self._prefixes.pop()
         self._tight.pop()
 
     def quote_open(self, _: "Token") -> None:
-        """A quote begins."""
+        """Start a quote."""
         self._gap(2)
         self._flush()
         self._put(self._style.quote)
@@ -177,7 +177,7 @@ class _Writer:
         self._open.append(("" if is_inner else "blockquote", self._size, None))
 
     def quote_close(self, _: "Token") -> None:
-        """A quote ends."""
+        """End a quote."""
         self._flush()
         self._prefixes.pop()
         self._tight.pop()
@@ -193,22 +193,22 @@ class _Writer:
                 rows[-1].append(token)
             elif token.type == "th_open":
                 aligns.append(str(token.attrGet("style") or "left").rpartition(":")[2])
-        said = [[self._cell(cell) for cell in row] for row in rows]
-        text = aligned(said, aligns)
+        cells = [[self._cell(cell) for cell in row] for row in rows]
+        text = align_rows(cells, aligns)
         if text is not None:
             self._code(text, "")
             return
         for number, row in enumerate(rows[1:]):
-            for place, cell in enumerate(row):
-                self._gap(2 if place == 0 and number else 1)
+            for column, cell in enumerate(row):
+                self._gap(2 if column == 0 and number else 1)
                 self.open("bold")
-                self._put(self._style.escape(said[0][place]) + ":")
+                self._put(self._style.escape(cells[0][column]) + ":")
                 self.close("bold")
                 self._put(" ")
                 self._inline(cell.children or [])
         if len(rows) == 1:
             self._gap(2)
-            self._put(self._style.escape(" | ".join(said[0])))
+            self._put(self._style.escape(" | ".join(cells[0])))
 
     def _cell(self, cell: "Token") -> str:
         writer = _Writer(Style())
@@ -217,13 +217,13 @@ class _Writer:
 
     def _code(self, code: str, language: str) -> None:
         self._gap(2)
-        kept = self._prefixes
-        self._prefixes = [prefix for prefix in kept if prefix.strip()]
+        prefixes = self._prefixes
+        self._prefixes = [prefix for prefix in prefixes if prefix.strip()]
         self._flush()
         start = self._size
         self._put(self._style.fence(self._style.escape_code(code), language))
-        self._note("pre", start, language=language or None)
-        self._prefixes = kept
+        self._add_entity("pre", start, language=language or None)
+        self._prefixes = prefixes
 
     # -- inside a line
 
@@ -252,12 +252,12 @@ class _Writer:
             elif token.nesting and (kind := _MARKS.get(token.tag)):
                 (self.open if token.nesting > 0 else self.close)(kind)
 
-    def _html(self, said: str, kind: str | None) -> None:
-        tag = TAG.match(said)
+    def _html(self, text: str, kind: str | None) -> None:
+        tag = TAG.match(text)
         if tag is not None and tag[2].lower() == "br":
             self._break()
         elif kind is None or tag is None:
-            self._put(self._style.escape(said))
+            self._put(self._style.escape(text))
         elif kind:
             (self.close if tag[1] else self.open)(kind)
 
@@ -266,14 +266,14 @@ class _Writer:
         start = self._size
         self._put(self._edge() + self._style.inline_code(self._style.escape_code(code)))
         self._closed = True
-        self._note("code", start)
+        self._add_entity("code", start)
 
     def _link_open(self, url: str, is_bare: bool = False) -> None:
         if is_bare and not self._style.entities:
-            self.open("")  # an address that stands for itself is made a link by who shows it
+            self.open("")  # the platform makes bare URLs links itself
         elif url.startswith(self._style.schemes):
             if self._style.link is not None:
-                self._put(self._style.link[0].replace("{url}", _in_brackets(url)))
+                self._put(self._style.link[0].replace("{url}", _escape_url(url)))
             self.open("text_link", url)
         else:
             self.open("")
@@ -284,12 +284,12 @@ class _Writer:
             if self._size == start:
                 self._put(self._style.escape(url))  # a link without a text
             if self._style.link is not None:
-                self._put(self._style.link[1].replace("{url}", _in_brackets(url)))
-        said = self._since(start)
+                self._put(self._style.link[1].replace("{url}", _escape_url(url)))
+        text = self._text_since(start)
         self.close(kind)
-        shown = kind == "text_link" and (self._style.link is not None or self._style.entities)
-        if not shown and url and said not in {url, url.removeprefix("mailto:")}:
-            self._put(self._style.escape(f" ({url})" if said else url))
+        is_link = kind == "text_link" and (self._style.link is not None or self._style.entities)
+        if not is_link and url and text not in {url, url.removeprefix("mailto:")}:
+            self._put(self._style.escape(f" ({url})" if text else url))
 
     def _image(self, token: "Token") -> None:
         url = str(token.attrGet("src") or "")
@@ -298,8 +298,8 @@ class _Writer:
         self._put(self._style.escape(token.content))
         self._link_close(url)
 
-    def _since(self, start: int) -> str:
-        """What was written since that many units."""
+    def _text_since(self, start: int) -> str:
+        """The text written since this offset."""
         parts: list[str] = []
         size = self._size
         for part in reversed(self.out):
@@ -310,7 +310,7 @@ class _Writer:
         return "".join(reversed(parts))
 
     def open(self, kind: str, url: str | None = None) -> None:
-        """A mark begins here."""
+        """Open a mark."""
         self._flush()
         if self._is_needed(kind):
             before = self._style.marks.get(kind, ("", ""))[0]
@@ -318,32 +318,32 @@ class _Writer:
         self._open.append((kind, self._size, url))
 
     def close(self, kind: str) -> None:
-        """The innermost mark of this kind ends here."""
-        at = max((at for at, one in enumerate(self._open) if one[0] == kind), default=-1)
-        if at < 0:
+        """Close the innermost mark of this kind."""
+        index = max((index for index, mark in enumerate(self._open) if mark[0] == kind), default=-1)
+        if index < 0:
             return
-        _, start, url = self._open.pop(at)
+        _, start, url = self._open.pop(index)
         if kind and self._is_needed(kind):
-            self._put(behind := self._style.marks.get(kind, ("", ""))[1])
-            self._closed = bool(behind)
-            self._note(kind, start, url=url)
+            self._put(closing_mark := self._style.marks.get(kind, ("", ""))[1])
+            self._closed = bool(closing_mark)
+            self._add_entity(kind, start, url=url)
 
     def _is_needed(self, kind: str) -> bool:
-        """Bold within bold, or within a heading, is bold already."""
+        """Whether a mark has an effect: bold within bold or within a heading has none."""
         if kind == "bold" and self._plain_depth:
             return False
-        return all(kind != one[0] for one in self._open)
+        return all(kind != mark[0] for mark in self._open)
 
     def _edge(self) -> str:
         last = self.out[-1][-1:] if self.out else ""
         return self._style.edge if last.isalnum() else ""
 
     def _break(self) -> None:
-        """A line ends within a paragraph; marks that would not last over it end and begin again."""
-        if self._style.link is not None and any(one[0] == "text_link" for one in self._open):
+        """Break a line within a paragraph; marks that cannot span lines are closed and reopened."""
+        if self._style.link is not None and any(mark[0] == "text_link" for mark in self._open):
             self._put(" ")  # a link's text is one line
             return
-        marks = [one[0] for one in self._open if one[0] in self._style.marks] if self._style.edge else []
+        marks = [mark[0] for mark in self._open if mark[0] in self._style.marks] if self._style.edge else []
         for kind in reversed(marks):
             self._put(self._style.marks[kind][1])
         self._gap(1)
@@ -378,7 +378,7 @@ class _Writer:
             self.out.append(text)
             self._size += utf16_units(text)
 
-    def _note(self, kind: str, start: int, url: str | None = None, language: str | None = None) -> None:
+    def _add_entity(self, kind: str, start: int, url: str | None = None, language: str | None = None) -> None:
         if self._style.entities and self._size > start:
             self.entities.append(Entity(kind, start, self._size - start, url, language))
 
@@ -393,6 +393,6 @@ _STEPS: "Mapping[str, Callable[[_Writer, Token], None]]" = {
 }  # fmt: skip
 
 
-def _in_brackets(url: str) -> str:
-    """An address that no bracket ends."""
+def _escape_url(url: str) -> str:
+    """Escape characters that would end a link."""
     return url.replace("(", "%28").replace(")", "%29").replace("|", "%7C").replace(">", "%3E")

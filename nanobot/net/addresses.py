@@ -57,7 +57,7 @@ _REASONS_V6 = {
     "fec0::/10": "is private",
     "ff00::/8": "is multicast",
 }
-"""Names of closed ranges outside of it. All the rest is closed as well."""
+"""Reasons for ranges outside `_PUBLIC_V6`, all of which is closed."""
 
 
 def parse_networks(names: Iterable[str]) -> tuple[Network, ...]:

@@ -72,7 +72,7 @@ def _basic_auth(name: str, password: str) -> str:
 class Connection(Protocol):
     """A connection for one request at a time. Cancelling is safe; a cancelled connection can only be closed."""
 
-    place: ServerAddress
+    address: ServerAddress
     status: int
     headers: Mapping[str, str]
     """Response headers; names in lower case."""

@@ -26,7 +26,7 @@ class DirectConnection(asyncio.Protocol):
     """Implements `Connection`. Create it with `open`."""
 
     def __init__(self, address: ServerAddress) -> None:
-        self.place = address
+        self.address = address
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self._wire = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
@@ -66,14 +66,14 @@ class DirectConnection(asyncio.Protocol):
     async def post(self, headers: Mapping[str, str], body: bytes) -> None:
         # Each name once, in any spelling; a Host header from the config overrides ours.
         headers_by_name = {
-            name.lower(): (name, value) for name, value in (("Host", self.place.authority), *headers.items())
+            name.lower(): (name, value) for name, value in (("Host", self.address.authority), *headers.items())
         }
         headers_by_name["content-length"] = ("Content-Length", str(len(body)))
-        if self.place.authorization is not None:
-            headers_by_name["authorization"] = ("Authorization", self.place.authorization)
+        if self.address.authorization is not None:
+            headers_by_name["authorization"] = ("Authorization", self.address.authorization)
         try:
             head = self._wire.send(
-                h11.Request(method="POST", target=self.place.target, headers=[*headers_by_name.values()])
+                h11.Request(method="POST", target=self.address.target, headers=[*headers_by_name.values()])
             )
         except (h11.LocalProtocolError, UnicodeError) as error:
             raise HttpError(f"the request cannot be built: {type(error).__name__}") from None

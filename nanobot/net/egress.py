@@ -63,7 +63,7 @@ class EgressGate:
         local_address_for: Callable[[str], str | None] = local_address_for,
     ) -> None:
         self.policy = policy
-        self._lookup = resolve
+        self._resolve_host = resolve
         self._local_address_for = local_address_for
 
     async def route(self, text: str) -> Route:
@@ -85,7 +85,7 @@ class EgressGate:
         if url.address is not None:
             return (str(url.address),)
         try:
-            addresses = await self._lookup(url.host, url.port, LOOKUP_TIMEOUT_S)
+            addresses = await self._resolve_host(url.host, url.port, LOOKUP_TIMEOUT_S)
         except TimeoutError:
             raise NoSuchHostError(
                 f"The lookup of {url.host} took longer than {LOOKUP_TIMEOUT_S:g} s. Try again later."
@@ -100,18 +100,14 @@ class EgressGate:
         return tuple(addresses)
 
     def _check(self, url: WebUrl, address: Address) -> None:
-        if self._is_open(address):
+        if is_within(address, self._whitelist):
             return
         if (reason := blocked_reason(address)) is None:
             local_address = self._local_address_for(str(address))
-            reason = (
-                "is in this machine's own network" if local_address and is_own_network(address, local_address) else None
-            )
-        if reason is not None:
-            raise NetworkDeniedError(_denied_text(url.host, reason, str(address)))
-
-    def _is_open(self, address: Address | None) -> bool:
-        return address is not None and is_within(address, self._whitelist)
+            if not local_address or not is_own_network(address, local_address):
+                return
+            reason = "is in this machine's own network"
+        raise NetworkDeniedError(_denied_text(url.host, reason, str(address)))
 
     @staticmethod
     def _bypasses_proxy(url: WebUrl) -> bool:
@@ -135,9 +131,9 @@ def _origins(urls: Iterable[str]) -> Iterator[str]:
             yield parse_url(url).origin
 
 
-def _denied_text(host: str, reason: str, address: str = "") -> str:
-    subject = f"{host} resolves to {address}, which" if address and address != host else host
-    entry = f"{address}/{128 if ':' in address else 32}" if address else "its network"
+def _denied_text(host: str, reason: str, address: str) -> str:
+    subject = host if address == host else f"{host} resolves to {address}, which"
+    entry = f"{address}/{128 if ':' in address else 32}"
     return (
         f"Denied: {subject} {reason}. Requests of the agent go to the public internet only. To allow this one, the "
         f"owner adds {entry} to tools.ssrfWhitelist in the config."

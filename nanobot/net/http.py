@@ -131,10 +131,10 @@ class _IdlePool(Generic[T]):
 class HttpPools:
     """Connections and clients, lent to one call at a time. The most recently used goes first; idle ones are closed."""
 
-    def __init__(self, *, proxy: str | None = None, most_idle: int = 512, idle_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(self, *, proxy: str | None = None, max_idle: int = 512, idle_s: float = KEEP_ALIVE_S) -> None:
         self._proxy = proxy
-        self._connections: _IdlePool[Connection] = _IdlePool(most_idle, idle_s)
-        self._clients: _IdlePool[httpx.AsyncClient] = _IdlePool(most_idle, idle_s)
+        self._connections: _IdlePool[Connection] = _IdlePool(max_idle, idle_s)
+        self._clients: _IdlePool[httpx.AsyncClient] = _IdlePool(max_idle, idle_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pace = Pace()
         self._draining: set[asyncio.Task[None]] = set()
@@ -192,9 +192,8 @@ class HttpPools:
     async def release(self, connection: Connection, *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.
 
-                With `is_complete`, the rest of the body is read first to make the connection reusable. If that takes
-                longer, it
-        continues in the background.
+        With `is_complete`, the rest of the body is read first to make the connection reusable, in the background if it
+        takes long.
         """
         if connection.usable or not is_complete:
             await self._keep(connection)
@@ -216,7 +215,7 @@ class HttpPools:
 
     async def _keep(self, connection: Connection) -> None:
         if connection.usable and not self._closed:
-            await self._connections.put(connection.place, connection)
+            await self._connections.put(connection.address, connection)
         else:
             await connection.aclose()
 

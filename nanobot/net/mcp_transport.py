@@ -37,22 +37,12 @@ class CheckedTransport2(httpx2.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-def checked_mcp_client(
-    gate: EgressGate,
-    headers: Mapping[str, str] | None = None,
-    timeout: httpx2.Timeout | None = None,
-    auth: httpx2.Auth | None = None,
-) -> httpx2.AsyncClient:
-    """A client for the MCP transports; with the gate bound, the factory they expect.
-
-    The policy's `owned` lists the owner's servers. Only those transports follow redirects, within the server's own
-    origin; each is checked like any request.
-    """
+def checked_mcp_client(gate: EgressGate, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    """A client for the MCP transports. They follow redirects within the server's own origin; each is checked."""
     return httpx2.AsyncClient(
         transport=CheckedTransport2(gate),
-        headers=dict(headers or {}),
-        timeout=timeout or _default_timeout(),
-        auth=auth,
+        headers=dict(headers),
+        timeout=httpx2.Timeout(_CONNECT_S, read=_READ_TIMEOUT_S),
         trust_env=False,
     )
 
@@ -61,10 +51,6 @@ async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str,
     """A client for the server at this URL, which the owner put into the config: it may be anywhere. Raises UrlError."""
     parse_url(url)  # httpx2's error would name only the path
     return checked_mcp_client(EgressGate(replace(policy, owned=(url,))), headers)
-
-
-def _default_timeout() -> httpx2.Timeout:
-    return httpx2.Timeout(_CONNECT_S, read=_READ_TIMEOUT_S)
 
 
 def _open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTransport:

@@ -59,9 +59,9 @@ class Pace:
         """Release the next waiters. They run in the iteration that starts here."""
         self._waiting.extendleft(reversed(self._overdue))
         self._overdue.clear()
-        most = self._passed + 1  # more would mostly find the time used up
+        limit = self._passed + 1  # more would mostly find the time used up
         released = 0
-        while self._waiting and released < most:
+        while self._waiting and released < limit:
             turn = self._waiting.popleft()
             if not turn.done():  # otherwise it was cancelled
                 turn.set_result(None)

@@ -15,7 +15,7 @@ class ProxiedConnection:
     """Implements `Connection` with an httpx client. Create it with `open`."""
 
     def __init__(self, client: httpx.AsyncClient, address: ServerAddress, connect_s: float) -> None:
-        self.place = address
+        self.address = address
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.usable = True
@@ -39,7 +39,7 @@ class ProxiedConnection:
         timeout = httpx.Timeout(None, connect=self._connect_s)
         try:
             request = self._client.build_request(
-                "POST", self.place.url, content=body, headers=dict(headers), timeout=timeout
+                "POST", self.address.url, content=body, headers=dict(headers), timeout=timeout
             )
         except (TypeError, ValueError) as error:
             raise HttpError(f"the request cannot be built: {type(error).__name__}") from None

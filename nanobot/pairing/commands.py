@@ -54,7 +54,7 @@ class PairingCommands:
             return str(error)
 
     def _list(self) -> str:
-        return "\n".join(_format_state(self._store.book())) or "Nobody has paired, and no code is pending."
+        return "\n".join(_format_state(self._store.load())) or "Nobody has paired, and no code is pending."
 
     def _approve(self, code: str) -> str:
         return f"{_format_sender(self._store.approve(code))} may speak now."

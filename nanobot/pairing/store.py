@@ -84,7 +84,7 @@ class PairingStore:
         self._reload()
         return frozenset(channel for channel, people in self._people.items() if people.approved)
 
-    def book(self) -> PairingState:
+    def load(self) -> PairingState:
         """Read the whole state, without expired codes. Raises StorageError for an unusable file."""
         state, now = load_state(self.path), self._now()
         return replace(state, pending=tuple(entry for entry in state.pending if entry.is_valid(now)))
@@ -163,7 +163,7 @@ class PairingStore:
         """Read the state under the lock, and write it at the end if the block changed it and did not raise."""
         try:
             with file_lock(self._lock):
-                transaction = _Transaction(self.book())
+                transaction = _Transaction(self.load())
                 before = transaction.state
                 yield transaction
                 if transaction.state is not before:

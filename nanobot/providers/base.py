@@ -14,7 +14,19 @@ from typing import Any, cast
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema
-from nanobot.providers.errors import error_from_response
+from nanobot.providers.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    ContentFilteredError,
+    ContextOverflowError,
+    InvalidRequestError,
+    ModelCallError,
+    ModelOverloadedError,
+    ProviderTimeoutError,
+    QuotaExceededError,
+    RateLimitedError,
+    kind_of_status,
+)
 from nanobot.utils.text import repair_json
 
 
@@ -102,6 +114,28 @@ class LLMResponse:
     @property
     def has_tool_calls(self) -> bool:
         return bool(self.tool_calls)
+
+
+_ERROR_KINDS: dict[str, type[ModelCallError]] = {
+    "timeout": ProviderTimeoutError,
+    "connection": ConnectionFailedError,
+    "rate_limit": RateLimitedError,
+    "overloaded": ModelOverloadedError,
+    "auth": AuthenticationError,
+    "quota": QuotaExceededError,
+    "context_length": ContextOverflowError,
+    "content_filter": ContentFilteredError,
+}
+
+
+def error_from_response(response: LLMResponse) -> ModelCallError:
+    """The typed error of a failure that a third-party provider reported as a response."""
+    kind = _ERROR_KINDS.get(response.error_kind or "")
+    if kind is None and response.error_status_code is not None:
+        kind = kind_of_status(response.error_status_code)
+    if kind is None:
+        kind = ModelOverloadedError if response.error_should_retry else InvalidRequestError
+    return kind(response.content or "", status=response.error_status_code, retry_after_s=response.error_retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,16 +42,16 @@ class CapabilityStore:
         need: str = "",
     ) -> bool:
         """Add one fact. Return False if it was known already: then retrying would change nothing."""
-        known = self.get(api_base, model)
-        updated = EndpointCapabilities(
-            known.dropped | ({drop} if drop else set()),
-            known.renamed | ({rename[0]: rename[1]} if rename else {}),
-            known.needs | ({need} if need else set()),
+        before, key = self.get(api_base, model), _key(api_base, model)
+        self._known = {**(self._known or {}), **self._load()}  # another process may have written since
+        stored = self._known.get(key, before)
+        self._known[key] = updated = EndpointCapabilities(
+            before.dropped | stored.dropped | ({drop} if drop else set()),
+            before.renamed | stored.renamed | ({rename[0]: rename[1]} if rename else {}),
+            before.needs | stored.needs | ({need} if need else set()),
         )
-        if updated == known:
+        if updated == before:
             return False
-        # Another process may have written since we loaded the file.
-        self._known = {**self._load(), **(self._known or {}), _key(api_base, model): updated}
         self._save()
         return True
 
@@ -62,11 +62,8 @@ class CapabilityStore:
             data = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        return (
-            {key: _parse_entry(entry) for key, entry in data.items() if isinstance(entry, dict)}
-            if isinstance(data, dict)
-            else {}
-        )
+        entries = data.items() if isinstance(data, dict) else ()
+        return {key: _parse_entry(entry) for key, entry in entries if isinstance(entry, dict)}
 
     def _save(self) -> None:
         if self._path is None:

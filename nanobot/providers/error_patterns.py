@@ -126,7 +126,7 @@ def parse_error_response(status: int, body: bytes | str, headers: Mapping[str, s
 
 def error_response_of(data: Any, status: int = 0, retry_after: float | None = None) -> ErrorResponse:
     """The same for an error that is parsed already, such as one in the middle of a stream."""
-    if isinstance(data, list) and data:  # Google wraps it so
+    if isinstance(data, list) and data:  # Google wraps it in a list
         data = data[0]
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):
@@ -140,11 +140,11 @@ def error_response_of(data: Any, status: int = 0, retry_after: float | None = No
         codes = tuple(str(value).lower() for value in values if value not in (None, ""))
         message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         for code in codes:
-            if not status and code.isdigit():
+            if not status and re.fullmatch("[1-5][0-9]{2}", code):
                 status = int(code)
         resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
         if retry_after is None and isinstance(resets, int | float):
-            retry_after = max(0.0, float(resets))
+            retry_after = _wait_s(resets)
         param = error.get("param")
         return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
     return ErrorResponse(
@@ -170,11 +170,9 @@ def _kind(response: ErrorResponse) -> type[ModelCallError]:
     if status == 429:
         if re.search(r"retry (?:in|after)", response.message, re.IGNORECASE):  # Google writes "quota" for both
             return RateLimitedError
-        return (
-            by_code
-            if by_code is QuotaExceededError
-            else _kind_by_message(response, QuotaExceededError) or RateLimitedError
-        )
+        if by_code is QuotaExceededError:
+            return QuotaExceededError
+        return _kind_by_message(response, QuotaExceededError) or RateLimitedError
     if status in _UNAMBIGUOUS:
         return kind_of_status(status)
     if by_code is not None and not (status >= 500 and by_code is not ContextOverflowError):
@@ -208,21 +206,25 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     by_name = {name.lower(): value for name, value in headers.items()}
     try:
         if "retry-after-ms" in by_name:
-            return max(0.0, float(by_name["retry-after-ms"]) / 1000)
+            return _wait_s(float(by_name["retry-after-ms"]) / 1000)
     except ValueError:
         pass
     value = by_name.get("retry-after")
     if value is None:
         return None
     try:
-        seconds = float(value)
-        return seconds if 0 <= seconds < 1e9 else None
+        return _wait_s(float(value))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        return _wait_s(max(0.0, parsedate_to_datetime(value).timestamp() - time.time()))
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def _wait_s(seconds: float) -> float | None:
+    """The seconds if they are a plausible wait, not negative or infinite."""
+    return seconds if 0 <= seconds < 1e9 else None
 
 
 def _excerpt(text: str) -> str:
@@ -233,7 +235,7 @@ def _excerpt(text: str) -> str:
     return " ".join(text.split())[:300]
 
 
-# What a 400 says about the request, so that it can be corrected once.
+# What a 400 says is wrong with the request, so that it can be corrected.
 
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"

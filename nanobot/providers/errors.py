@@ -22,7 +22,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from nanobot import errors
 
@@ -168,14 +168,13 @@ class ContextOverflowError(ModelCallError):
     """HTTP 400 or 413 that mentions the length."""
 
     what = "The request is longer than the model's context window"
+    next_step = "Start a new session with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
 
     @property
     def window_tokens(self) -> int | None:
         """The size of the context window in tokens if the error names it."""
         match = _WINDOW.search(self.detail)
         return int(match[1]) if match else None
-
-    next_step = "Start a new session with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
 
 
 class ContentFilteredError(ModelCallError):
@@ -193,12 +192,9 @@ class BusyError(ModelCallError):
 
     def advice(self) -> str:
         when = f"in {format_wait(self.retry_after_s)}" if self.retry_after_s else "in a moment"
-        fallback_hint = (
-            ""
-            if self.try_elsewhere is TryElsewhere.NOBODY
-            else ", or name another model in agents.defaults.fallbackModels"
-        )
-        return f"Try again {when}{fallback_hint}."
+        if self.try_elsewhere is TryElsewhere.NOBODY:
+            return f"Try again {when}."
+        return f"Try again {when}, or name another model in agents.defaults.fallbackModels."
 
 
 class RateLimitedError(BusyError):
@@ -262,28 +258,6 @@ class ModelUnavailableError(BusyError):
         return cls(f"{detail}. {step}".strip(" ."), target=target, retry_after_s=again_in_s)
 
 
-class FailedResponse(Protocol):
-    """The failure fields of a response with finish_reason "error", as the original design has them."""
-
-    content: str | None
-    error_status_code: int | None
-    error_kind: str | None
-    error_retry_after_s: float | None
-    error_should_retry: bool | None
-
-
-_BY_KIND: dict[str, type[ModelCallError]] = {
-    "timeout": ProviderTimeoutError,
-    "connection": ConnectionFailedError,
-    "rate_limit": RateLimitedError,
-    "overloaded": ModelOverloadedError,
-    "auth": AuthenticationError,
-    "quota": QuotaExceededError,
-    "context_length": ContextOverflowError,
-    "content_filter": ContentFilteredError,
-}
-
-
 def format_wait(seconds: float) -> str:
     """A waiting time for a person: seconds, minutes or hours, rounded up."""
     if seconds < 120:
@@ -304,13 +278,3 @@ def kind_of_status(status: int) -> type[ModelCallError]:
     if status in (408, 409) or status >= 500:
         return ModelOverloadedError
     return InvalidRequestError
-
-
-def error_from_response(response: FailedResponse) -> ModelCallError:
-    """The typed error of a failure that a third-party provider reported as a response."""
-    kind = _BY_KIND.get(response.error_kind or "")
-    if kind is None and response.error_status_code is not None:
-        kind = kind_of_status(response.error_status_code)
-    if kind is None:
-        kind = ModelOverloadedError if response.error_should_retry else InvalidRequestError
-    return kind(response.content or "", status=response.error_status_code, retry_after_s=response.error_retry_after_s)

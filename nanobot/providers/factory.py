@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from nanobot.config.provider_match import ProviderMatch
 from nanobot.config.provider_table import (
@@ -22,6 +23,7 @@ from nanobot.config.provider_table import (
 from nanobot.errors import ConfigError, PluginError
 from nanobot.net.http import is_loopback
 from nanobot.plugins import entry_points, load, names, package_of
+from nanobot.providers.accounts.errors import command_name
 from nanobot.providers.accounts.store import AccountStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
@@ -80,7 +82,7 @@ async def choose_provider(
     if running is not None:
         spec = spec_for(running.server.provider)
         served = next((name for name in running.models if name == requested), running.models[0])
-        provider = _make(config, spec, served, None, running.server.api_base, state_dir)
+        provider = _create_provider(config, spec, served, None, running.server.api_base, state_dir)
         return ChosenProvider(provider, spec.name, served, running.reason)
     return ChosenProvider(
         load(OFFLINE)(),
@@ -118,10 +120,8 @@ async def _for_match(
     model = match.wire_model
     plugin = _plugin(spec.name, config.plugins.disabled)
     if plugin is not None:
-        plugin_provider: LLMProvider = plugin(key or None, base)
-        return ChosenProvider(
-            plugin_provider, spec.name, model, f"{match.explanation}; an installed package provides it"
-        )
+        reason = f"{match.explanation}; an installed package provides it"
+        return ChosenProvider(plugin(key or None, base), spec.name, model, reason)
     if not base and spec.is_direct(section.backend):
         raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. Set it to the base URL of the endpoint.")
     if spec.is_local and match.model == DEFAULT_MODEL and base:
@@ -131,27 +131,25 @@ async def _for_match(
                 f"{spec.display_name} does not answer at {base}. Start it, or set agents.defaults.model to its model."
             )
         model = served[0]
-    return ChosenProvider(
-        _make(config, spec, model, key, base, state_dir), spec.name, model, _because(match, section, environ)
-    )
+    provider = _create_provider(config, spec, model, key, base, state_dir)
+    return ChosenProvider(provider, spec.name, model, _explain_choice(match, section, environ))
 
 
 def _find_account(state_dir: Path | None) -> ProviderSpec | None:
     """The first provider with a stored account."""
     store = AccountStore.in_state(state_dir) if state_dir else None
-    names = (name for name in ACCOUNTS if store is not None and store.path(name).exists())
-    return next(map(spec_for, names), None)
+    return next((spec_for(name) for name in ACCOUNTS if store is not None and store.path(name).exists()), None)
 
 
 def _for_account(
-    config: "Config", spec: ProviderSpec, model: str, because: str, state_dir: Path | None
+    config: "Config", spec: ProviderSpec, model: str, reason: str, state_dir: Path | None
 ) -> ChosenProvider:
     section = _section(config, spec.name)
     if section.backend == "litellm":
         raise ConfigError(f"providers.{spec.config_key}.backend cannot be litellm. Remove that setting.")
     if state_dir is None or not (store := AccountStore.in_state(state_dir)).path(spec.name).exists():
         raise ConfigError(
-            f"You are not logged in to {spec.display_name}. Run `nanobot provider login {spec.name.replace('_', '-')}`."
+            f"You are not logged in to {spec.display_name}. Run `nanobot provider login {command_name(spec.name)}`."
         )
     model = (spec.default_model or model) if model == DEFAULT_MODEL else model
     effort = config.active_preset().reasoning_effort
@@ -168,7 +166,7 @@ def _for_account(
         reasoning_effort=effort,
         capabilities=CapabilityStore(state_dir / "capabilities.json"),
     )
-    return ChosenProvider(provider, spec.name, model, because)
+    return ChosenProvider(provider, spec.name, model, reason)
 
 
 def _plugin(name: str, disabled: Sequence[str]) -> Callable[[str | None, str | None], LLMProvider] | None:
@@ -192,7 +190,7 @@ def _plugin(name: str, disabled: Sequence[str]) -> Callable[[str | None, str | N
     return plugin
 
 
-def _because(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[str, str]) -> str:
+def _explain_choice(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[str, str]) -> str:
     """Where the decision came from, for `status`."""
     spec = match.spec
     if section.api_key:
@@ -206,11 +204,10 @@ def _because(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[s
     return source if match.reason in ("environment", "key") else f"{match.explanation}; {source}"
 
 
-def _make(
+def _create_provider(
     config: "Config", spec: ProviderSpec, model: str, key: str | None, base: str | None, state_dir: Path | None
 ) -> LLMProvider:
     section = _section(config, spec.name)
-    provider: LLMProvider
     local = spec.is_local or _is_loopback_url(base)
     effort = config.active_preset().reasoning_effort
     settings: dict[str, Any] = {
@@ -224,8 +221,8 @@ def _make(
     if spec.is_direct(section.backend):
         store = CapabilityStore(state_dir / "capabilities.json" if state_dir else None)
         settings |= {"proxy": section.proxy or None, "capabilities": store}
-        provider = load(DIRECT)(key or None, base, model, **settings)
-        return provider
+        direct: LLMProvider = load(DIRECT)(key or None, base, model, **settings)
+        return direct
     options = {"aws_region_name": section.region, "aws_profile_name": section.profile}
     settings |= {
         "litellm_prefix": spec.litellm_prefix,
@@ -236,8 +233,8 @@ def _make(
     }
     # LiteLLM keeps its own default addresses: some of its providers want another form of the URL.
     own_base = section.api_base or (base if spec.speaks_chat_completions else None)
-    provider = load(LITELLM)(key or None, own_base, model, **settings)
-    return provider
+    litellm: LLMProvider = load(LITELLM)(key or None, own_base, model, **settings)
+    return litellm
 
 
 def limits_of(section: "ProviderConfig", defaults: Timeouts) -> Timeouts:
@@ -270,6 +267,4 @@ def _local_servers(config: "Config", environ: Mapping[str, str]) -> tuple[LocalS
 
 
 def _is_loopback_url(base: str | None) -> bool:
-    from urllib.parse import urlsplit
-
     return bool(base) and is_loopback(urlsplit(base or "").hostname or "")

@@ -56,10 +56,10 @@ def timeouts_for(model: str, *, local: bool, reasoning_effort: str | None = None
     if local:
         return Timeouts.local()
     if reasoning_effort is None:
-        reasons = _REASONING_MODELS.search(model) is not None
+        is_reasoning = _REASONING_MODELS.search(model) is not None
     else:
-        reasons = reasoning_effort not in ("none", "minimal")
-    return Timeouts.reasoning() if reasons else Timeouts.standard()
+        is_reasoning = reasoning_effort not in ("none", "minimal")
+    return Timeouts.reasoning() if is_reasoning else Timeouts.standard()
 
 
 class CallLimits:
@@ -78,7 +78,7 @@ class CallLimits:
             self._first_s = min(self._first_s, timeouts.fallback_first_token_s)
         self._total_s = math.inf if self._context.goal else timeouts.total_s
         self._notice_s = timeouts.notice_s
-        self._made_at = time.monotonic()
+        self._started_at = time.monotonic()
         self._notice_timer: asyncio.TimerHandle | None = None
         self._noticed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -91,12 +91,12 @@ class CallLimits:
         Raises ProviderTimeoutError when the limit is reached, and cancels what is awaited inside.
         """
         now = time.monotonic()
-        total = (self._made_at + self._total_s, self._total_s, "end of the answer")
+        total = (self._started_at + self._total_s, self._total_s, "end of the answer")
         if began:
             self._cancel_notice()
             due = min((now + self._idle_s, self._idle_s, "next token"), total)
         else:  # one limit, however many keep-alive bytes arrive
-            due = min((self._made_at + self._first_s, self._first_s, "first token"), total)
+            due = min((self._started_at + self._first_s, self._first_s, "first token"), total)
             self._schedule_notice(now)
         self._wait.due, self._wait.limit_s, self._wait.waited_for = due
         return self._wait
@@ -134,8 +134,8 @@ class CallLimits:
 
     def _schedule_notice(self, now: float) -> None:
         if self._notice_timer is None and not self._noticed:
-            in_s = max(self._made_at + self._notice_s - now, 0)
-            self._notice_timer = asyncio.get_running_loop().call_later(in_s, self._notify)
+            delay_s = max(self._started_at + self._notice_s - now, 0)
+            self._notice_timer = asyncio.get_running_loop().call_later(delay_s, self._notify)
 
     def _cancel_notice(self) -> None:
         if self._notice_timer is not None:

@@ -96,7 +96,7 @@ _LITELLM_MODULES = r"(?:litellm|pydantic)\b"
 def _load_into(loading: "Future[Any]") -> None:
     try:
         loading.set_result(_load())
-    except BaseException as error:
+    except BaseException as error:  # for the callers that wait; nothing else sees it in this thread
         loading.set_exception(error)
 
 
@@ -236,23 +236,25 @@ class LiteLLMProvider(LLMProvider):
         import httpx  # a dependency of LiteLLM
 
         full_model = f"{self._prefix}/{model}" if self._prefix else model
-        claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
-        encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect()) if has_images(messages) else None
-        encoded = encoded if encoded is not None else wire_messages(messages, RequestDialect())
-        if claude:
+        is_claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
+        if has_images(messages):
+            encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect())
+        else:
+            encoded = wire_messages(messages, RequestDialect())
+        if is_claude:
             _restore_thinking(messages, encoded)
             _normalize_ids(encoded)
         effort = self._reasoning_effort
-        if claude and effort and _lacks_thinking(encoded):
+        if is_claude and effort and _lacks_thinking(encoded):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
-        if self._prompt_cache if self._prompt_cache is not None else claude:
+        if is_claude if self._prompt_cache is None else self._prompt_cache:
             encoded, tools = _add_cache_markers(encoded, tools)
         request: dict[str, Any] = {
             "model": full_model,
             "messages": encoded,
             "tools": list(tools) or None,
             "max_tokens": max_tokens,
-            "temperature": 1 if claude and effort else temperature,
+            "temperature": 1 if is_claude and effort else temperature,
             "reasoning_effort": effort,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -298,10 +300,9 @@ class LiteLLMProvider(LLMProvider):
         name = type(error).__name__
         if began or name == "MidStreamFallbackError":
             return StreamCutError(detail, target=target)
-        if _CONNECTION.search(message) or (name == "APIConnectionError" and "Connect" in message):
+        if _CONNECTION_FAILURE.search(message) or (name == "APIConnectionError" and "Connect" in message):
             return ConnectionFailedError(detail, target=target)
-        kind = _KINDS.get(name)
-        if kind is not None:
+        if (kind := _ERROR_TYPES.get(name)) is not None:
             return kind(detail, target=target, status=status)
         if status is None:
             return MalformedResponseError(f"{name}: {detail}", target=target)
@@ -316,14 +317,14 @@ class LiteLLMProvider(LLMProvider):
         return error_of(response, target, secrets)
 
 
-_KINDS: dict[str, type[ModelCallError]] = {
+_ERROR_TYPES: dict[str, type[ModelCallError]] = {
     "Timeout": ProviderTimeoutError,
     "ContextWindowExceededError": ContextOverflowError,
     "ContentPolicyViolationError": ContentFilteredError,
     "APIResponseValidationError": MalformedResponseError,
     "JSONSchemaValidationError": MalformedResponseError,
 }
-_CONNECTION = re.compile(
+_CONNECTION_FAILURE = re.compile(
     r"cannot connect to host|connection (?:error|refused|reset)|server disconnected|connect call failed|"
     r"name or service not known|all connection attempts failed",
     re.IGNORECASE,

@@ -1,6 +1,6 @@
 """Finds model servers on this machine and their models.
 
-All are probed at once, with a third of a second each. Only a list of models in the shape of the OpenAI reference (`GET
+All are probed at once, each for a third of a second. Only a list of models in the shape of the OpenAI reference (`GET
 /v1/models`) counts, so another web server on one of these ports is not mistaken for one. Plain sockets, since importing
 httpx would cost a fresh machine 100 ms to find nothing.
 """
@@ -65,9 +65,9 @@ def default_servers(environ: Mapping[str, str]) -> tuple[LocalServer, ...]:
     return tuple(ollama if server.provider == "ollama" else server for server in DEFAULT_SERVERS)
 
 
-async def find_local_server(servers: Sequence[LocalServer], *, timeout_s: float = PROBE_S) -> FoundServer | None:
+async def find_local_server(servers: Sequence[LocalServer]) -> FoundServer | None:
     """The first of these servers that lists a model, in the given order. Never raises."""
-    models_by_server = await asyncio.gather(*(list_models(server.api_base, timeout_s=timeout_s) for server in servers))
+    models_by_server = await asyncio.gather(*(list_models(server.api_base) for server in servers))
     for server, models in zip(servers, models_by_server, strict=True):
         if models:
             return FoundServer(server, models)

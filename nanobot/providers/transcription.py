@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
@@ -83,16 +83,6 @@ _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError,
 """Errors whose advice is written for chat models and would be wrong here."""
 
 
-class Transcriber(Protocol):
-    async def transcribe(self, path: Path) -> str:
-        """The spoken text of this file, never empty. Raises ProviderError; cancelling closes the connection."""
-        ...
-
-    async def close(self) -> None:
-        """Close connections. Called once, after the last call."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TranscriptionEndpoint:
     """Address and settings of a transcription service."""
@@ -119,16 +109,19 @@ class TranscriptionEndpoint:
 class HttpTranscriber:
     """A service with OpenAI's `audio/transcriptions` endpoint."""
 
-    def __init__(self, endpoint: TranscriptionEndpoint, pools: HttpPools | None = None) -> None:
+    def __init__(self, endpoint: TranscriptionEndpoint) -> None:
         self._endpoint = endpoint
-        self._pools = pools or HttpPools(proxy=endpoint.proxy)
+        self._pools = HttpPools(proxy=endpoint.proxy)
 
     async def transcribe(self, path: Path) -> str:
-        """As the protocol says. Transient failures are retried once for each entry of `pauses_s`."""
+        """The spoken text of this file, never empty. Transient failures are retried once for each entry of `pauses_s`.
+
+        Raises ProviderError. Cancelling closes the connection.
+        """
         name, data = await asyncio.to_thread(_read_recording, path)
         for pause in (*self._endpoint.pauses_s, None):
             try:
-                text = await self._ask(name, data)
+                text = await self._send(name, data)
                 break
             except ModelCallError as error:
                 wait = pause if error.retry_after_s is None else error.retry_after_s
@@ -141,9 +134,10 @@ class HttpTranscriber:
         return text
 
     async def close(self) -> None:
+        """Close connections. Called once, after the last call."""
         await self._pools.close()
 
-    async def _ask(self, name: str, data: bytes) -> str:
+    async def _send(self, name: str, data: bytes) -> str:
         load_httpx()  # not before the first recording
         import httpx
 
@@ -268,7 +262,7 @@ def _read_recording(path: Path) -> tuple[str, bytes]:
 class ChosenTranscriber:
     """The transcriber, or None; `reason` says why, in a sentence."""
 
-    transcriber: Transcriber | None
+    transcriber: HttpTranscriber | None
     reason: str
 
 

@@ -230,8 +230,8 @@ def _create_core(
     )
     toolbox.tools.register(SessionSearchTool(archive))
     spending = Spending(config, places, services.clock)
-    chains = chains or ProviderChains(services.environ, places.state, metered=spending.metered)
-    models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
+    models = ConfiguredModels(config, chains, model, provider, spending.add_meter)
     vitals = AgentStatus(services.clock)
     upkeep = MemoryService(
         config,

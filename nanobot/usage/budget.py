@@ -122,7 +122,7 @@ class Budget:
         self._reserved_usd = 0.0
         self._reserved_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
-        self._reported = _ReportedLimits(ledger.folder / "told.json")
+        self._reported = _ReportedLimits(ledger.folder / "reported.json")
         self._overrides = LimitOverrides(ledger.folder / "raised.json")
 
     async def reserve(self, call: BudgetedCall) -> None:
@@ -132,6 +132,7 @@ class Budget:
         reserved then. Cancelling is safe. Returns at once if there are no limits.
         """
         if not self.limits.any:
+            self._hold(call)
             return
         has_notified = False
         while True:
@@ -141,9 +142,7 @@ class Budget:
                 must_wait = self._must_wait(call)  # raises with a text of its own if the limit is reached
                 await self.notify_limits(call)
                 if not must_wait:
-                    self._in_flight += 1
-                    self._reserved_usd += call.max_usd or 0.0
-                    self._reserved_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
+                    self._hold(call)
                     return
             try:
                 async with asyncio.timeout(None if has_notified else _NOTIFY_AFTER_S):
@@ -169,9 +168,10 @@ class Budget:
             return [now[cap.key].raised_text(self._spent(cap)) for cap in near]
 
     def settle(self, call: BudgetedCall, when: str, usd: float | None, tokens: int) -> None:
-        """Replace a call's reservation by what it used. `when`: its start (ISO)."""
-        if not self.limits.any:
-            return
+        """Replace a call's reservation by what it used. `when`: its start (ISO).
+
+        Also without limits, which may be set or removed while the call is in flight.
+        """
         self._own[self._day_of()(when)] += usd or 0.0
         self._in_flight -= 1
         # Exactly 0 without calls in flight: float sums leave residues, and a call might wait for one.
@@ -193,6 +193,11 @@ class Budget:
             level = "stop" if spent >= cap.limit else "soon" if spent >= WARN_SHARE * cap.limit else ""
             if level and await self._reported.is_first(cap.key, cap.period, cap.limit, level):
                 call.notify(cap.stop_text(spent) if level == "stop" else cap.warning_text(spent))
+
+    def _hold(self, call: BudgetedCall) -> None:
+        self._in_flight += 1
+        self._reserved_usd += call.max_usd or 0.0
+        self._reserved_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
 
     def _must_wait(self, call: BudgetedCall) -> bool:
         """Raises BudgetExceededError if waiting would not help."""

@@ -1,6 +1,6 @@
 """Calls in flight, recorded on the disk, so that a killed process leaves a ledger row for each.
 
-Each process that calls models has a JSON Lines file in `under-way`, and a lock file that the system releases when the
+Each process that calls models has a JSON Lines file in `in-flight`, and a lock file that the system releases when the
 process dies. The file is empty when no call is in flight. Both are removed by the process, or by the next one. As in
 the ledger, nothing is synced.
 """

@@ -30,7 +30,7 @@ _BLOCK = 256 * 1024
 _MONTH_FILE = re.compile(r"\d{4}-\d{2}\.jsonl")
 _ROW = re.compile(rb'\{"when":')
 _COUNTS = ("prompt_tokens", "cached_tokens", "cache_written_tokens", "completion_tokens", "reasoning_tokens")
-_MOST_USD = 1e9
+_MAX_USD = 1e9
 """No call costs this much: such a row is damaged, and would distort all sums."""
 _WORDS = ("when", "cause", "session", "turn", "provider", "model", "outcome", "process")
 
@@ -45,7 +45,7 @@ class Ledger:
         self._has_failed = False
         self._writing = threading.Lock()  # `catch_up` writes rows of killed processes in a thread
         self._month = _MonthFile()
-        self._in_flight = InFlightCalls(folder / "under-way")
+        self._in_flight = InFlightCalls(folder / "in-flight")
         self.caught_up = False
         """Whether `catch_up` was called."""
 
@@ -109,7 +109,7 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        descriptor = self._month.at(self.folder / name)
+        descriptor = self._month.open(self.folder / name)
         write_whole(descriptor, line)  # also after an incomplete line of a full disk: readers separate them
 
 
@@ -121,9 +121,9 @@ class _MonthFile:
         self._descriptor = -1
         self._opened: os.stat_result | None = None
 
-    def at(self, path: Path) -> int:
-        """Return a descriptor of the file at `path`, reopening it if it was replaced. Raises OSError."""
-        if path != self._path or not self._is_there():
+    def open(self, path: Path) -> int:
+        """Return a descriptor of the file at `path`, reopened if the file was replaced. Raises OSError."""
+        if path != self._path or not self._is_current():
             self.close()
             self._descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._path, self._opened = path, os.fstat(self._descriptor)
@@ -135,7 +135,7 @@ class _MonthFile:
             os.close(self._descriptor)
             self._opened = None
 
-    def _is_there(self) -> bool:
+    def _is_current(self) -> bool:
         try:
             return self._path is not None and self._opened is not None and samestat(self._path.stat(), self._opened)
         except OSError:
@@ -251,4 +251,4 @@ def _is_row(value: Any) -> bool:
 
 
 def _is_amount(usd: Any) -> bool:
-    return usd is None or (type(usd) in (float, int) and 0 <= usd < _MOST_USD)  # NaN is not
+    return usd is None or (type(usd) in (float, int) and 0 <= usd < _MAX_USD)  # NaN is not

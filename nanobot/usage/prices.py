@@ -1,8 +1,8 @@
 """What models cost, according to the JSON table that LiteLLM ships. LiteLLM, which takes seconds, is not imported.
 
 The table is large, so the needed part is copied to `state/prices.json` whenever it changes: for each model its context
-window and the price per token, in dollars, of input, cache reads, cache writes, output and reasoning. A
-model that is not in the table has no price; nothing is guessed. Prices in the config (`providers.NAME.prices`) win.
+window and the price per token, in dollars, of input, cache reads, cache writes, output and reasoning. A model that is
+not in the table has no price; nothing is guessed. Prices in the config (`providers.NAME.prices`) come first.
 """
 
 import json
@@ -69,7 +69,7 @@ class Price:
             + tokens.reasoning * rates.reasoning
         )
 
-    def most(self, prompt_tokens: int, max_tokens: int) -> float:
+    def max_cost(self, prompt_tokens: int, max_tokens: int) -> float:
         """Return the most a call may cost: nothing cached, and the longest reply."""
         rates = self._at(prompt_tokens)
         return prompt_tokens * max(rates.input, rates.written) + max_tokens * max(rates.output, rates.reasoning)
@@ -152,12 +152,12 @@ class PriceTable:
         names = [*_names(model, prefixes), *_names(_DATE.sub("", model), prefixes)]
         for name in names:
             if name in rows:
-                return _price(rows[name])
+                return _parse_price(rows[name])
         if self._other_names is None:
             self._other_names = _other_names(rows)
         for name in names:
             if (other := self._other_names.get(_plain(name))) is not None:
-                return _price(rows[other])
+                return _parse_price(rows[other])
         return None
 
     def _read(self) -> dict[str, Any]:
@@ -226,21 +226,21 @@ def _plain(name: str) -> str:
 @lru_cache(maxsize=1)
 def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
     """Reduce a table, and format the copy; cached, since several bots may share a process."""
-    rows = _slim(json.loads(source.read_bytes()))
+    rows = _reduce_entries(json.loads(source.read_bytes()))
     source_state = [_COPY_VERSION, str(source), size, changed_ns]
     return rows, json.dumps({"made_of": source_state, "models": rows}, separators=(",", ":"))
 
 
-def _slim(table: Any) -> dict[str, Any]:
+def _reduce_entries(table: Any) -> dict[str, Any]:
     """Return what is needed of each chat model with a price."""
     rows = {}
     for name, entry in table.items() if isinstance(table, dict) else ():
-        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _slim_row(entry)) is not None:
+        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _reduce_entry(entry)) is not None:
             rows[name] = row
     return rows
 
 
-def _slim_row(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     longer: dict[int, dict[str, float]] = {}
     row: dict[str, Any] = _rates(entry)
     for key, value in entry.items():
@@ -270,12 +270,12 @@ def _is_price(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _price(row: dict[str, Any]) -> Price:
+def _parse_price(row: dict[str, Any]) -> Price:
     longer = sorted((int(above), more) for above, more in row.get("longer", {}).items())
-    return Price(tuple(_filled(above, row | more) for above, more in [(0, {}), *longer]), row.get("window"))
+    return Price(tuple(_parse_rates(above, row | more) for above, more in [(0, {}), *longer]), row.get("window"))
 
 
-def _filled(above: int, row: Mapping[str, float]) -> Rates:
+def _parse_rates(above: int, row: Mapping[str, float]) -> Rates:
     """Use the price of input and output for what the table leaves out."""
     input_price, output_price = row["input"], row["output"]
     return Rates(

@@ -279,7 +279,7 @@ async def test_messages_of_one_stranger_that_come_at_once_get_one_code(access: A
     decisions = await asyncio.gather(*[access.decide(privately("5")) for _ in range(10)])
 
     assert [type(one) for one in decisions].count(PairingOffered) == 1
-    assert len(store.book().pending) == 1
+    assert len(store.load().pending) == 1
 
 
 async def test_a_new_policy_counts_with_the_next_message(access: AccessControl):
@@ -300,7 +300,7 @@ async def test_newcomer_pairs_though_a_crowd_holds_all_codes(access: AccessContr
 
 async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: AccessControl, store: PairingStore):
     assert isinstance(await access.decide(in_group("5")), Ignored)
-    assert store.book().pending == ()
+    assert store.load().pending == ()
 
 
 async def test_a_crowd_leaves_a_place_for_who_comes_when_it_is_spent(access: AccessControl, clock: FrozenClock):

@@ -30,14 +30,14 @@ def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
     backlog.arrived(2)
 
     assert [frame.seq for frame in backlog.after(1)] == [2, 3, 4]
-    assert backlog.owed_after() == 2
+    assert backlog.before_undelivered() == 2
     backlog.arrived(4)
-    assert backlog.owed_after() == 4
+    assert backlog.before_undelivered() == 4
     assert backlog.is_idle
 
 
 def test_what_has_arrived_makes_room_at_once():
-    backlog = FrameBacklog(most_frames=2)
+    backlog = FrameBacklog(max_frames=2)
     for number in range(4):
         backlog.add("{}", f"id {number}")
 
@@ -59,7 +59,7 @@ async def test_all_who_wait_hear_of_the_next_frame():
 
 @given(st.lists(SAYING, max_size=40), st.integers(0, 40))
 def test_it_stays_within_bounds_and_forgets_nothing_that_is_owed(sayings, arrived):
-    backlog, said = FrameBacklog(most_frames=10, most_characters=2000), []
+    backlog, said = FrameBacklog(max_frames=10, max_characters=2000), []
     for number, (lasts, size) in enumerate(sayings):
         said.append(backlog.add("{" + "x" * size, f"id {number}" if lasts else None))
         if number == arrived:
@@ -68,9 +68,9 @@ def test_it_stays_within_bounds_and_forgets_nothing_that_is_owed(sayings, arrive
     kept = backlog.after(0)
 
     forgotten = [frame for frame in said if frame not in kept]
-    could_go = [frame for frame in kept[:-1] if not frame.is_owed]
+    could_go = [frame for frame in kept[:-1] if not frame.is_undelivered]
     assert kept[-1:] == said[-1:]
-    assert not any(frame.is_owed for frame in forgotten)
+    assert not any(frame.is_undelivered for frame in forgotten)
     assert not could_go or (len(kept) <= 10 and sum(len(frame.text) for frame in kept) <= 2000)
     newest = max((frame.seq for frame in forgotten if frame.id is not None), default=0)
     assert [backlog.has_gap(seq) for seq in (0, newest - 1, newest)] == [newest > 0, newest > 0, False] or not newest

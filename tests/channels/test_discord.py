@@ -133,7 +133,7 @@ async def test_no_token_and_a_wrong_one_say_where_tokens_are_made(discord, tmp_p
     async with live(discord, tmp_path, token="wrong") as life:
         wrong = await failure(life)
 
-    assert "channels.discord.token is empty" in none
+    assert "channels.discord.token is not set. Run `nanobot channels login discord`." in none
     assert "Reset Token" in wrong
     assert discord.gateway.log == []
 

@@ -22,7 +22,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import load_channel
 from nanobot.channels.slack.incoming import BotIdentity, read_command, read_event, read_press
-from nanobot.channels.slack.mrkdwn import as_read
+from nanobot.channels.slack.mrkdwn import to_plain_text
 from nanobot.channels.status import ChannelState
 from nanobot.testing.live_channel import live, turn_of
 from tests.fakes.platform_slack import SlackPlatform
@@ -45,8 +45,6 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"bot_token": ""}, "channels.slack.botToken is empty"),
-        ({"app_token": ""}, "channels.slack.appToken is empty"),
         ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "channels.slack.botToken is not an xoxb- token"),
         ({"app_token": BOT_TOKEN}, "channels.slack.appToken is not an xapp- token"),
         ({"bot_token": "xoxb-1-bad"}, "does not take channels.slack.botToken (invalid_auth)"),
@@ -61,6 +59,14 @@ async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path,
 
         assert told in life.channel.status.last_error
         assert "api.slack.com/apps" in life.channel.status.last_error
+
+
+@pytest.mark.parametrize(("section", "key"), [({"bot_token": ""}, "botToken"), ({"app_token": ""}, "appToken")])
+async def test_a_missing_token_is_named_with_the_command_that_asks_for_it(slack, tmp_path, section, key):
+    async with live(slack, tmp_path, **section) as life:
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
+
+        assert f"channels.slack.{key} is not set. Run `nanobot channels login slack`." in life.channel.status.last_error
 
 
 async def test_a_scope_without_which_nothing_works_is_named(slack, tmp_path):
@@ -337,7 +343,7 @@ async def test_a_button_in_a_thread_is_pressed_in_that_thread(slack, tmp_path):
     ],
 )
 def test_what_is_written_is_read_as_people_see_it(written, read):
-    assert as_read(written, BOT, "nanobot") == read
+    assert to_plain_text(written, BOT, "nanobot") == read
 
 
 def test_what_was_forwarded_is_told_as_somebody_elses_words():

@@ -23,7 +23,7 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.channels.websocket.channel import WebSocketChannel
-from nanobot.channels.websocket.frames import opened
+from nanobot.channels.websocket.frames import open_attachment
 from nanobot.config.channels import WebSocketConfig
 from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
@@ -407,7 +407,7 @@ async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
 
 
 async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.channel.PATIENCE_S", 0.01)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.DELIVERY_S", 0.01)
     async with serving(platform, tmp_path) as life:
         receipt = life.post(ANNA, "hello")
         await eventually(lambda: not life.bus.outbound_size)
@@ -431,7 +431,7 @@ async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
 
 
 async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.channel.PATIENCE_S", 0.05)
+    monkeypatch.setattr("nanobot.channels.websocket.channel.DELIVERY_S", 0.05)
     async with serving(platform, tmp_path) as life:
         async with client(platform, "zoe") as wire:
             wire.connection.transport.pause_reading()
@@ -548,7 +548,7 @@ async def test_a_link_put_in_place_of_a_checked_file_is_not_followed(tmp_path, a
     (outside := tmp_path / "outside").mkdir()
     for folder in (inner, outside):
         (folder / "note.txt").write_text(folder.name, encoding="utf-8")
-    chunks = await opened({"path": str(inner / "note.txt")}, [str(shared)])
+    chunks = await open_attachment({"path": str(inner / "note.txt")}, [str(shared)])
     if at == "file":
         (inner / "note.txt").unlink()
         (inner / "note.txt").symlink_to(outside / "note.txt")

@@ -12,7 +12,7 @@ from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.offline_provider import OfflineProvider
 from nanobot.providers.resilience.breaker import Breaker
-from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
+from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
 from nanobot.testing import Check
 from nanobot.testing.model_server import FakeModels
@@ -36,7 +36,7 @@ def chained(server: FakeModels) -> LLMProvider:
     """A provider as a session has it: held, and with another behind it."""
     retried = [RetryProvider(CustomProvider("k", server.v1, model), RetryPolicy(retries=0)) for model in ("m", "n")]
     first, second = [
-        Candidate.ready(FallbackModel(provider, name, name, Breaker()))
+        Candidate.ready(CandidateModel(provider, name, name, Breaker()))
         for provider, name in zip(retried, "mn", strict=True)
     ]
     return FallbackProvider([first, second])
@@ -44,7 +44,7 @@ def chained(server: FakeModels) -> LLMProvider:
 
 def persistent(server: FakeModels) -> LLMProvider:
     """The other shape."""
-    answerer = FallbackModel(CustomProvider("k", server.v1, "m"), "m", "m", Breaker())
+    answerer = CandidateModel(CustomProvider("k", server.v1, "m"), "m", "m", Breaker())
     return RetryProvider(FallbackProvider([Candidate.ready(answerer)]), RetryPolicy(retries=0))
 
 

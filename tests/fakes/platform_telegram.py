@@ -50,7 +50,7 @@ class TelegramPlatform(Platform):
             "api_base": self.server.url,
             "reply_to_message": True,
         }
-        return TelegramChannel(TelegramConfig.model_validate(usual | settings), bus, pace=QUICK)
+        return TelegramChannel(TelegramConfig.model_validate(usual | settings), bus, timeouts=QUICK)
 
     async def says(
         self,

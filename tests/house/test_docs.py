@@ -124,7 +124,7 @@ async def test_every_file_under_state_is_listed(tmp_path):
         during = list(state_files(bot.home))
     account = Account("openai_codex", "https://auth.example.com", "a grant")
     store = AccountStore.in_state(bot.home / "state")
-    async with store.held(account.provider):
+    async with store.lock(account.provider):
         store.save(account)
 
     found = {*during, *state_files(bot.home)}
@@ -226,6 +226,8 @@ def parsed(words: list[str]) -> None:
     """Read the words as the command line does, down to the command itself, and run nothing."""
     command: Any = typer.main.get_command(app)
     rest = [*words]
+    if not rest or " " in rest[0]:  # the chat, or a message
+        rest = ["agent", *rest]
     while commands := getattr(command, "commands", None):
         command = commands[rest.pop(0) if rest and rest[0] in commands else DEFAULT_COMMANDS[command.name]]
     command.make_context(command.name, rest)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nanobot.markdown.chunks import split_message
 from nanobot.markdown.dialects import DISCORD, TELEGRAM
-from nanobot.markdown.streaming import close_open_markup
+from nanobot.markdown.split import close_open_markup
 from tests.markdown.free_text import texts
 
 

@@ -87,7 +87,7 @@ def test_who_is_known_by_id_is_let_in_without_a_code(store: PairingStore):
 
 def test_reading_makes_nothing(store: PairingStore):
     assert store.people("telegram").role_of(ANNA) is None
-    assert store.book().pending == ()
+    assert store.load().pending == ()
     assert list(store.path.parent.iterdir()) == []
 
 
@@ -125,7 +125,7 @@ def test_a_code_is_good_for_ten_minutes(store: PairingStore, clock: FrozenClock)
     with pytest.raises(UnknownCodeError):
         store.approve(code)
     assert role(store, "telegram", ANNA) is None
-    assert store.book().pending == ()
+    assert store.load().pending == ()
 
 
 def test_a_clock_that_is_set_back_makes_no_code_last_longer(store: PairingStore, clock: FrozenClock):
@@ -371,7 +371,7 @@ def test_two_processes_at_once_lose_nobody(tmp_path: Path):
     assert [writer.returncode for writer in writers] == [0, 0]
     store = PairingStore(DataPaths(tmp_path))
     for name in ("a", "b"):
-        assert store.book().approved[name] == tuple(f"{name}{number}" for number in range(20))
+        assert store.load().approved[name] == tuple(f"{name}{number}" for number in range(20))
 
 
 def test_what_another_process_says_counts_with_the_next_message(tmp_path: Path, store: PairingStore):
@@ -391,6 +391,6 @@ def test_a_process_that_is_killed_leaves_everybody_it_let_in(tmp_path: Path):
         writer.kill()
         writer.communicate()
 
-        approved = PairingStore(DataPaths(tmp_path)).book().approved[f"c{round_}"]
+        approved = PairingStore(DataPaths(tmp_path)).load().approved[f"c{round_}"]
         assert len(approved) >= len(done)
         assert approved == tuple(f"c{round_}{number}" for number in range(len(approved)))

@@ -52,3 +52,18 @@ def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path):
     (tmp_path / "file").write_text("")
 
     assert CapabilityStore(tmp_path / "file" / "c.json").learn("b", "m", drop="x")
+
+
+def test_what_two_processes_learn_of_one_model_is_kept(tmp_path):
+    path = tmp_path / "capabilities.json"
+    CapabilityStore(path).learn("https://a.test", "m", drop="temperature")
+    first, second = CapabilityStore(path), CapabilityStore(path)
+    first.get("https://a.test", "m")
+    second.learn("https://a.test", "m", drop="stream_options")
+
+    learned = first.learn("https://a.test", "n", need="reasoning_content")
+
+    assert learned
+    assert CapabilityStore(path).get("https://a.test", "m").dropped == {"temperature", "stream_options"}
+    assert first.learn("https://a.test", "m", drop="max_tokens")
+    assert CapabilityStore(path).get("https://a.test", "m").dropped == {"temperature", "stream_options", "max_tokens"}

@@ -48,7 +48,7 @@ async def test_a_persistent_bot_asks_again_around_everybody():
 async def test_every_request_is_counted_under_the_name_of_its_provider():
     counted: list[str] = []
 
-    def metered(provider: LLMProvider, name: str) -> LLMProvider:
+    def add_meter(provider: LLMProvider, name: str) -> LLMProvider:
         counted.append(name)
         return provider
 
@@ -64,7 +64,7 @@ async def test_every_request_is_counted_under_the_name_of_its_provider():
             },
             providers={"openai": {"apiKey": "k", "apiBase": a.v1}, "deepseek": {"apiKey": "k", "apiBase": b.v1}},
         )
-        chosen = await ProviderChains({}, metered=metered).choose(both)
+        chosen = await ProviderChains({}, add_meter=add_meter).choose(both)
         assert counted == ["openai"], "a fallback is made when it is needed"
         await chosen.provider.chat(HELLO)
         await chosen.provider.close()
@@ -124,7 +124,7 @@ async def test_a_model_is_no_fallback_of_its_own():
             return LLMResponse("hi")
 
     settings = config("spare", presets={"spare": {"model": "small", "provider": "custom"}})
-    chains = ProviderChains({}, metered=lambda provider, name: Watched())
+    chains = ProviderChains({}, add_meter=lambda provider, name: Watched())
     await (await chains.choose(settings)).provider.chat(HELLO)
     await (await chains.choose(with_preset(settings, "spare"))).provider.chat(HELLO)
 

@@ -116,6 +116,18 @@ async def test_images_go_out_as_data_and_missing_or_damaged_ones_as_a_word(serve
     assert "not delivered" in bad["text"]
 
 
+async def test_media_that_names_no_possible_file_does_not_fail_the_call(server):
+    rows: list[ChatMessage] = [{"role": "user", "content": "see", "media": ["a\0b.png", "file://[x.png"]}]
+
+    await ask(server, rows)
+
+    _, *notes = server.chats[0].json["messages"][0]["content"]
+    assert [note["text"] for note in notes] == [
+        "[image: a\0b.png, no longer there]",
+        "[image: file:/[x.png, no longer there]",
+    ]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pipes and links of POSIX")
 async def test_what_came_in_the_place_of_a_picture_stops_nobody(server, tmp_path):
     os.mkfifo(tmp_path / "pipe.png")

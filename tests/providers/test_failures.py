@@ -141,6 +141,16 @@ def test_an_error_names_provider_base_url_model_and_config_key():
     assert "\n" not in said
 
 
+@pytest.mark.parametrize("wait", ["inf", "nan", "1e400", "-1"])
+def test_a_wait_that_is_no_time_is_ignored(wait):
+    headers = {"Retry-After-Ms": wait}
+    body = b'{"error": {"code": "usage_limit_reached", "resets_in_seconds": Infinity}}'
+
+    assert retry_after_s(headers) is None
+    assert "fallbackModels" in str(error_of(parse_error_response(503, b"", headers), TARGET))
+    assert parse_error_response(429, body).retry_after_s is None
+
+
 def test_retry_after_is_read_as_seconds_milliseconds_or_a_date():
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
 

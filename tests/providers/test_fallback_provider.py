@@ -12,7 +12,7 @@ from nanobot.providers import errors
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
 from nanobot.providers.errors import CallTarget
 from nanobot.providers.resilience.breaker import MAX_FAILURES, OPEN_S, Breaker
-from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
+from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.testing import Pause, ScriptedProvider
 from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
@@ -36,7 +36,7 @@ class House:
         self.made: list[str] = []
         names = providers.split()
         self.answerers = [
-            FallbackModel(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
+            CandidateModel(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
             for index, model in enumerate(models)
         ]
         first, *others = self.answerers
@@ -44,8 +44,8 @@ class House:
             [Candidate.ready(first), *(Candidate(o.model, self._maker(o), **settings.get(o.model, {})) for o in others)]
         )
 
-    def _maker(self, answerer: FallbackModel) -> Any:
-        async def make() -> FallbackModel:
+    def _maker(self, answerer: CandidateModel) -> Any:
+        async def make() -> CandidateModel:
             self.made.append(answerer.model)
             return answerer
 
@@ -288,10 +288,10 @@ async def test_a_fallback_is_asked_with_the_settings_of_its_preset_else_with_tho
 
 
 async def test_a_fallback_that_cannot_be_made_is_a_reason_and_no_crash():
-    async def cannot() -> FallbackModel:
+    async def cannot() -> CandidateModel:
         raise ConfigError("There is no key for Groq.")
 
-    first = FallbackModel(Streams(busy()), "one", "a", Breaker())
+    first = CandidateModel(Streams(busy()), "one", "a", Breaker())
     provider = FallbackProvider([Candidate.ready(first), Candidate("spare", cannot)])
 
     with pytest.raises(errors.ModelOverloadedError, match=r"spare cannot be used: There is no key for Groq\."):
@@ -315,8 +315,8 @@ async def test_one_model_behind_two_names_is_asked_once():
     breaker = Breaker()
     a = Streams(busy())
     house = [
-        Candidate.ready(FallbackModel(a, "one", "a", breaker)),
-        Candidate.ready(FallbackModel(a, "one", "a", breaker)),
+        Candidate.ready(CandidateModel(a, "one", "a", breaker)),
+        Candidate.ready(CandidateModel(a, "one", "a", breaker)),
     ]
 
     with pytest.raises(errors.ModelOverloadedError):
@@ -340,13 +340,13 @@ async def test_getting_ready_and_closing_reach_those_that_were_made():
 async def test_two_calls_that_need_a_fallback_at_once_share_it():
     made: list[Streams] = []
 
-    async def make() -> FallbackModel:
+    async def make() -> CandidateModel:
         await asyncio.sleep(0)
         made.append(Streams(says("from b")))
-        return FallbackModel(made[-1], "two", "b", Breaker())
+        return CandidateModel(made[-1], "two", "b", Breaker())
 
     provider = FallbackProvider(
-        [Candidate.ready(FallbackModel(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)]
+        [Candidate.ready(CandidateModel(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)]
     )
 
     await asyncio.gather(heard(provider), heard(provider))

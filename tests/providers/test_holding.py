@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nanobot.providers import errors
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta
 from nanobot.providers.resilience.breaker import OPEN_S, Breaker
-from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
+from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
 from tests.support.clock import Waits
 from tests.support.scripted_stream import Line, Streams, heard
@@ -46,7 +46,7 @@ def house(scripts: Sequence[Sequence[str]], waits: Waits, *, persistent: bool) -
 
     candidates = [
         Candidate.ready(
-            FallbackModel(
+            CandidateModel(
                 model if persistent else retried(model, RetryPolicy()),
                 f"provider {index}",
                 "abc"[index],

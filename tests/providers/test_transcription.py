@@ -366,7 +366,7 @@ async def test_an_endpoint_of_ones_own_is_asked_without_a_key(recording):
 # -- what the agent reads ----------------------------------------------------------------------------------------
 
 
-class Said:
+class Said(HttpTranscriber):
     """A transcriber that says what it was told to, or fails."""
 
     def __init__(self, answer: str | ProviderError) -> None:
@@ -376,9 +376,6 @@ class Said:
         if isinstance(self._answer, ProviderError):
             raise self._answer
         return self._answer
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def test_each_recording_gets_a_tag_and_other_files_none():

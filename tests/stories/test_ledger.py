@@ -131,7 +131,7 @@ def test_the_ledger_equals_the_servers_own_count_whatever_becomes_of_a_request(t
 
         async def one_life() -> None:
             spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
-            async with home.hasty(spending.metered) as bot:
+            async with home.hasty(spending.add_meter) as bot:
                 await all_the_ways_to_fail(bot, a)
                 await all_that_is_asked_again(bot, a)
                 await stopped_in_the_middle(bot, a)
@@ -162,4 +162,4 @@ def test_the_ledger_equals_the_servers_own_count_whatever_becomes_of_a_request(t
     assert used["month"]["usd"] == pytest.approx(sum(row["usd"] for row in rows))
     assert {row["cause"] for row in rows} == {"turn", "consolidation", "replay", "trial"}
     assert Counter(row["session"] for row in rows if row["outcome"] == "stopped") == {"stopped": 1, "killed": 1}
-    assert list((home.data / "state" / "usage" / "under-way").iterdir()) == []
+    assert list((home.data / "state" / "usage" / "in-flight").iterdir()) == []

@@ -146,7 +146,7 @@ async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
         home = Home(tmp_path, **spare, limits={"dailyUsd": 0.00001})
         spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
 
-        async with home.hasty(spending.metered) as bot:
+        async with home.hasty(spending.add_meter) as bot:
             if mode == "standard":
                 for _ in range(2):
                     await bot.say("hi")  # twice it fails: once more and it is out
@@ -173,7 +173,9 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
 
         async def ask() -> str:
             """In a life of its own."""
-            async with home.hasty(Spending(load_config(home.config_path), DataPaths(home.data), clock).metered) as bot:
+            async with home.hasty(
+                Spending(load_config(home.config_path), DataPaths(home.data), clock).add_meter
+            ) as bot:
                 return (await bot.say("hi")).result.text
 
         before = [await ask(), await ask()]
@@ -185,6 +187,19 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
     assert "until 2026-12-02 00:00" in after[1]
     months = sorted(path.name for path in (home.data / "state" / "usage").glob("*.jsonl"))
     assert months == ["2026-11.jsonl", "2026-12.jsonl"]
+
+
+async def test_a_limit_that_is_set_while_the_bot_runs_counts_what_was_spent_before(tmp_path: Path):
+    with FakeModels(default=Say("hi", usage=USED)) as server:
+        home = Home(tmp_path, **config_for(server).model_dump(by_alias=True, exclude_unset=True))
+        spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
+        async with home.hasty(spending.add_meter) as bot:
+            before = (await bot.say("hi")).result.text
+            spending.renew(config_for(server, dailyUsd=2))
+            after = (await bot.say("hi")).result.text
+
+    assert before == "hi"
+    assert "Today's limit is reached" in after
 
 
 def test_a_review_shows_no_draft_at_the_terminal_and_is_a_cause_of_its_own_on_the_bill(

@@ -56,9 +56,9 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
         home = Home(tmp_path, **using("openai", "gpt-4.1", apiKey="k", apiBase=server.v1, **LIMITS))
         config = load_config(home.config_path)
         config.agents.defaults.provider_retry_mode = mode  # type: ignore[assignment]
-        metered = Spending(config, DataPaths(home.data), SystemClock()).metered
+        add_meter = Spending(config, DataPaths(home.data), SystemClock()).add_meter
         chains = ProviderChains(
-            {}, home.data / "state", metered=metered, sleep=Hurried.sleep, monotonic=Hurried.monotonic
+            {}, home.data / "state", add_meter=add_meter, sleep=Hurried.sleep, monotonic=Hurried.monotonic
         )
         async with build_runtime(config, data_dir=home.data, environ={}, chains=chains) as runtime:
             await say(runtime, "warm up")

@@ -108,10 +108,12 @@ class Home:
         return Nanobot.from_config(self.config_path)
 
     @asynccontextmanager
-    async def hasty(self, metered: AddMeter = no_meter) -> AsyncIterator[Hasty]:
+    async def hasty(self, add_meter: AddMeter = no_meter) -> AsyncIterator[Hasty]:
         """The bot, without the waits between two tries."""
         waits = Waits()
-        chains = ProviderChains({}, self.data / "state", metered=metered, sleep=waits.sleep, monotonic=waits.monotonic)
+        chains = ProviderChains(
+            {}, self.data / "state", add_meter=add_meter, sleep=waits.sleep, monotonic=waits.monotonic
+        )
         async with build_runtime(
             load_config(self.config_path), data_dir=self.data, environ={}, chains=chains
         ) as runtime:

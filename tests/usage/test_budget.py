@@ -54,6 +54,20 @@ class Spender:
         raise AssertionError("nobody stopped it")
 
 
+async def test_call_that_ends_without_limits_leaves_nothing_reserved(tmp_path: Path):
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    planned = BudgetedCall("t", 10, 0, 1.0)
+    await spender.budget.reserve(planned)
+    spender.budget.limits = SpendingLimits()
+    spender.budget.settle(planned, spender.clock.now().isoformat(), 0.1, 10)
+    spender.budget.limits = SpendingLimits(daily_usd=1.0)
+
+    async with asyncio.timeout(5):
+        await spender.spend(0.5)
+
+    assert spender.calls == 1
+
+
 async def test_a_runaway_stops_within_one_call_of_the_limit(tmp_path: Path):
     spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 

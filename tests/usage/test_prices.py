@@ -131,8 +131,8 @@ def test_no_call_costs_more_than_the_most(prices: PriceTable):
 
     dearest = Tokens(prompt=1000, cache_written=1000, completion=100, reasoning=100)
 
-    assert price.cost(dearest) == pytest.approx(price.most(1000, 100))
-    assert FREE.most(10**6, 10**6) == 0
+    assert price.cost(dearest) == pytest.approx(price.max_cost(1000, 100))
+    assert FREE.max_cost(10**6, 10**6) == 0
 
 
 def test_the_copy_is_read_until_the_table_changes(tmp_path: Path, source: Path):

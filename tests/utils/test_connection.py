@@ -98,7 +98,7 @@ async def test_the_request_says_what_it_was_told_to():
 
     first, host, *rest = asked.result().decode().split("\r\n")
     assert first == "POST /v1/a%20b?c=%C3%BC HTTP/1.1"
-    assert host == f"Host: 127.0.0.1:{connection.place.port}"
+    assert host == f"Host: 127.0.0.1:{connection.address.port}"
     assert rest == ["X-A: b", "Content-Length: 4", "", "body"]
 
 
@@ -192,7 +192,7 @@ async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read
     body = gzip.compress(bytes(10_000_000), 9)
 
     async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
-        address = f"http://127.0.0.1:{proxy.place.port}"
+        address = f"http://127.0.0.1:{proxy.address.port}"
         connection = ProxiedConnection.open(parse_server_address("http://models.test/v1"), address, PLAIN, 5)
         await connection.post({}, b"{}")
         sizes = [len(piece)] if (piece := await connection.read()) else []

@@ -18,7 +18,7 @@ async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not()
 
 
 async def test_idle_pools_are_bounded_in_number_and_time():
-    pools = HttpPools(most_idle=3, idle_s=0.05)
+    pools = HttpPools(max_idle=3, idle_s=0.05)
 
     async def lend() -> None:
         async with pools.borrow_client("http://x/"):

@@ -32,8 +32,7 @@ from nanobot.agent.memory.store import HistoryEntry, MemoryStore
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, is_outside, least_trusted
-from nanobot.providers.base import CallContext, LLMResponse, call_context_scope
-from nanobot.providers.errors import error_from_response
+from nanobot.providers.base import CallContext, LLMResponse, call_context_scope, error_from_response
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, timestamp

@@ -24,8 +24,13 @@ from nanobot.messages.types import (
     least_trusted,
     stored_provenance,
 )
-from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest, parse_arguments
-from nanobot.providers.errors import error_from_response
+from nanobot.providers.base import (
+    LLMProvider,
+    LLMResponse,
+    ToolCallRequest,
+    error_from_response,
+    parse_arguments,
+)
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip, clip_line
 

@@ -1,4 +1,4 @@
-"""The Discord channel: how it lives, and what goes out."""
+"""The Discord channel: connects, and sends messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,10 +13,10 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.discord.client import GUILDS_S, DiscordClient, gateway_at
 from nanobot.channels.discord.event_handler import DiscordEventHandler
-from nanobot.channels.discord.history import remembered
-from nanobot.channels.discord.inbound import chunks_of
-from nanobot.channels.discord.outbound import as_send_errors, nonce_of, quoting, view_of
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.discord.history import open_history
+from nanobot.channels.discord.inbound import download
+from nanobot.channels.discord.outbound import as_send_errors, nonce_of, reference_to, view_of
+from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.config.channels import DiscordConfig
@@ -26,7 +26,7 @@ from nanobot.net.http import HttpPools, proxy_for
 
 _USUAL_GATEWAY = DiscordConfig().gateway_url
 _PERMISSIONS = 274878024768
-"""What it asks for in a server; docs/guides/discord.md names each."""
+"""The permissions that the invitation asks for; docs/guides/discord.md lists them."""
 
 
 class DiscordChannel(ChatChannel):
@@ -38,157 +38,160 @@ class DiscordChannel(ChatChannel):
     can_edit = True
     can_react = True
     dedupe_s = 120.0
-    """Discord drops a second message with a nonce it has seen "in the past few minutes", and does not say how many: two
-    at least. https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
+    """Discord drops a second message with a nonce seen "in the past few minutes", which are at least two.
+    https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
     """
-    stall_s = 50.0  # Discord answers a heartbeat each 41 s, and a line that died unseen is to be noticed in a minute
+    stall_s = 50.0  # heartbeats are answered every 41 s; a dead connection is noticed within a minute
     guilds_s: float = GUILDS_S
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, DiscordConfig) else DiscordConfig.model_validate(config)
-        self._link: DiscordClient | None = None
+        self._client: DiscordClient | None = None
         self._pools: HttpPools | None = None
         self._salt = ""
 
     async def start(self) -> None:
-        """Connect, and hear what is said until the connection ends."""
+        """Connect, and receive messages until the connection ends."""
         settings = self._settings
-        token, proxy = _way_in(settings)
+        token, proxy = _credentials(settings)
         pools = self._pools = HttpPools(proxy=proxy)
         try:
-            async with remembered(self.services.state, self.services.clock.now()) as past:
-                hearing = DiscordEventHandler(self, past)
-                self._salt = past.salt
-                self._link = DiscordClient(settings.intents, hearing.ears(), proxy=proxy, guilds_s=self.guilds_s)
+            async with open_history(self.services.state, self.services.clock.now()) as history:
+                handler = DiscordEventHandler(self, history)
+                self._salt = history.salt
+                handlers = handler.event_handlers()
+                self._client = DiscordClient(settings.intents, handlers, proxy=proxy, guilds_s=self.guilds_s)
                 with gateway_at(settings.gateway_url, _USUAL_GATEWAY):
-                    await hearing.serve(self._link, token)
+                    await handler.serve(self._client, token)
         finally:
-            self._link = self._pools = None
+            self._client = self._pools = None
             await pools.close()
 
     async def login(self, force: bool = False) -> bool:
-        """Ask Discord whose token it is, and say so. Raises ChannelSetupError, or SendError where it is away."""
-        token, proxy = _way_in(self._settings)
-        bot = await DiscordClient(self._settings.intents, {}, proxy=proxy).look_in(token)
-        bring = f"this brings it into a server of yours:\n{_invitation(bot.id)}"
-        print(f"The token is good. Your bot is {bot.name}; {bring}")  # noqa: T201 a person waits
+        """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
+        token, proxy = _credentials(self._settings)
+        bot = await DiscordClient(self._settings.intents, {}, proxy=proxy).fetch_application(token)
+        invite = f"to add it to one of your servers, open\n{_invitation(bot.id)}"
+        print(f"The token works. Your bot is {bot.name}; {invite}")  # noqa: T201 a person waits
         return True
 
-    async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
-        """Post a piece. Discord takes one with the same nonce once, for a while: see `dedupe_s`.
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post a chunk. Discord drops a second one with the same nonce for a while: see `dedupe_s`.
 
-        Pages that it names are not fetched for a preview: an address may carry out what the bot knows.
+        Without link previews: fetching a URL could leak data that a prompt injection put into it.
         """
-        return await self._send(to, how, content=piece.text, suppress_embeds=True)
+        return await self._send(to, options, content=chunk.text, suppress_embeds=True)
 
-    async def edit(self, to: Address, platform_id: str, piece: Chunk) -> None:
-        """Make a message say this. That it shows no previews stays with it."""
+    async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Replace the text of a message. It stays without previews."""
         with as_send_errors():
-            await self._chat(to).get_partial_message(int(platform_id)).edit(content=piece.text)
+            await self._chat(to).get_partial_message(int(platform_id)).edit(content=chunk.text)
 
-    async def post_file(self, to: Address, file: Outgoing, how: SendOptions) -> str:
-        """Post a file; of an address Discord makes a picture by itself."""
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post a file. For a URL Discord shows the picture itself."""
         if file.path is None:
-            return await self._send(to, how, content=file.url or file.name)
+            return await self._send(to, options, content=file.url or file.name)
         try:
             attached = await asyncio.to_thread(_attached, file.path, file.name)
         except OSError as error:
             raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
         try:
-            return await self._send(to, how, file=attached)
+            return await self._send(to, options, file=attached)
         finally:
             attached.close()
-            attached.fp.close()  # which it leaves to who has opened it
+            attached.fp.close()  # the SDK leaves this to the caller
 
     async def show_typing(self, to: Address) -> None:
-        """Ten seconds of it."""
+        """Show the typing indicator, which expires after ten seconds."""
         with as_send_errors():
             await self._chat(to).typing()
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Put a sign on a message; on a command or a press, which are none, there is nothing to put it on."""
+        """Add a reaction to a message. Ignored for slash commands and button presses, which are no messages."""
         with as_send_errors(), suppress(discord.NotFound):
             await self._chat(to).get_partial_message(int(message_id)).add_reaction(emoji)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """A file somebody sent."""
+        """Download a file."""
         if self._pools is None:
             raise NotConnectedError("Discord is not connected")
-        return chunks_of(attachment.source, self._pools)
+        return download(attachment.source, self._pools)
 
     def largest_to(self, to: Address) -> int:
-        """What the server takes: boosted ones take more."""
-        chat = self._link.get_channel(int(to.chat_id)) if self._link is not None and to.chat_id.isdigit() else None
+        """The server's upload limit: higher on boosted servers."""
+        chat = self._client.get_channel(int(to.chat_id)) if self._client is not None and to.chat_id.isdigit() else None
         guild = getattr(chat, "guild", None)
         return guild.filesize_limit if isinstance(guild, discord.Guild) else self.largest_file
 
     async def find(self, name: str) -> str | None:
-        """A channel of a server as people write it: `#general`, or `home #general` where several servers have one."""
+        """Find a server channel by `#general`, or `home #general` if several servers have one of that name."""
         server, _, channel = name.strip().removeprefix("<").removesuffix(">").rpartition("#")
         if channel.isdigit():
             return channel
-        known = self._link.get_all_channels() if self._link is not None else ()
+        known = self._client.get_all_channels() if self._client is not None else ()
         wanted = (channel.strip().casefold(), server.strip().casefold())
-        found = [one for one in known if isinstance(one, discord.abc.Messageable) and one.name.casefold() == wanted[0]]
-        found = [one for one in found if wanted[1] in ("", one.guild.name.casefold())]
-        return str(found[0].id) if len(found) == 1 else None
+        matches = [
+            candidate
+            for candidate in known
+            if isinstance(candidate, discord.abc.Messageable)
+            and candidate.name.casefold() == wanted[0]
+            and wanted[1] in ("", candidate.guild.name.casefold())
+        ]
+        return str(matches[0].id) if len(matches) == 1 else None
 
     async def chat_with(self, sender_id: str) -> str | None:
-        """Open the private chat: its id is not that of the person.
+        """Open the private chat, whose id differs from the person's.
 
-        Discord gives out the one there is (https://discord.com/developers/docs/resources/user#create-dm).
+        Discord returns an existing one (https://discord.com/developers/docs/resources/user#create-dm).
         """
-        link = self._linked()
+        client = self._connected_client()
         if not sender_id.isdigit():
             return None
         with as_send_errors():
-            return str((await link.create_dm(discord.Object(int(sender_id)))).id)
+            return str((await client.create_dm(discord.Object(int(sender_id)))).id)
 
-    async def _send(self, to: Address, how: SendOptions, **content: Any) -> str:
+    async def _send(self, to: Address, options: SendOptions, **content: Any) -> str:
         chat = self._chat(to)
-        if (view := view_of(how.buttons)) is not None:
+        if (view := view_of(options.buttons)) is not None:
             content["view"] = view
-        if (quoted := quoting(how.reply_to, chat.id)) is not None:
-            content["reference"] = quoted
-        if how.nonce is not None:
-            content["nonce"] = nonce_of(self._salt, chat.id, how.nonce)
+        if (reference := reference_to(options.reply_to, chat.id)) is not None:
+            content["reference"] = reference
+        if options.nonce is not None:
+            content["nonce"] = nonce_of(self._salt, chat.id, options.nonce)
         with as_send_errors():
-            sent = await chat.send(silent=how.quiet, **content)
+            sent = await chat.send(silent=options.quiet, **content)
         return str(sent.id)
 
     def _chat(self, to: Address) -> discord.PartialMessageable:
-        link = self._linked()
-        named = to.thread_id or to.chat_id
-        if not named.isdigit():
+        client = self._connected_client()
+        chat_id = to.thread_id or to.chat_id
+        if not chat_id.isdigit():
             raise UndeliverableError(
-                f"{named!r} is not the id of a Discord channel. Enable Developer Mode in Discord (Settings, Advanced), "
-                "then right-click the channel and copy its ID."
+                f"{chat_id!r} is no Discord channel id. Enable Developer Mode in Discord (Settings, Advanced). "
+                "Then right-click the channel and copy its ID."
             )
-        return link.get_partial_messageable(int(named))
+        return client.get_partial_messageable(int(chat_id))
 
-    def _linked(self) -> DiscordClient:
-        if self._link is None or not self.is_running:
+    def _connected_client(self) -> DiscordClient:
+        if self._client is None or not self.is_running:
             raise NotConnectedError("Discord is not connected")
-        return self._link
+        return self._client
 
 
 def _attached(path: Path, name: str) -> discord.File:
     return discord.File(open_outgoing(path), name)
 
 
-def _way_in(settings: DiscordConfig) -> tuple[str, str | None]:
-    """The token, and the proxy on the way. Raises ChannelSetupError for what cannot be right."""
+def _credentials(settings: DiscordConfig) -> tuple[str, str | None]:
+    """The token and the proxy. Raises ChannelSetupError for values that cannot be used."""
     token = settings.token.strip().removeprefix("Bot ")
     if not token:
-        raise ChannelSetupError(
-            "channels.discord.token is empty. Create a bot at https://discord.com/developers/applications, "
-            "and set its token here."
-        )
+        raise MissingSettingsError("discord", "token")
     proxy = proxy_for("https://discord.com", settings.proxy)
     if proxy is not None and not proxy.startswith(("http://", "https://")):
         kind = proxy.partition("://")[0]  # what follows may hold a password
-        raise ChannelSetupError(f"channels.discord.proxy must look like http://host:port, and is {kind}.")
+        raise ChannelSetupError(f"channels.discord.proxy must look like http://host:port, not {kind}://.")
     return token, proxy
 
 

@@ -1,4 +1,4 @@
-"""Each chat in its order, chats side by side; nothing begins before the servers are known."""
+"""Runs the work of each chat in order, chats in parallel, once the bot's servers are known."""
 
 import asyncio
 import logging
@@ -12,45 +12,45 @@ Work = Callable[[], Awaitable[None]]
 
 
 class ChatQueues:
-    """The work of one connection. A piece of it that breaks is logged, and keeps nothing behind it from being done."""
+    """The work of one connection. A failing item is logged and stops no other."""
 
-    def __init__(self, emptied: Callable[[], None]) -> None:
-        """`emptied` is called whenever no chat has any work left."""
+    def __init__(self, on_idle: Callable[[], None]) -> None:
+        """`on_idle` is called whenever no chat has work left."""
         self.ready = asyncio.Event()
-        self._emptied = emptied
+        self._on_idle = on_idle
         self._waiting: dict[int, deque[Work]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def add(self, chat: int, work: Work) -> None:
-        """Put work into the lane of this chat. Ignored once they are closed, as below."""
+        """Queue work for this chat. Ignored after `close`."""
         if not self._closed:
-            self._lane(chat).append(work)
+            self._queue(chat).append(work)
 
-    def first(self, chat: int, work: Work) -> None:
-        """The same, before all that waits there."""
+    def add_first(self, chat: int, work: Work) -> None:
+        """Queue work before everything that waits for this chat. Ignored after `close`."""
         if not self._closed:
-            self._lane(chat).appendleft(work)
+            self._queue(chat).appendleft(work)
 
-    def aside(self, work: Work) -> None:
-        """Work that waits for nobody, not even for the servers."""
+    def start_now(self, work: Work) -> None:
+        """Start work at once, even before the servers are known. Ignored after `close`."""
         if not self._closed:
-            self._own(_guarded(work))
+            self._start(_guarded(work))
 
     async def close(self) -> None:
-        """Nothing more is done."""
+        """Cancel all work."""
         self._closed = True
         for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _lane(self, chat: int) -> deque[Work]:
+    def _queue(self, chat: int) -> deque[Work]:
         if (waiting := self._waiting.get(chat)) is None:
             waiting = self._waiting[chat] = deque()
-            self._own(self._run(chat, waiting))
+            self._start(self._run(chat, waiting))
         return waiting
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -61,11 +61,11 @@ class ChatQueues:
             await _guarded(waiting.popleft())
         del self._waiting[chat]
         if not self._waiting:
-            self._emptied()
+            self._on_idle()
 
 
 async def _guarded(work: Work) -> None:
     try:
         await work()
-    except Exception:  # the wall of a connection: one message that is odd must not make the bot deaf
+    except Exception:  # one unreadable message must not stop the others
         log.exception("discord: a message could not be processed")

@@ -1,8 +1,7 @@
-"""What one connection to Discord hears, each chat in its order.
+"""Handles the events of one connection to Discord, each chat in order.
 
-A message counts as heard once the journal has it; from there on the marks of `past` go on. When a connection begins,
-each chat in which something was said behind its mark is read up before anything new in it is heard: the last 500
-messages of seven days.
+Once a message is journaled, the cursors of `history` move past it. When a connection begins, each chat with messages
+after its cursor is caught up before new ones: the last 500 messages of at most seven days.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ from nanobot.channels.discord.inbound import (
     describe_file,
     files_of,
     guild_id_of,
-    is_for,
+    is_addressed_to,
     is_from_a_person,
     message_place,
-    words_of,
+    text_of,
 )
-from nanobot.channels.discord.menu import Menu, said
+from nanobot.channels.discord.menu import Menu, text_of_interaction
 from nanobot.channels.discord.outbound import as_send_errors
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.status import ChannelState
@@ -37,49 +36,49 @@ from nanobot.utils.aio import finish
 log = logging.getLogger(__name__)
 
 MOST_MISSED = 500
-"""Messages of one chat that are read up, the latest ones."""
+"""Most missed messages fetched in one chat, the latest ones."""
 MOST_CHATS = 100
-"""Chats that are read up, those that were used last."""
+"""Most chats that are caught up, the most recently used ones."""
 _AT_ONCE = 4
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _ANSWER_S = 2.0
 """Discord gives three seconds to answer a command or a press."""
 _MOST_FLAPS = 3
-"""How often Discord may hang up before it said anything."""
+"""How often Discord may close the connection before its hello."""
 _NOT_FOR_YOU = "I only talk to people my owner has approved."
 _NOT_TAKEN = "I cannot take that right now. Please try again in a while."
-_WithTalk = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
+_TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
 
 
 class DiscordEventHandler:
-    """The ears of a channel, for one connection."""
+    """The event handlers of a channel, for one connection."""
 
-    def __init__(self, channel: BaseChannel, past: DiscordHistory) -> None:
+    def __init__(self, channel: BaseChannel, history: DiscordHistory) -> None:
         self._channel = channel
-        self._past = past
-        self._link: DiscordClient | None = None
-        self._lanes = ChatQueues(past.settle)
-        self._few = asyncio.Semaphore(_AT_ONCE)
+        self._history = history
+        self._client: DiscordClient | None = None
+        self._queues = ChatQueues(history.settle)
+        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
         self._flaps = 0
-        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._too_many_flaps: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def serve(self, link: DiscordClient, token: str) -> None:
-        """Hear until the connection ends. Raises what ended it; safe to cancel."""
-        self._link = link
-        serving = asyncio.create_task(link.serve(token), name="discord connection")
+    async def serve(self, client: DiscordClient, token: str) -> None:
+        """Handle events until the connection ends. Raises what ended it; safe to cancel."""
+        self._client = client
+        serving = asyncio.create_task(client.serve(token), name="discord connection")
         try:
-            done, _ = await asyncio.wait([serving, self._given_up], return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            done, _ = await asyncio.wait([serving, self._too_many_flaps], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            self._given_up.cancel()
-            await self._lanes.close()
+            self._too_many_flaps.cancel()
+            await self._queues.close()
             serving.cancel()
             await finish(asyncio.wait([serving]))
 
-    def ears(self) -> dict[str, Callable[..., None]]:
-        """By the SDK's names of events."""
+    def event_handlers(self) -> dict[str, Callable[..., None]]:
+        """The handlers by the SDK's event names."""
         return {
             "socket_raw_receive": lambda _: self._channel.status.touch(),
             "connect": self._on_connect,
@@ -96,128 +95,134 @@ class DiscordEventHandler:
         self._channel.mark_up()
 
     def _on_disconnect(self) -> None:
-        """The SDK resumes at once, and again: where that comes to nothing, it is left to who waits in between."""
+        """The SDK resumes at once, again and again. After some failures the supervisor takes over, with backoff."""
         self._channel.status.set_state(ChannelState.CONNECTING)
         self._flaps += 1
-        if self._flaps > _MOST_FLAPS and not self._given_up.done():
-            self._given_up.set_exception(ConnectionError("Discord closed the connection before its hello"))
+        if self._flaps > _MOST_FLAPS and not self._too_many_flaps.done():
+            self._too_many_flaps.set_exception(ConnectionError("Discord closed the connection before its hello"))
 
     def _on_ready(self) -> None:
-        link = self._linked()
-        self._miss([*link.get_all_channels(), *(one for guild in link.guilds for one in guild.threads)])
-        for chat in [*self._past.private][-MOST_CHATS:]:
-            self._read_first(chat, link.get_partial_messageable(chat))
-        self._lanes.ready.set()
-        self._lanes.aside(partial(self._tell_menu, link))
+        client = self._connected_client()
+        self._catch_up_missed(
+            [*client.get_all_channels(), *(thread for guild in client.guilds for thread in guild.threads)]
+        )
+        for chat in [*self._history.private][-MOST_CHATS:]:
+            self._queue_catch_up(chat, client.get_partial_messageable(chat))
+        self._queues.ready.set()
+        self._queues.start_now(partial(self._sync_menu, client))
 
     def _on_guild(self, guild: discord.Guild) -> None:
-        """A server is back that was out of reach, which is told as one that comes."""
-        if self._lanes.ready.is_set():
-            self._miss([*guild.channels, *guild.threads])
+        """A server that was unavailable is back."""
+        if self._queues.ready.is_set():
+            self._catch_up_missed([*guild.channels, *guild.threads])
 
-    def _miss(self, chats: Iterable[object]) -> None:
-        """Read these up where something was said that nobody heard."""
-        missed = [(last, one) for one in chats if isinstance(one, _WithTalk) and (last := one.last_message_id or 0)]
-        missed = [(last, one) for last, one in missed if last > self._past.after(one.id)]
-        missed.sort(key=lambda found: found[0], reverse=True)
+    def _catch_up_missed(self, chats: Iterable[object]) -> None:
+        """Catch up on these chats where messages were missed."""
+        missed = [
+            (last, chat)
+            for chat in chats
+            if isinstance(chat, _TEXT_CHANNELS) and (last := chat.last_message_id or 0) > self._history.after(chat.id)
+        ]
+        missed.sort(key=lambda entry: entry[0], reverse=True)
         if len(missed) > MOST_CHATS:
             log.warning("discord: messages were missed in %d channels; fetching those of %d", len(missed), MOST_CHATS)
         for _, chat in missed[:MOST_CHATS]:
-            self._read_first(chat.id, chat)
+            self._queue_catch_up(chat.id, chat)
 
-    def _read_first(self, chat: int, place: discord.abc.Messageable) -> None:
-        self._lanes.first(chat, partial(self._read_up, place, self._past.after(chat)))
+    def _queue_catch_up(self, chat: int, channel: discord.abc.Messageable) -> None:
+        self._queues.add_first(chat, partial(self._catch_up, channel, self._history.after(chat)))
 
     def _on_message(self, message: discord.Message) -> None:
         chat = message.channel.id
-        if guild_id_of(message) is None and self._past.meet(chat):
-            self._lanes.add(chat, partial(self._read_up, message.channel, self._past.after(chat)))
-        self._lanes.add(chat, partial(self._take, message))
+        if guild_id_of(message) is None and self._history.add_private(chat):
+            self._queues.add(chat, partial(self._catch_up, message.channel, self._history.after(chat)))
+        self._queues.add(chat, partial(self._process, message))
 
     def _on_interaction(self, interaction: discord.Interaction) -> None:
-        if (text := said(interaction)) is not None and interaction.channel_id is not None:
-            self._lanes.aside(partial(self._take_said, interaction, interaction.channel_id, text))
+        if (text := text_of_interaction(interaction)) is not None and interaction.channel_id is not None:
+            self._queues.start_now(partial(self._process_interaction, interaction, interaction.channel_id, text))
 
-    async def _read_up(self, place: discord.abc.Messageable, after: int) -> None:
-        """Hear what was said there while nobody listened."""
-        for message in await self._history(place, after):
-            await self._take(message)
+    async def _catch_up(self, channel: discord.abc.Messageable, after: int) -> None:
+        """Process the messages that were missed in a chat."""
+        for message in await self._missed_messages(channel, after):
+            await self._process(message)
 
-    async def _history(self, place: discord.abc.Messageable, after: int) -> list[discord.Message]:
-        """What came later, oldest first; asked for until Discord says it, while this chat waits."""
+    async def _missed_messages(self, channel: discord.abc.Messageable, after: int) -> list[discord.Message]:
+        """The later messages, oldest first. Retries until Discord answers; only this chat waits."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                async with self._few:
+                async with self._fetch_slots:
                     with as_send_errors():
-                        found = place.history(limit=MOST_MISSED, after=discord.Object(after), oldest_first=False)
-                        missed = [message async for message in found]
+                        messages = channel.history(limit=MOST_MISSED, after=discord.Object(after), oldest_first=False)
+                        missed = [message async for message in messages]
                 break
             except UndeliverableError:
-                return []  # not ours to read
+                return []  # the bot may not read it
             except SendError as error:
-                log.debug("discord: missed messages in %s cannot be fetched yet: %s", place, error)
+                log.debug("discord: missed messages in %s cannot be fetched yet: %s", channel, error)
                 await asyncio.sleep(error.retry_after_s if isinstance(error, RateLimitedError) else wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         if len(missed) >= MOST_MISSED:
-            log.warning("discord: more messages were missed in %s than the last %d", place, MOST_MISSED)
+            log.warning("discord: more messages were missed in %s than the last %d", channel, MOST_MISSED)
         return missed[::-1]
 
-    async def _take(self, message: discord.Message) -> None:
-        """Hear one message, as soon as the disk has room for it; its chat waits. (Beginning anew each time would be one
-        time too many: after a thousand sessions in a day Discord takes the token away.)
+    async def _process(self, message: discord.Message) -> None:
+        """Process one message, retrying until it is journaled; its chat waits.
+
+        Reconnecting instead could use up the thousand sessions a day after which Discord resets the token.
         """
         wait_s = _FIRST_WAIT_S
         while is_from_a_person(message):
             try:
-                await self._hear(message)
+                await self._receive(message)
                 break
             except StorageError as error:
                 if wait_s == _FIRST_WAIT_S:
                     log.warning("discord: a message waits, it could not be journaled: %s", error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-            except SendError:  # the connection is over: it is read up in the next one
+            except SendError:  # the connection ended: the next one catches up
                 raise
-            except Exception:  # one odd message must not make the bot deaf
+            except Exception:  # one unreadable message must not stop the others
                 log.exception("discord: the message %s could not be read", message.id)
                 to = Address(self._channel.name, str(message.channel.id))
                 is_private = guild_id_of(message) is None
                 await self._channel.report_unreadable(str(message.author.id), to, is_private=is_private)
                 break
-        self._past.note(message.channel.id, message.id, is_private=guild_id_of(message) is None)
+        self._history.note(message.channel.id, message.id, is_private=guild_id_of(message) is None)
 
-    async def _hear(self, message: discord.Message) -> None:
-        me, channel_id = self._linked().me, message.channel.id
-        place = message_place(channel_id, await self._known(message), guild_id_of(message))
+    async def _receive(self, message: discord.Message) -> None:
+        me, channel_id = self._connected_client().me, message.channel.id
+        place = message_place(channel_id, await self._channel_of(message), guild_id_of(message))
 
         await self._channel.receive(
             str(message.author.id),
             place.chat_id,
-            words_of(message, me),
+            text_of(message, me),
             message_id=str(message.id),
             thread_id=place.thread_id,
             is_private=place.is_private,
-            is_mentioned=is_for(message, me),
-            parent_ids=place.within,
+            is_mentioned=is_addressed_to(message, me),
+            parent_ids=place.parent_ids,
             attachments=[*map(describe_file, files_of(message))],
             timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
             quotes_others=bool(message.message_snapshots),
         )
 
-    async def _known(self, message: discord.Message) -> object:
-        """The channel it was said in; asked for where the SDK does not know it, as a thread that was asleep."""
+    async def _channel_of(self, message: discord.Message) -> object:
+        """The message's channel; fetched if the SDK does not know it, such as an archived thread."""
         if not isinstance(message.channel, discord.PartialMessageable) or guild_id_of(message) is None:
             return message.channel
         try:
-            return await self._linked().fetch_channel(message.channel.id)
+            return await self._connected_client().fetch_channel(message.channel.id)
         except (discord.DiscordException, SendError):
             return message.channel
 
-    async def _take_said(self, interaction: discord.Interaction, channel_id: int, text: str) -> None:
-        """A command was chosen or a button pressed: a message of who did, and an answer in time that they alone see."""
+    async def _process_interaction(self, interaction: discord.Interaction, channel_id: int, text: str) -> None:
+        """Process a slash command or button press as a message, and answer it in time, visible to its user only."""
         place = message_place(channel_id, interaction.channel, interaction.guild_id)
-        hearing = asyncio.create_task(
+        receiving = asyncio.create_task(
             self._channel.receive(
                 str(interaction.user.id),
                 place.chat_id,
@@ -226,28 +231,28 @@ class DiscordEventHandler:
                 thread_id=place.thread_id,
                 is_private=place.is_private,
                 is_mentioned=True,
-                parent_ids=place.within,
+                parent_ids=place.parent_ids,
             )
         )
         try:
-            await asyncio.wait([hearing], timeout=_ANSWER_S)
+            await asyncio.wait([receiving], timeout=_ANSWER_S)
             is_command = interaction.type is discord.InteractionType.application_command
             answer = text if is_command else None
-            if hearing.done():
-                answer = _NOT_TAKEN if hearing.exception() else answer if hearing.result() else _NOT_FOR_YOU
+            if receiving.done():
+                answer = _NOT_TAKEN if receiving.exception() else answer if receiving.result() else _NOT_FOR_YOU
             await _answer(interaction, answer)
         finally:
-            await finish(asyncio.wait([hearing]))
-            if (error := hearing.exception()) is not None:
+            await finish(asyncio.wait([receiving]))
+            if (error := receiving.exception()) is not None:
                 log.warning("discord: %s was not taken: %r", text.split()[0], error)
 
-    async def _tell_menu(self, link: DiscordClient) -> None:
-        """Discord is told our commands when they have changed; it keeps them."""
-        if not self._channel.services.commands:  # whoever knows of none has no say in it
+    async def _sync_menu(self, client: DiscordClient) -> None:
+        """Send our commands to Discord if they have changed."""
+        if not self._channel.services.commands:  # keep the menu that is set
             return
-        menu = Menu(link, self._channel.services.commands)
-        fingerprint = menu.fingerprint(link.application_id)
-        if fingerprint == self._past.menu:
+        menu = Menu(client, self._channel.services.commands)
+        fingerprint = menu.fingerprint(client.application_id)
+        if fingerprint == self._history.menu:
             return
         try:
             with as_send_errors():
@@ -257,16 +262,16 @@ class DiscordEventHandler:
                 "discord: the slash commands could not be added to Discord's menu (%s); typing them works", error
             )
             return
-        self._past.menu, self._past.changed = fingerprint, True
+        self._history.menu, self._history.changed = fingerprint, True
 
-    def _linked(self) -> DiscordClient:
-        if self._link is None:
+    def _connected_client(self) -> DiscordClient:
+        if self._client is None:
             raise NotConnectedError("Discord is not connected")
-        return self._link
+        return self._client
 
 
 async def _answer(interaction: discord.Interaction, text: str | None) -> None:
-    """Answer a command or a press. A late answer is no answer: what was said is on its way all the same."""
+    """Answer a command or press. A failure is only logged: the message is processed anyway."""
     try:
         if text is None:
             await interaction.response.defer()

@@ -1,7 +1,7 @@
-"""What was seen of Discord, on the disk: so that what was said while nobody listened is asked for, and heard.
+"""The saved read cursors, so that messages from while the bot was disconnected can be fetched.
 
-Discord repeats to a new session nothing of what an old one missed. But ids there are times, so that one of them says up
-to where everything was heard; only chats that were being heard when the bot stopped have a mark of their own.
+A new session gets no old events from Discord. Ids are timestamps, so one id marks up to where all chats were read; only
+chats read further than that have cursors of their own.
 """
 
 import asyncio
@@ -14,20 +14,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nanobot.channels import cursors as marks
-from nanobot.channels.cursors import MAX_AGE
+from nanobot.channels.cursors import MAX_AGE, keep_saved, load_cursors
 from nanobot.utils.bounded_dict import put_bounded
 
 _EPOCH_MS = 1_420_070_400_000
 """https://discord.com/developers/docs/reference#snowflakes"""
 _MARGIN = timedelta(minutes=1)
-"""How far events of different chats may come out of order."""
+"""How far events of different chats may be out of order."""
 MOST_PRIVATE = 200
-"""Private chats that are remembered; a bot cannot ask which it has."""
+"""Private chats remembered: a bot cannot list those it has."""
 
 
 def id_at(moment: datetime) -> int:
-    """The lowest id of that moment."""
+    """The lowest id of a moment."""
     return max(0, int(moment.timestamp() * 1000) - _EPOCH_MS) << 22
 
 
@@ -37,86 +36,85 @@ def _before(message_id: int, by: timedelta) -> int:
 
 @dataclass(slots=True)
 class DiscordHistory:
-    """The marks, and the few other things that outlive a connection."""
+    """The cursors, and what else is kept across connections."""
 
     all_until: int = 0
-    """Everything before this id was heard, wherever it was said."""
+    """Everything before this id was read, in all chats."""
     seen: dict[int, int] = field(default_factory=dict)
-    """The last message heard in a chat, where that is later."""
+    """The last message read in a chat, if it is later than that."""
     private: dict[int, int] = field(default_factory=dict)
-    """The last message heard in each private chat, 0 where none was yet."""
+    """The last message read in each private chat; 0 before the first."""
     menu: str = ""
-    """What Discord was told of our slash commands."""
+    """Fingerprint of the slash commands that Discord has."""
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
     changed: bool = True
     """Since it was last saved."""
-    pressing: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
-    """Set by what should not wait: a private chat that nobody else can name."""
+    urgent: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
+    """Set by changes to save at once: a new private chat."""
 
     def begin(self, now: datetime) -> None:
-        """A connection begins. The very first one has no past; nor has any a longer one than we ask for."""
+        """Start a connection: read from now on if it is the first, else from at most MAX_AGE ago."""
         self.all_until = max(self.all_until or id_at(now), id_at(now - MAX_AGE))
         self.changed = True
 
     def after(self, chat: int) -> int:
-        """What came later than this was not heard in this chat."""
+        """The message of this chat after which nothing was read."""
         return max(self.seen.get(chat, 0), self.all_until)
 
     def note(self, chat: int, message_id: int, *, is_private: bool) -> None:
-        """This message was heard, and all before it in its chat."""
-        self.all_until = min(self.all_until, message_id)  # a host's clock that is ahead began with a mark to come
+        """Record that a message and all before it in its chat were read."""
+        self.all_until = min(self.all_until, message_id)  # `begin` set a future id if the host's clock is ahead
         self.seen[chat] = max(message_id, self.seen.get(chat, 0))
         if is_private:
             self._remember(chat, self.seen[chat])
         self.changed = True
 
-    def meet(self, chat: int) -> bool:
-        """Somebody writes in this private chat. Whether nothing was ever heard there."""
+    def add_private(self, chat: int) -> bool:
+        """Record a private chat. Return True if nothing was ever read there."""
         if chat not in self.private:
             self._remember(chat, 0)
             self.changed = True
-            self.pressing.set()
+            self.urgent.set()
         return self.private[chat] == 0
 
     def _remember(self, chat: int, last: int) -> None:
         put_bounded(self.private, chat, last, MOST_PRIVATE)
 
     def settle(self) -> None:
-        """Nothing is under way anywhere: one mark does for all chats but those of the last minute."""
-        self.all_until = max([self.all_until, *(_before(one, _MARGIN) for one in self.seen.values())])
+        """With no work left, replace all cursors by one, except for chats of the last minute."""
+        self.all_until = max([self.all_until, *(_before(last, _MARGIN) for last in self.seen.values())])
         self.seen = {chat: last for chat, last in self.seen.items() if last > self.all_until}
 
     def dump(self) -> str:
-        """As it lies on the disk. What is said here is saved."""
+        """The file's text; resets `changed`."""
         self.changed = False
-        told = {
+        payload = {
             "allUntil": str(self.all_until),
             "seen": {str(chat): str(last) for chat, last in self.seen.items()},
             "private": {str(chat): str(last) for chat, last in self.private.items()},
             "menu": self.menu,
             "salt": self.salt,
         }
-        return json.dumps(told, indent=2) + "\n"
+        return json.dumps(payload, indent=2) + "\n"
 
     @classmethod
     def load(cls, path: Path) -> "DiscordHistory":
-        """What was saved; an empty past where nothing was, or where it cannot be read. Never raises."""
+        """Load the file; an empty history without a readable one. Never raises."""
 
-        def read(told: Any) -> DiscordHistory:
-            seen, private = ({int(chat): int(last) for chat, last in told[of].items()} for of in ("seen", "private"))
-            return cls(int(told["allUntil"]), seen, private, str(told["menu"]), str(told["salt"]))
+        def read(payload: Any) -> DiscordHistory:
+            seen, private = (
+                {int(chat): int(last) for chat, last in payload[name].items()} for name in ("seen", "private")
+            )
+            return cls(int(payload["allUntil"]), seen, private, str(payload["menu"]), str(payload["salt"]))
 
-        return marks.load_cursors(path, read, cls)
+        return load_cursors(path, read, cls)
 
 
 @asynccontextmanager
-async def remembered(folder: Path | None, now: datetime) -> AsyncIterator[DiscordHistory]:
-    """The past of a connection that begins, kept on the disk while it lasts. Without a folder it ends with it.
-
-    Never raises.
-    """
+async def open_history(folder: Path | None, now: datetime) -> AsyncIterator[DiscordHistory]:
+    """The history of a new connection, saved while the block runs; in memory only without a folder. Never raises."""
     path = folder / "discord.json" if folder is not None else None
-    past = await asyncio.to_thread(DiscordHistory.load, path) if path is not None else DiscordHistory()
-    past.begin(now)
-    async with marks.keep_saved(path, past, past.pressing):
-        yield past
+    history = await asyncio.to_thread(DiscordHistory.load, path) if path is not None else DiscordHistory()
+    history.begin(now)
+    async with keep_saved(path, history, history.urgent):
+        yield history

@@ -1,4 +1,4 @@
-"""Slash commands, as Discord's own menu offers them. Choosing one is a message of the person who did: `/name words`."""
+"""Slash commands in Discord's own menu. Choosing one counts as the message `/name words`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ async def _with_words(interaction: discord.Interaction, words: str | None = None
 
 
 class Menu(app_commands.CommandTree[discord.Client]):
-    """The tree that Discord is told. The channel hears a chosen command where it hears a pressed button."""
+    """The command tree that is sent to Discord. The event handler handles a chosen command like a button press."""
 
     def __init__(self, client: discord.Client, entries: Sequence[MenuEntry]) -> None:
         super().__init__(
@@ -35,29 +35,29 @@ class Menu(app_commands.CommandTree[discord.Client]):
             self.add_command(_command(entry))
 
     async def interaction_check(self, interaction: discord.Interaction) -> bool:
-        """Nothing is left for the tree to do."""
+        """Always False: the tree itself has nothing to do."""
         return False
 
     def fingerprint(self, application_id: int | None) -> str:
-        """Changes when Discord has to be told anew."""
-        told = [application_id, [command.to_dict(self) for command in self.get_commands()]]
-        return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        """A value that changes if the commands must be sent to Discord again."""
+        content = [application_id, [command.to_dict(self) for command in self.get_commands()]]
+        return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _command(entry: MenuEntry) -> "app_commands.Command[Any, ..., None]":
     text = entry.text[:_LONGEST_TEXT]
     if not entry.words:
         return app_commands.Command(name=entry.name, description=text, callback=_alone)
-    described = app_commands.describe(words=f"/{entry.name} {entry.words}"[:_LONGEST_TEXT])(_with_words)
-    return app_commands.Command(name=entry.name, description=text, callback=described)
+    callback = app_commands.describe(words=f"/{entry.name} {entry.words}"[:_LONGEST_TEXT])(_with_words)
+    return app_commands.Command(name=entry.name, description=text, callback=callback)
 
 
-def said(interaction: discord.Interaction) -> str | None:
-    """What the person says by it: a command with its words, or the value of a button. None for anything else."""
-    told: Mapping[str, Any] = interaction.data or {}
+def text_of_interaction(interaction: discord.Interaction) -> str | None:
+    """The text of an interaction: a command with its words, or the value of a button. None for any other."""
+    data: Mapping[str, Any] = interaction.data or {}
     if interaction.type is discord.InteractionType.component:
-        return str(told.get("custom_id") or "") or None
-    if interaction.type is discord.InteractionType.application_command and told.get("type", 1) == 1:
-        words = [str(one["value"]) for one in told.get("options", ()) if "value" in one]
-        return " ".join([f"/{told.get('name')}", *words])
+        return str(data.get("custom_id") or "") or None
+    if interaction.type is discord.InteractionType.application_command and data.get("type", 1) == 1:
+        words = [str(option["value"]) for option in data.get("options", ()) if "value" in option]
+        return " ".join([f"/{data.get('name')}", *words])
     return None

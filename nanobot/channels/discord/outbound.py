@@ -1,4 +1,4 @@
-"""What Discord says to a request, as errors that say what to do; and the few shapes a message out takes.
+"""Converts Discord's errors to SendErrors, and builds references, buttons and nonces of outgoing messages.
 
 Codes: https://discord.com/developers/docs/topics/opcodes-and-status-codes
 """
@@ -20,9 +20,9 @@ _LONGEST_NONCE = 25
 _MOST_BUTTONS = 25
 
 
-async def give_back(_: aiohttp.ClientSession, __: SimpleNamespace, asked: aiohttp.TraceRequestEndParams) -> None:
-    """What may pass is raised as soon as Discord says it: the SDK would try again by itself, for half a minute."""
-    response = asked.response
+async def raise_failures(_: aiohttp.ClientSession, __: SimpleNamespace, request: aiohttp.TraceRequestEndParams) -> None:
+    """Raise temporary failures at once: the SDK would retry them by itself for half a minute."""
+    response = request.response
     try:
         if response.status == 429:
             raise RateLimitedError("Discord: too many requests", await _pause_s(response))
@@ -34,7 +34,7 @@ async def give_back(_: aiohttp.ClientSession, __: SimpleNamespace, asked: aiohtt
 
 
 async def _pause_s(response: aiohttp.ClientResponse) -> float:
-    """Discord says it in the body, to the millisecond; the servers before it in a header."""
+    """The pause Discord asks for: in the body, or in a header from the servers before it."""
     try:
         return float((await response.json(content_type=None))["retry_after"])
     except (ValueError, TypeError, KeyError, aiohttp.ClientError):
@@ -46,47 +46,47 @@ async def _pause_s(response: aiohttp.ClientResponse) -> float:
 
 @contextmanager
 def as_send_errors() -> Iterator[None]:
-    """Raise what a request raises as a SendError."""
+    """Convert the exceptions of a request to SendErrors."""
     try:
         yield
     except discord.HTTPException as error:
-        said = f"Discord: {error.text or error} ({error.status}, code {error.code})"
-        if error.status == 401:  # the gateway ends, too; then the owner hears of it
-            raise NotConnectedError(said) from error
-        raise UndeliverableError(said) from error
+        text = f"Discord: {error.text or error} ({error.status}, code {error.code})"
+        if error.status == 401:  # the gateway connection ends, too, which tells the owner
+            raise NotConnectedError(text) from error
+        raise UndeliverableError(text) from error
     except aiohttp.ClientConnectorError as error:
         raise NotConnectedError(f"Discord cannot be reached: {error}") from error
     except (aiohttp.ClientError, OSError) as error:
-        said = f"connection to Discord lost: {type(error).__name__} {error}"
-        raise SendError(said, may_have_arrived=True) from error
+        text = f"connection to Discord lost: {type(error).__name__} {error}"
+        raise SendError(text, may_have_arrived=True) from error
 
 
 def nonce_of(salt: str, chat: int, nonce: str) -> str:
-    """Discord compares nonces over all chats of a bot, for a few minutes; ours count from one in each journal."""
+    """A nonce unique among all chats and journals of a bot: Discord compares them all for some minutes."""
     return sha256(f"{salt}:{chat}:{nonce}".encode()).hexdigest()[:_LONGEST_NONCE]
 
 
-def quoting(reply_to: str | None, chat: int) -> discord.MessageReference | None:
-    """A reference to the message that is answered; if it is gone, the answer is sent all the same."""
+def reference_to(reply_to: str | None, chat: int) -> discord.MessageReference | None:
+    """A reference to the message that is replied to; ignored by Discord if that is deleted."""
     if reply_to is None or not reply_to.isdigit():
         return None
     return discord.MessageReference(message_id=int(reply_to), channel_id=chat, fail_if_not_exists=False)
 
 
 def view_of(buttons: Sequence[Button]) -> discord.ui.View | None:
-    """Buttons as components. The value travels in the button itself, so that a press is understood after a restart.
+    """Buttons as components. Each contains its value, so that a press can be read after a restart.
 
-    A value that is too long for that gives way to the label: pressing then says what stands on the button.
+    The label replaces a value that is too long.
     """
     if not buttons:
         return None
     view = discord.ui.View(timeout=None)
-    taken: set[str] = set()
+    values: set[str] = set()
     for button in buttons[:_MOST_BUTTONS]:
         label = button.label[:_LONGEST_LABEL]
         value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
-        if value not in taken:  # Discord refuses two with the same value
-            taken.add(value)
+        if value not in values:  # Discord refuses two with the same value
+            values.add(value)
             view.add_item(discord.ui.Button(label=label, custom_id=value))
-    view.stop()  # presses are heard as events; the SDK need not remember each view that was ever sent
+    view.stop()  # presses are handled as events; otherwise the SDK keeps every view
     return view

@@ -1,8 +1,8 @@
 """E-mail: a mailbox read by IMAP and answered by SMTP.
 
-Reading order: channel -> settings -> login -> inbox (which mails) -> imap (the wire) -> incoming (what one says),
-headers, html_text, quotes -> loops and proof (who gets no answer, who is believed) -> outgoing -> smtp; book remembers.
-Beside the channel, reading: the mailbox as a tool looks into it.
+`channel` has EmailChannel. Receiving: `login` and `imap` open the mailbox, `inbox` finds new mails, `incoming` parses
+one (with `headers`, `html_text`, `quotes`), `sender_auth` verifies its sender. Sending: `outgoing` builds mails, `smtp`
+sends them. `store` has the position and the threads, `settings` checks the config; `reading` serves the mail tool.
 """
 
 from nanobot.channels.email.channel import EmailChannel as EmailChannel

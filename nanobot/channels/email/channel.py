@@ -1,7 +1,7 @@
-"""The channel: mails come in by IMAP, answers go out by SMTP.
+"""The e-mail channel: receives by IMAP, sends by SMTP.
 
-chat_id is the address of the person; a mail thread is a thread, so each is a session of its own. Answers go to the
-address that was proven, never to where a Reply-To points. Nothing but replies and notices is ever sent.
+The chat_id is the sender's address; each mail thread is a thread with its own session. Answers go to the verified
+address, never to a Reply-To. Only durable messages are sent, no progress.
 """
 
 import asyncio
@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.email.auto_replies import auto_reply_reason
-from nanobot.channels.email.headers import is_address
+from nanobot.channels.email.headers import auto_reply_reason, is_address
 from nanobot.channels.email.imap import FetchedMail
 from nanobot.channels.email.inbox import MailFolder
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
@@ -43,20 +42,20 @@ from nanobot.utils.text import clip, human_size
 log = logging.getLogger(__name__)
 
 LARGEST_FILES = 20 * 1024 * 1024
-"""In bytes, of all files of one mail; with what their encoding adds, most servers take no more."""
+"""Most bytes of all files of one mail: encoded, they reach the limit of most servers."""
 _UNPROVEN = "unproven:"
-"""How the threads begin of people nobody vouches for: they never meet the threads of those they may pretend to be."""
+"""Prefix of the threads of unverified senders: they must not reach the threads of those they may impersonate."""
 _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _MailSession:
-    """What is at hand while there is a connection."""
+    """What exists while the channel is connected."""
 
     settings: MailSettings
-    book: MailStore
+    store: MailStore
     broken: "asyncio.Future[None]"
-    """Holds what ended the sending, once it has."""
+    """Gets the error that ends the connection if sending fails."""
 
 
 class EmailChannel(BaseChannel):
@@ -64,42 +63,42 @@ class EmailChannel(BaseChannel):
 
     name = "email"
     max_provenance: ClassVar[Provenance] = Provenance.MAIL
-    stall_s = 50.0  # a line that died unseen, as while a laptop slept, is to be noticed within a minute
+    stall_s = 50.0  # a dead connection, such as after a laptop slept, is noticed within a minute
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._desk: _MailSession | None = None
-        self._book: MailStore | None = None
-        self._kept = AsyncExitStack()
+        self._session: _MailSession | None = None
+        self._store: MailStore | None = None
+        self._resources = AsyncExitStack()
 
     async def start(self) -> None:
-        """Read the mailbox until the connection ends. Raises ChannelSetupError for what only the owner can change."""
+        """Read the mailbox until the connection ends. Raises ChannelSetupError if the owner has to act."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        if self._book is None:
+        if self._store is None:
             folder = self.services.state or Path(
-                self._kept.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
+                self._resources.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
             )
-            self._book = await self._kept.enter_async_context(open_store(folder / "email.db"))
-            if settings.believes_nobody:
+            self._store = await self._resources.enter_async_context(open_store(folder / "email.db"))
+            if settings.cannot_verify:
                 log.warning(
                     "email: no sender can be verified: which server checks mail for %s is not known. Set "
                     "channels.email.authservId to the name it writes into Authentication-Results; until then only "
                     'allowFrom ["*"] allows senders. See docs/guides/email.md.',
                     settings.config.imap_host,
                 )
-        desk = self._desk = _MailSession(settings, self._book, asyncio.get_running_loop().create_future())
+        session = self._session = _MailSession(settings, self._store, asyncio.get_running_loop().create_future())
         try:
             if settings.smtp is not None:
                 await settings.smtp.check()
-            await gather_or_raise([self._read(desk), _until(desk.broken)])
+            await gather_or_raise([self._read(session), _raise_when_broken(session.broken)])
         finally:
-            desk.broken.cancel()
-            self._desk = None
+            session.broken.cancel()
+            self._session = None
 
     async def login(self, force: bool = False) -> bool:
-        """Log in where mails come in and where they go out, and say so. Raises ChannelSetupError, or OSError."""
+        """Log in to both servers and print the result. Raises ChannelSetupError, or OSError."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        async with open_mailbox(settings, only_look=True):
+        async with open_mailbox(settings, read_only=True):
             pass
         if settings.smtp is not None:
             await settings.smtp.check()
@@ -108,100 +107,102 @@ class EmailChannel(BaseChannel):
         return True
 
     async def stop(self) -> None:
-        """Close the book: it is open between two connections, for a mail that is on its way meanwhile."""
-        self._book = None
-        await self._kept.aclose()
+        """Close the store, which stays open across reconnects for a mail being sent meanwhile."""
+        self._store = None
+        await self._resources.aclose()
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Send what is meant to stay; how the work goes is nobody's mail."""
+        """Send a durable message; progress is not mailed."""
         return await self.send(message) if message.kind.is_durable else ()
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Send it as one mail, its files with it; the id of the mail. The same message is the same mail, always.
+        """Send a message as one mail with its files. Return the mail's id, which is the same for each attempt.
 
-        An answer is not sent where the owner wants none, and is undeliverable where its thread had too many.
+        Sends no answer if `autoReplyEnabled` is false. Raises UndeliverableError if the thread had too many replies.
         """
-        desk = self._desk
-        if desk is None:
+        session = self._session
+        if session is None:
             raise NotConnectedError("the mailbox is not open")
         is_answer = _answers_a_mail(message)
-        config = desk.settings.config
+        config = session.settings.config
         if is_answer and not config.auto_reply_enabled:
             log.info("email: an answer was not sent: channels.email.autoReplyEnabled is false")
             return ()
-        if desk.settings.smtp is None:
+        if session.settings.smtp is None:
             raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
         if not is_address(message.chat_id):
             raise UndeliverableError(f"{message.chat_id!r} is no mail address")
-        letter = await self._write(message, desk)
-        if message.may_repeat and await desk.book.find(message.chat_id, [letter.message_id]) is not None:
-            return (letter.message_id,)  # the server took it, and the crash came before the journal heard of it
+        mail = await self._build_mail(message, session)
+        if message.may_repeat and await session.store.find(message.chat_id, [mail.message_id]) is not None:
+            return (mail.message_id,)  # sent before a crash, which came before the journal recorded it
         now = self.services.clock.now().timestamp()
         if is_answer:
-            before = await desk.book.replies(message.chat_id, message.thread_id, now, but=letter.message_id)
-            if before >= config.max_replies_per_hour:
+            replies = await session.store.replies(message.chat_id, message.thread_id, now, excluding=mail.message_id)
+            if replies >= config.max_replies_per_hour:
                 raise UndeliverableError(
-                    f"{message.chat_id} had {before} replies in this thread within an hour. That is the most, so that "
+                    f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so that "
                     "two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
                 )
-        raw = await asyncio.to_thread(letter.to_bytes)
+        raw = await asyncio.to_thread(mail.to_bytes)
         try:
-            await desk.settings.smtp.send(raw, sender=desk.settings.address, to=message.chat_id)
+            await session.settings.smtp.send(raw, sender=session.settings.address, to=message.chat_id)
         except (ChannelSetupError, NotConnectedError) as error:
-            if not desk.broken.done():
-                desk.broken.set_exception(error)
-                desk.broken.exception()  # there may be nobody left to hear it
+            if not session.broken.done():
+                session.broken.set_exception(error)
+                session.broken.exception()  # mark it as retrieved
             raise NotConnectedError(str(error)) from error
-        await _remember(desk.book, message, letter, now if is_answer else None)
-        return (letter.message_id,)
+        await _record(session.store, message, mail, now if is_answer else None)
+        return (mail.message_id,)
 
     # -- mails in
 
-    async def _read(self, desk: _MailSession) -> None:
-        settings, config = desk.settings, desk.settings.config
+    async def _read(self, session: _MailSession) -> None:
+        settings, config = session.settings, session.settings.config
         async with open_mailbox(settings, self.status.touch) as (imap, folder):
             name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
-            inbox = MailFolder(imap, desk.book, self.services.clock, name, mark_seen=config.mark_seen)
+            inbox = MailFolder(imap, session.store, self.services.clock, name, mark_seen=config.mark_seen)
             self.mark_up()
-            place = await inbox.begin(folder, self._take)
+            position = await inbox.begin(folder, self._process)
             while True:
-                place = await inbox.look(place, self._take)
+                position = await inbox.look(position, self._process)
                 await inbox.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self._silence_s)
 
     @property
     def _silence_s(self) -> float:
-        """How long nothing is asked of the server: well below what counts as a stall."""
+        """Longest time without a request to the server: well below `stall_s`."""
         return self.stall_s * 0.55 if self.stall_s else 50.0
 
-    async def _take(self, fetched: FetchedMail) -> bool:
-        """A mail has come. True where it was for us, so that it may be flagged as seen."""
-        desk = self._desk
-        if desk is None:
+    async def _process(self, fetched: FetchedMail) -> bool:
+        """Process a mail. Return True if it was for us and may be flagged as seen."""
+        session = self._session
+        if session is None:
             raise NotConnectedError("the mailbox is not open")
         mail = await asyncio.to_thread(read_mail, fetched.raw)
-        if reason := auto_reply_reason(mail.headers, mail.content_type, mail.sender, desk.settings.own):
+        if reason := auto_reply_reason(mail.headers, mail.content_type, mail.sender, session.settings.own):
             log.info("email: ignored a mail from %s: %s", json.dumps(mail.sender), reason)
             return False
-        verdict = desk.settings.verify_sender(mail)
+        verdict = session.settings.verify_sender(mail)
         if not verdict.is_verified:
             log.info("email: the sender of a mail from %s is not verified: %s", json.dumps(mail.sender), verdict.reason)
-        known = await self._known(mail, desk.book) if verdict.is_verified else None
-        thread_id = known.thread_id if known else mail.root if verdict.is_verified else f"{_UNPROVEN}{mail.root}"
-        await desk.book.note(mail.sender, MailRecord(mail.message_id, thread_id, mail.subject, mail.ancestors))
-        words = _words(mail, most=desk.settings.config.max_body_chars, goes_on=known is not None)
+        previous = await self._find_answered(mail, session.store) if verdict.is_verified else None
+        new_thread_id = mail.root if verdict.is_verified else f"{_UNPROVEN}{mail.root}"
+        thread_id = previous.thread_id if previous else new_thread_id
+        await session.store.record(mail.sender, MailRecord(mail.message_id, thread_id, mail.subject, mail.ancestors))
+        max_chars = session.settings.config.max_body_chars
+        prompt = _text_for_model(mail, max_chars=max_chars, is_known_thread=previous is not None)
         if not fetched.is_whole:
-            words = replace(
-                words, text=f"{words.text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
+            prompt = replace(
+                prompt, text=f"{prompt.text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
             )
-        whole = mail.text if words.leaves_out else ""
+        whole = mail.text if prompt.leaves_out else ""
 
         async def fetch() -> list[StoredAttachment]:
-            return await self._keep(mail, whole, desk.settings)
+            return await self._store_files(mail, whole, session.settings)
 
         accepted = await self.receive(
             mail.sender,
             mail.sender,
-            words.text,
+            prompt.text,
             message_id=mail.message_id,
             thread_id=thread_id,
             is_verified=verdict.is_verified,
@@ -210,104 +211,105 @@ class EmailChannel(BaseChannel):
         )
         return accepted or (verdict.is_verified and self.is_allowed(mail.sender))
 
-    async def _known(self, mail: Mail, book: MailStore) -> MailRecord | None:
-        """The mail it answers, as far as we know it."""
-        known = await book.find(mail.sender, mail.ancestors)
-        return None if known is not None and (known.thread_id or "").startswith(_UNPROVEN) else known
+    async def _find_answered(self, mail: Mail, store: MailStore) -> MailRecord | None:
+        """The recorded mail that it answers, if any."""
+        previous = await store.find(mail.sender, mail.ancestors)
+        is_unverified = previous is not None and (previous.thread_id or "").startswith(_UNPROVEN)
+        return None if is_unverified else previous
 
-    async def _keep(self, mail: Mail, whole: str, settings: MailSettings) -> list[StoredAttachment]:
-        """What is attached, and the text where the model does not get all of it."""
-        kept = []
+    async def _store_files(self, mail: Mail, whole: str, settings: MailSettings) -> list[StoredAttachment]:
+        """Store the attachments, and the whole text if the model gets only part of it."""
+        stored = []
         for number, file in enumerate(mail.files):
             if (
                 number >= settings.config.max_attachments_per_email
                 or len(file.data) > settings.config.max_attachment_size
             ):
                 log.warning("email: an attachment is skipped: channels.email.maxAttachmentSize, maxAttachmentsPerEmail")
-                kept.append(StoredAttachment(MediaKind.of_type(file.content_type), None))
+                stored.append(StoredAttachment(MediaKind.of_type(file.content_type), None))
             else:
-                kept.append(await self._keep_file(file))
+                stored.append(await self._store_file(file))
         if whole:
-            kept.append(await self._keep_file(MailFile("mail.txt", "text/plain", whole.encode())))
-        return kept
+            stored.append(await self._store_file(MailFile("mail.txt", "text/plain", whole.encode())))
+        return stored
 
-    async def _keep_file(self, file: MailFile) -> StoredAttachment:
-        same = hashlib.sha256(file.data).hexdigest()
+    async def _store_file(self, file: MailFile) -> StoredAttachment:
+        digest = hashlib.sha256(file.data).hexdigest()
         attachment = Attachment(
-            MediaKind.of_type(file.content_type), same, file.name, file.content_type, len(file.data)
+            MediaKind.of_type(file.content_type), digest, file.name, file.content_type, len(file.data)
         )
         return await self.services.media.store(attachment, lambda: one_chunk(file.data))
 
     # -- mails out
 
-    async def _write(self, message: OutboundMessage, desk: _MailSession) -> OutgoingMail:
-        """The mail that says it."""
-        about = await _about(message, desk.book)
+    async def _build_mail(self, message: OutboundMessage, session: _MailSession) -> OutgoingMail:
+        """Build the mail for a message."""
+        previous = await _answered_mail(message, session.store)
         choices = "".join(f"\n- {button.label}: answer `{button.value}`" for button in message.buttons)
         text = message.content + (f"\n{choices}" if choices else "") + repeat_note(message)
         files, notes = await _files(message.media)
-        said = split_message("\n\n".join([text, *notes]), EMAIL)
-        plain = "\n\n".join(piece.text for piece in said)
+        chunks = split_message("\n\n".join([text, *notes]), EMAIL)
+        plain = "\n\n".join(chunk.text for chunk in chunks)
         given = str(message.metadata.get("subject") or "")
-        prefix = desk.settings.config.subject_prefix
-        subject = given or (reply_subject(about.subject, prefix) if about is not None else first_subject(plain))
+        prefix = session.settings.config.subject_prefix
+        subject = given or (reply_subject(previous.subject, prefix) if previous is not None else first_subject(plain))
         name = f"{message.journal_id or secrets.token_hex(16)} {message.chat_id} {message.thread_id} {message.content}"
         return OutgoingMail(
-            desk.settings.sender,
+            session.settings.sender,
             message.chat_id,
             " ".join(subject.split()),
-            message_id(desk.book.salt, name, desk.settings.address),
+            message_id(session.store.salt, name, session.settings.address),
             self.services.clock.now(),
             plain,
-            said[0].html if len(said) == 1 else None,
+            chunks[0].html if len(chunks) == 1 else None,
             tuple(files),
-            (*about.ancestors, about.message_id) if about is not None else (),
+            (*previous.ancestors, previous.message_id) if previous is not None else (),
         )
 
 
-async def _until(broken: "asyncio.Future[None]") -> None:
+async def _raise_when_broken(broken: "asyncio.Future[None]") -> None:
     await broken
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """What the model reads."""
+class _ModelText:
+    """The text for the model, and whether part of the mail is left out."""
 
     text: str
     leaves_out: bool
 
 
-def _words(mail: Mail, *, most: int, goes_on: bool) -> _Words:
-    """What is said. In a thread that goes on the session has what is quoted, and the subject."""
-    new, quoted = split_quote(mail.text) if goes_on and not _FORWARDED.match(mail.subject) else (mail.text, "")
+def _text_for_model(mail: Mail, *, max_chars: int, is_known_thread: bool) -> _ModelText:
+    """The text for the model. In a known thread without quotes and subject, which the session has already."""
+    new, quoted = split_quote(mail.text) if is_known_thread and not _FORWARDED.match(mail.subject) else (mail.text, "")
     command = without_signature(new).strip()
     if command.startswith("/") and "\n" not in command:
-        return _Words(command, leaves_out=False)
+        return _ModelText(command, leaves_out=False)
     text = new.strip()
-    if not goes_on and mail.subject:
+    if not is_known_thread and mail.subject:
         text = f"Subject: {mail.subject}\n\n{text}".strip()
-    clipped = clip(text, most, "{left_out} characters left out; the whole mail is in the last file")
+    clipped = clip(text, max_chars, "{left_out} characters left out; the whole mail is in the last file")
     if quoted.strip():
         clipped += "\n\n[quoted history left out; the whole mail is in the last file]"
-    return _Words(clipped, leaves_out=bool(quoted.strip()) or clipped != text)
+    return _ModelText(clipped, leaves_out=bool(quoted.strip()) or clipped != text)
 
 
 def _answers_a_mail(message: OutboundMessage) -> bool:
-    """Whether it answers a mail, a stranger's among them; what a job or another chat sends does not."""
+    """Whether it answers a mail, as opposed to a message from a job or another chat."""
     if message.answers is not None:
         return message.answers.startswith(f"{EmailChannel.name}:")
     return message.reply_to is not None or (message.kind is OutboundKind.NOTICE and message.thread_id is not None)
 
 
-async def _about(message: OutboundMessage, book: MailStore) -> MailRecord | None:
-    """The mail it answers: the one it names, else the latest of its thread."""
-    if message.reply_to is not None and (known := await book.find(message.chat_id, [message.reply_to])) is not None:
-        return known
+async def _answered_mail(message: OutboundMessage, store: MailStore) -> MailRecord | None:
+    """The mail that a message answers: the one it names, else the latest of its thread."""
+    if message.reply_to is not None and (previous := await store.find(message.chat_id, [message.reply_to])) is not None:
+        return previous
     if message.thread_id is None:
         return None
-    known = await book.last_of(message.chat_id, message.thread_id)
+    previous = await store.last_in_thread(message.chat_id, message.thread_id)
     root = message.thread_id.removeprefix(_UNPROVEN)
-    return known or (MailRecord(root, message.thread_id, "", ()) if "@" in root else None)
+    return previous or (MailRecord(root, message.thread_id, "", ()) if "@" in root else None)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -315,33 +317,33 @@ def _bytes_of(path: Path) -> bytes:
         return file.read()
 
 
-async def _files(named: list[str]) -> tuple[list[MailAttachment], list[str]]:
-    """What goes along, and a word on what does not."""
+async def _files(sources: list[str]) -> tuple[list[MailAttachment], list[str]]:
+    """The attachments, and a note for each file that cannot be attached."""
     files: list[MailAttachment] = []
     notes: list[str] = []
     left = LARGEST_FILES
-    for one in named:
+    for source in sources:
         try:
-            found = await prepare_outgoing(one, largest=left)
-            if found.path is None:
-                notes.append(f"{found.name}: {found.url}")
+            file = await prepare_outgoing(source, largest=left)
+            if file.path is None:
+                notes.append(f"{file.name}: {file.url}")
                 continue
-            data = await asyncio.to_thread(_bytes_of, found.path)
+            data = await asyncio.to_thread(_bytes_of, file.path)
         except (MediaError, OSError) as error:
             notes.append(f"({error})")
             continue
         left -= len(data)
-        files.append(MailAttachment(found.name, data))
+        files.append(MailAttachment(file.name, data))
     return files, notes
 
 
-async def _remember(book: MailStore, message: OutboundMessage, letter: OutgoingMail, answered_at: float | None) -> None:
-    """The mail is out. A disk that refuses now must not have it sent again."""
+async def _record(store: MailStore, message: OutboundMessage, mail: OutgoingMail, answered_at: float | None) -> None:
+    """Record a sent mail. Never raises: a disk error must not make it be sent again."""
     try:
-        await book.note(
-            message.chat_id, MailRecord(letter.message_id, message.thread_id, letter.subject, letter.ancestors)
+        await store.record(
+            message.chat_id, MailRecord(mail.message_id, message.thread_id, mail.subject, mail.ancestors)
         )
         if answered_at is not None:
-            await book.answered(message.chat_id, message.thread_id, letter.message_id, answered_at)
+            await store.record_reply(message.chat_id, message.thread_id, mail.message_id, answered_at)
     except StorageError as error:
         log.warning("email: a mail was sent, but could not be recorded: %s", error)

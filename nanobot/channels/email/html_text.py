@@ -1,15 +1,15 @@
-"""An HTML mail as a person reads it: its words in their order. What is hidden from a person is hidden from a model."""
+"""Converts an HTML mail to text. What is hidden from a person is hidden from the model."""
 
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-_LEFT_OUT = {"script", "style", "head", "title", "template", "noscript", "object", "svg", "math", "select", "textarea"}
+_SKIPPED = {"script", "style", "head", "title", "template", "noscript", "object", "svg", "math", "select", "textarea"}
 _VOID = {"br", "hr", "img", "meta", "link", "input", "wbr", "area", "base", "col", "embed", "source", "track", "param"}
 _LINES = {"p": 2, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 2, "ol": 2, "table": 2, "pre": 2,
           "blockquote": 2, "div": 1, "tr": 1, "li": 1, "section": 1, "article": 1, "header": 1, "footer": 1,
           "dt": 1, "dd": 1, "address": 1, "body": 1, "html": 1}  # fmt: skip
-"""What begins and ends on a line of its own, and how far it stands from what is around it."""
+"""Block elements, with the number of line breaks around them."""
 _HIDDEN = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|(?<![-\w])(?:font-size|max-height|opacity)\s*:\s*0(?![.\d]*[1-9])|mso-hide\s*:\s*all",
     re.IGNORECASE,
@@ -17,65 +17,65 @@ _HIDDEN = re.compile(
 _INVISIBLE = re.compile("[\u00ad\u034f\u200b-\u200f\u2060-\u2064\ufeff]")
 _MOST_OPEN = 500
 _DEEPEST_QUOTE = 10
-_UNSEEN = re.compile(r"<!--|<(script|style|template|textarea|title)\b[^<>]*+>|<[!?][^<>]*+>", re.IGNORECASE)
-"""What the parser need not see: it takes hours for what is begun a thousand times and never ended, or breaks."""
+_INVISIBLE_MARKUP = re.compile(r"<!--|<(script|style|template|textarea|title)\b[^<>]*+>|<[!?][^<>]*+>", re.IGNORECASE)
+"""Markup removed before parsing: the parser takes hours for thousands of unclosed ones, or fails."""
 _NO_TAG = re.compile(r"<(?!/?[a-z][^<>]*+>)", re.IGNORECASE)
 
 
 def text_of_html(html: str) -> str:
-    """The words of a page. Never raises, whatever it is given."""
+    """The text of a page. Never raises, whatever the input."""
     reader = _Reader()
-    reader.feed(_NO_TAG.sub("&lt;", "".join(_seen(html))))
+    reader.feed(_NO_TAG.sub("&lt;", "".join(_visible(html))))
     reader.close()
     return reader.text()
 
 
-def _seen(html: str) -> Iterator[str]:
-    """The page without comments, declarations and scripts; what has no end hides the rest, as in a browser."""
-    place = 0
-    while found := _UNSEEN.search(html, place):
-        yield html[place : found.start()]
-        end = _end_of(found)
+def _visible(html: str) -> Iterator[str]:
+    """The page without comments, declarations and scripts; an unclosed one hides the rest, as in a browser."""
+    position = 0
+    while match := _INVISIBLE_MARKUP.search(html, position):
+        yield html[position : match.start()]
+        end = _end_of(match)
         if end is None:
             return
-        place = end.end()
-    yield html[place:]
+        position = end.end()
+    yield html[position:]
 
 
-def _end_of(found: "re.Match[str]") -> "re.Match[str] | None":
-    """Where that ends which begins here."""
-    if found.group() == "<!--":
-        return re.compile("-->").search(found.string, found.start() + 2)
-    if found[1] is None:
-        return found
-    return re.compile(rf"</{found[1]}\b[^<>]*+>", re.IGNORECASE).search(found.string, found.end())
+def _end_of(match: "re.Match[str]") -> "re.Match[str] | None":
+    """The end of the markup that begins here."""
+    if match.group() == "<!--":
+        return re.compile("-->").search(match.string, match.start() + 2)
+    if match[1] is None:
+        return match
+    return re.compile(rf"</{match[1]}\b[^<>]*+>", re.IGNORECASE).search(match.string, match.end())
 
 
 class _Reader(HTMLParser):
-    """Writes the text as the tags go by."""
+    """Collects the text while parsing."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._lines: list[str] = [""]
         self._open: list[str] = []
         self._hidden_from: int | None = None
-        """How many tags were open when what is hidden began."""
+        """Number of open tags at the start of a hidden element."""
         self._links: list[tuple[str, int, int]] = []
         self._quotes = 0
         self._pre = 0
 
     def text(self) -> str:
-        """What was read."""
+        """The collected text."""
         lines = (line.rstrip() for line in self._lines)
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag begins."""
-        told = {name: value or "" for name, value in attrs}
+        """HTMLParser callback."""
+        attributes = {name: value or "" for name, value in attrs}
         if tag not in _VOID:
             if len(self._open) >= _MOST_OPEN:
                 return
-            if self._hidden_from is None and self._hides(tag, told):
+            if self._hidden_from is None and self._hides(tag, attributes):
                 self._hidden_from = len(self._open)
             self._open.append(tag)
         if self._hidden_from is not None:
@@ -89,10 +89,10 @@ class _Reader(HTMLParser):
                 self._break(1)
                 self._put("---")
                 self._break(1)
-            case "img" if told.get("alt", "").strip():
-                self._put(f"[{told['alt'].strip()}]")
+            case "img" if attributes.get("alt", "").strip():
+                self._put(f"[{attributes['alt'].strip()}]")
             case "a":
-                self._links.append((told.get("href", "").strip(), len(self._lines), len(self._lines[-1])))
+                self._links.append((attributes.get("href", "").strip(), len(self._lines), len(self._lines[-1])))
             case "li":
                 self._put("- ")
             case "td" | "th" if self._lines[-1].strip("> "):
@@ -104,24 +104,24 @@ class _Reader(HTMLParser):
                 self._pre += 1
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag that ends where it begins: in HTML only the void ones do."""
+        """HTMLParser callback. In HTML, the slash of `<div/>` has no meaning."""
         self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        """A tag ends, and those that were forgotten within it."""
+        """HTMLParser callback. Closes unclosed tags inside it, too."""
         if tag not in self._open:
             return
         while self._open:
-            ended = self._open.pop()
+            closed_tag = self._open.pop()
             if self._hidden_from is None:
-                self._ended(ended)
+                self._close_tag(closed_tag)
             elif len(self._open) <= self._hidden_from:
                 self._hidden_from = None
-            if ended == tag:
+            if closed_tag == tag:
                 return
 
     def handle_data(self, data: str) -> None:
-        """Words."""
+        """HTMLParser callback."""
         if self._hidden_from is not None:
             return
         data = _INVISIBLE.sub("", data)
@@ -130,15 +130,15 @@ class _Reader(HTMLParser):
             self._lines[-1] += first
             self._lines += [self._prefix() + line for line in more]
             return
-        said = re.sub(r"\s+", " ", data)
+        text = re.sub(r"\s+", " ", data)
         if self._lines[-1] == self._prefix() or self._lines[-1].endswith(" "):
-            said = said.lstrip(" ")
-        self._put(said)
+            text = text.lstrip(" ")
+        self._put(text)
 
-    def _hides(self, tag: str, told: dict[str, str]) -> bool:
-        return tag in _LEFT_OUT or "hidden" in told or bool(_HIDDEN.search(told.get("style", "")))
+    def _hides(self, tag: str, attributes: dict[str, str]) -> bool:
+        return tag in _SKIPPED or "hidden" in attributes or bool(_HIDDEN.search(attributes.get("style", "")))
 
-    def _ended(self, tag: str) -> None:
+    def _close_tag(self, tag: str) -> None:
         match tag:
             case "a" if self._links:
                 self._end_link(*self._links.pop())
@@ -150,12 +150,12 @@ class _Reader(HTMLParser):
             self._break(_LINES[tag])
 
     def _end_link(self, href: str, line: int, column: int) -> None:
-        """Where a link leads stands behind its words, unless they say it themselves."""
-        said = "".join([self._lines[line - 1][column:], *self._lines[line:]]).strip()
+        """Add the URL of a link after its text, unless the text contains it."""
+        text = "".join([self._lines[line - 1][column:], *self._lines[line:]]).strip()
         if not href.lower().startswith(("http://", "https://", "mailto:")):
             return
         bare = re.sub(r"^(?:https?://|mailto:)", "", href, flags=re.IGNORECASE).rstrip("/")
-        if said and bare not in said:
+        if text and bare not in text:
             self._put(f" ({href})")
 
     def _prefix(self) -> str:
@@ -165,9 +165,9 @@ class _Reader(HTMLParser):
         self._lines[-1] += text
 
     def _break(self, lines: int) -> None:
-        """End the line, and leave so many before what comes, counting blank ones that are there."""
+        """Start a new line, with this many line breaks, counting existing blank lines."""
         blank = 0
-        for line in reversed(self._lines[-3:]):  # no more are ever asked for
+        for line in reversed(self._lines[-3:]):  # `lines` is at most 2
             if line.strip("> "):
                 break
             blank += 1

@@ -1,6 +1,6 @@
-"""A mail as bytes becomes what it says: who, about what, in which thread, in which words, with which files.
+"""Parses the bytes of a mail: sender, subject, thread, text and files.
 
-Nothing raises, whatever the bytes: what cannot be read is left out, and what can be is kept.
+Nothing raises, whatever the bytes: unreadable parts are left out, the others kept.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from email.parser import BytesParser
 from email.policy import Compat32
 from typing import TYPE_CHECKING
 
-from nanobot.channels.email.headers import Headers, decoded, readable
+from nanobot.channels.email.headers import Headers, decode_text, readable
 from nanobot.channels.email.html_text import text_of_html
 
 _DEEPEST = 20
@@ -20,12 +20,12 @@ _LONGEST_TEXT = 1_000_000
 _LONGEST_SUBJECT = 500
 _MOST_REFERENCES = 100
 _MOST_DASHES = 20_000
-"""Lines that may begin a part: each costs the parser as much as a kilobyte of text."""
+"""Most lines that may begin a part: each costs the parser as much as a kilobyte of text."""
 _MOST_LOOKS = 50_000_000
-"""Lines by boundaries: within parts of parts the parser looks at each line for each of them."""
+"""Most lines times boundaries: in nested parts the parser compares each line with each boundary."""
 _LONGEST_HEADER = 20_000
 _LONGEST_PARAMETERS = 4_000
-"""Characters of a header that the parser takes apart itself, in time that grows with their square."""
+"""Characters of a header whose parameters the parser splits, in quadratic time."""
 
 if TYPE_CHECKING:
     _Part = Message[str, str]
@@ -36,7 +36,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class MailFile:
-    """Something attached."""
+    """An attachment."""
 
     name: str | None
     content_type: str
@@ -45,20 +45,20 @@ class MailFile:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What a mail says. None of it is trusted."""
+    """A parsed mail. None of it is trusted."""
 
     headers: Headers
     content_type: str
     sender: str
-    """The address, in small letters; empty where there is none."""
+    """The address in lower case; empty if there is none."""
     has_one_sender: bool
-    """Whether nobody else could be meant."""
+    """Whether the sender is unambiguous."""
     subject: str
     message_id: str
-    """As its sender named it, without brackets; made of its bytes where they did not."""
+    """Its id without brackets; a hash of its bytes if it has none."""
     in_reply_to: tuple[str, ...]
     references: tuple[str, ...]
-    """From the first mail of the thread on, as far as this one names them."""
+    """The mails of the thread, oldest first, as far as this one names them."""
     text: str
     files: tuple[MailFile, ...]
 
@@ -69,20 +69,20 @@ class Mail:
 
     @property
     def root(self) -> str:
-        """The first mail of its thread, as far as it says."""
+        """The first known mail of its thread."""
         return next(iter(self.ancestors), self.message_id)
 
 
 def read_mail(raw: bytes) -> Mail:
-    """What it says. Never raises."""
-    message = _parsed(raw)
+    """Parse a mail. Never raises."""
+    message = _parse(raw)
     headers = Headers(message)
     sender, has_one_sender = headers.sender()
-    found = _Found()
+    content = _Content()
     try:
-        _read(message, found, 0)
-    except Exception:  # a parser of anything, of the standard library, may fail on anything
-        found.texts.append("[the rest of this mail cannot be read]")
+        _read(message, content, 0)
+    except Exception:  # the standard library's parsers may raise anything for broken input
+        content.texts.append("[the rest of this mail cannot be read]")
     ids = headers.ids("Message-ID")
     return Mail(
         headers,
@@ -93,28 +93,28 @@ def read_mail(raw: bytes) -> Mail:
         ids[0] if ids else f"{hashlib.sha256(raw).hexdigest()[:40]}@without-an-id",
         tuple(headers.ids("In-Reply-To")[:1]),
         tuple(headers.ids("References")[:_MOST_REFERENCES]),
-        "\n\n".join(text.strip("\n") for text in found.texts if text.strip()).strip(),
-        tuple(found.files[:_MOST_FILES]),
+        "\n\n".join(text.strip("\n") for text in content.texts if text.strip()).strip(),
+        tuple(content.files[:_MOST_FILES]),
     )
 
 
 class _Bounded(_Policy):
-    """Headers as they come, but none without end: a stranger's must not keep the parser for minutes."""
+    """Limits the length of headers: a stranger's must not occupy the parser for minutes."""
 
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         """A header's name and value."""
         name, value = super().header_source_parse(sourcelines)
-        is_parted = name.lower().startswith("content-")
-        return name, value[: _LONGEST_PARAMETERS if is_parted else _LONGEST_HEADER]
+        has_parameters = name.lower().startswith("content-")
+        return name, value[: _LONGEST_PARAMETERS if has_parameters else _LONGEST_HEADER]
 
 
-def _parsed(raw: bytes) -> "_Part":
-    """The mail; of one that is made to exhaust the parser, its head and the raw text."""
+def _parse(raw: bytes) -> "_Part":
+    """Parse the mail; only its head if it is made to exhaust the parser."""
     parser = BytesParser(policy=_Bounded())
     if raw.count(b"\n--") <= _MOST_DASHES and raw.count(b"\n") * raw.lower().count(b"boundary=") <= _MOST_LOOKS:
         try:
             return parser.parsebytes(raw)
-        except RecursionError:  # parts within parts within parts; raised, it would come again for ever
+        except RecursionError:  # nested too deep; if raised, the mail would be read again for ever
             pass
     head: _Part = parser.parsebytes(raw, headersonly=True)
     if head.get_content_maintype() in ("multipart", "message"):
@@ -123,36 +123,36 @@ def _parsed(raw: bytes) -> "_Part":
 
 
 @dataclass(slots=True)
-class _Found:
+class _Content:
     texts: list[str] = field(default_factory=list)
     files: list[MailFile] = field(default_factory=list)
 
 
-def _read(part: "_Part", found: _Found, depth: int) -> None:
-    """What this part says, and those in it."""
+def _read(part: "_Part", content: _Content, depth: int) -> None:
+    """Collect the texts and files of a part and its children."""
     content_type = part.get_content_type()
     if content_type == "multipart/alternative" and depth < _DEEPEST:
-        _read_best(part, found, depth)
+        _read_best(part, content, depth)
     elif part.is_multipart() and content_type != "message/rfc822" and depth < _DEEPEST:
         for child in _children(part):
-            _read(child, found, depth + 1)
+            _read(child, content, depth + 1)
     elif _is_text(part, content_type):
-        found.texts.append(_text(part, content_type))
+        content.texts.append(_text(part, content_type))
     elif data := _bytes(part):
-        found.files.append(MailFile(_name(part), content_type, data))
+        content.files.append(MailFile(_name(part), content_type, data))
 
 
-def _read_best(part: "_Part", found: _Found, depth: int) -> None:
-    """The same in several forms: the plain one if it says something, else the richest that does; files of all."""
+def _read_best(part: "_Part", content: _Content, depth: int) -> None:
+    """Collect one of several alternatives: the plain text if not blank, else the richest; files of all."""
     forms = []
     for child in _children(part):
-        form = _Found()
+        form = _Content()
         _read(child, form, depth + 1)
-        found.files += form.files
+        content.files += form.files
         forms.append((child.get_content_type() == "text/plain", form.texts))
-    spoken = [form for form in forms if any(text.strip() for text in form[1])]
-    plain = [texts for is_plain, texts in spoken if is_plain]
-    found.texts += plain[0] if plain else spoken[-1][1] if spoken else []
+    non_blank = [form for form in forms if any(text.strip() for text in form[1])]
+    plain = [texts for is_plain, texts in non_blank if is_plain]
+    content.texts += plain[0] if plain else non_blank[-1][1] if non_blank else []
 
 
 def _children(part: "_Part") -> "Iterator[_Part]":
@@ -162,30 +162,30 @@ def _children(part: "_Part") -> "Iterator[_Part]":
 
 
 def _is_text(part: "_Part", content_type: str) -> bool:
-    """Whether it is to be read, not kept as a file."""
+    """Whether it is text of the mail, not an attachment."""
     if content_type not in ("text/plain", "text/html", "text/enriched", "text/x-amp-html", "text"):
         return False
-    told = str(part.get("Content-Disposition", "")).strip().lower()
-    return not told.startswith("attachment") and not (_name(part) and not told.startswith("inline"))
+    disposition = str(part.get("Content-Disposition", "")).strip().lower()
+    return not disposition.startswith("attachment") and not (_name(part) and not disposition.startswith("inline"))
 
 
 def _text(part: "_Part", content_type: str) -> str:
     try:
         charset = part.get_param("charset")
-    except Exception:  # a parser of anything, of the standard library, may fail on anything
+    except Exception:  # the standard library's parsers may raise anything for broken input
         charset = None
     data = _bytes(part)[: 2 * _LONGEST_TEXT]
-    text = decoded(data, readable(str(charset)) if isinstance(charset, str) else None)
+    text = decode_text(data, readable(str(charset)) if isinstance(charset, str) else None)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     if content_type == "text/html":
         text = text_of_html(text)
     elif str(_param(part, "format")).lower() == "flowed":
-        text = _unwrapped(text, joins=str(_param(part, "delsp")).lower() == "yes")
+        text = _unwrap(text, joins=str(_param(part, "delsp")).lower() == "yes")
     return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
 
 
-def _unwrapped(text: str, *, joins: bool) -> str:
-    """Lines that only the width of a window parted (RFC 3676)."""
+def _unwrap(text: str, *, joins: bool) -> str:
+    """Join the lines of flowed text (RFC 3676)."""
     lines: list[str] = []
     depth_before, is_open = 0, False
     for line in text.split("\n"):
@@ -202,7 +202,7 @@ def _unwrapped(text: str, *, joins: bool) -> str:
 
 
 def _bytes(part: "_Part") -> bytes:
-    """What the part holds, out of its encoding; as it is where that is broken."""
+    """The decoded content of a part; raw if its encoding is broken."""
     try:
         if part.get_content_type() == "message/rfc822":
             return b"".join(child.as_bytes() for child in _children(part))

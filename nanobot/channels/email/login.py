@@ -1,4 +1,4 @@
-"""The way into a mailbox: who is asked, and what an owner has to change where they are not let in."""
+"""Logs in to the mailbox, and converts failures to errors that say what the owner has to change."""
 
 import re
 import ssl
@@ -8,25 +8,27 @@ from contextlib import asynccontextmanager
 from nanobot import __version__
 from nanobot.channels.email.imap import Folder, Imap, ImapRefusedError, NoTlsError, open_imap
 from nanobot.channels.email.settings import MailSettings
-from nanobot.channels.email.smtp import untrusted
+from nanobot.channels.email.smtp import untrusted_text
 from nanobot.channels.errors import ChannelSetupError
 
-_NOT_NOW = re.compile(r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE)
+_TEMPORARY = re.compile(
+    r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE
+)
 
 
 @asynccontextmanager
 async def open_mailbox(
-    settings: MailSettings, sign: Callable[[], None] = lambda: None, *, only_look: bool = False
+    settings: MailSettings, touch: Callable[[], None] = lambda: None, *, read_only: bool = False
 ) -> AsyncIterator[tuple[Imap, Folder]]:
-    """The mailbox of the settings, opened; `sign` is called whenever its server says something.
+    """Open the configured mailbox; `touch` is called whenever its server sends something.
 
-    Who only looks can change nothing in it, by the server's own word. Raises ChannelSetupError where its owner has to
-    help, ConnectionError and TimeoutError where it may be better later.
+    With `read_only` the server allows no changes. Raises ChannelSetupError if the owner has to act, ConnectionError and
+    TimeoutError for temporary failures.
     """
     config = settings.config
-    async with _logged_in(settings, sign) as imap:
+    async with _logged_in(settings, touch) as imap:
         try:
-            folder = await (imap.examine if only_look else imap.select)(config.imap_mailbox)
+            folder = await (imap.examine if read_only else imap.select)(config.imap_mailbox)
         except ImapRefusedError as error:
             raise ChannelSetupError(
                 f"{config.imap_host} does not open the mailbox {config.imap_mailbox!r} ({error}). "
@@ -36,14 +38,14 @@ async def open_mailbox(
 
 
 @asynccontextmanager
-async def _logged_in(settings: MailSettings, sign: Callable[[], None]) -> AsyncIterator[Imap]:
+async def _logged_in(settings: MailSettings, touch: Callable[[], None]) -> AsyncIterator[Imap]:
     config, host = settings.config, settings.config.imap_host
     try:
-        async with open_imap(settings.imap, sign) as imap:
+        async with open_imap(settings.imap, touch) as imap:
             try:
                 await imap.log_in(config.imap_username, config.imap_password)
             except ImapRefusedError as error:
-                if _NOT_NOW.search(str(error)):
+                if _TEMPORARY.search(str(error)):
                     raise ConnectionError(f"{host} refuses logins at the moment ({error})") from error
                 raise ChannelSetupError(
                     f"{host} rejected the user name or password ({error}). Check channels.email.imapUsername and "
@@ -57,6 +59,6 @@ async def _logged_in(settings: MailSettings, sign: Callable[[], None]) -> AsyncI
             "goes with true, 143 with false."
         ) from error
     except ssl.SSLCertVerificationError as error:
-        raise ChannelSetupError(untrusted(host, "imapHost", error)) from error
+        raise ChannelSetupError(untrusted_text(host, "imapHost", error)) from error
     except ImapRefusedError as error:
         raise ConnectionError(f"{host} refused a command ({error})") from error

@@ -1,4 +1,4 @@
-"""Our mails as bytes: plain words and HTML, files, and header lines that keep a thread together and robots apart."""
+"""Builds our mails: text and HTML, files, and headers for threading and against automatic replies."""
 
 import hashlib
 import re
@@ -14,13 +14,13 @@ from email.mime.text import MIMEText
 from email.utils import format_datetime, parseaddr
 from mimetypes import guess_type
 
-from nanobot.channels.email.auto_replies import LOOP_HEADER
+from nanobot.channels.email.headers import LOOP_HEADER
 
 NO_SUBJECT = "A message from nanobot"
 _LONGEST_SUBJECT = 200
 _LONGEST_REFERENCES = 900
 """Lines longer than 998 characters are refused (RFC 5322, 2.1.1)."""
-_ANSWERS = re.compile(
+_REPLY_PREFIXES = re.compile(
     r"(?:(?:re|aw|sv|vs|antw|odp|rif|res|r|回复|回覆|答复|答覆|ответ|返信)\s*(?:\[\d+\]|\(\d+\))?\s*[:：]\s*)+",
     re.IGNORECASE,
 )
@@ -29,7 +29,7 @@ _FOLD = policy.compat32.clone(linesep="\r\n")
 
 @dataclass(frozen=True, slots=True)
 class MailAttachment:
-    """A file that goes along."""
+    """An attached file."""
 
     name: str
     data: bytes
@@ -37,7 +37,7 @@ class MailAttachment:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMail:
-    """A mail of ours."""
+    """A mail to send."""
 
     sender: str
     to: str
@@ -48,14 +48,14 @@ class OutgoingMail:
     html: str | None = None
     files: tuple[MailAttachment, ...] = ()
     ancestors: tuple[str, ...] = ()
-    """The mails it answers, oldest first; the last is the one it is in reply to."""
+    """The mails before it in its thread, oldest first; it answers the last."""
 
     def to_bytes(self) -> bytes:
-        """As SMTP takes it."""
+        """The mail as bytes for SMTP."""
         message = self._body()
         subject = Header(self.subject, None if self.subject.isascii() else "utf-8", header_name="Subject")
-        message["Subject"] = subject  # type: ignore[assignment]  # a Header folds where it may
-        own = parseaddr(self.sender)[1]
+        message["Subject"] = subject  # type: ignore[assignment]  # a Header folds correctly
+        own_address = parseaddr(self.sender)[1]
         lines = {
             "From": self.sender,
             "To": self.to,
@@ -64,11 +64,11 @@ class OutgoingMail:
             # RFC 3834: no program is to answer this. Exchange has a line of its own for it.
             "Auto-Submitted": "auto-replied" if self.ancestors else "auto-generated",
             "X-Auto-Response-Suppress": "All",
-            LOOP_HEADER: own,
+            LOOP_HEADER: own_address,
         }
         if self.ancestors:
             lines["In-Reply-To"] = f"<{self.ancestors[-1]}>"
-            lines["References"] = " ".join(f"<{one}>" for one in _fitting(self.ancestors))
+            lines["References"] = " ".join(f"<{ancestor}>" for ancestor in _fit_references(self.ancestors))
         for name, value in lines.items():
             message[name] = value
         return message.as_bytes(policy=_FOLD)
@@ -83,40 +83,42 @@ class OutgoingMail:
 
 
 def reply_subject(subject: str, prefix: str) -> str:
-    """The subject of an answer: the prefix once, whatever prefixes of whatever language are there."""
-    bare = _ANSWERS.sub("", subject.strip(), count=1) if _ANSWERS.match(subject.strip()) else subject.strip()
+    """The subject of an answer: the prefix once, instead of any prefixes in other languages."""
+    subject = subject.strip()
+    prefixes = _REPLY_PREFIXES.match(subject)
+    bare = subject[prefixes.end() :] if prefixes else subject
     return f"{prefix}{bare}"[:_LONGEST_SUBJECT].strip() or NO_SUBJECT
 
 
 def first_subject(text: str) -> str:
-    """The subject of a mail that answers none: how it begins."""
+    """The subject of a new mail: its first words."""
     line = next((line.strip() for line in text.splitlines() if any(char.isalnum() for char in line)), "")
     words = " ".join(line.split())
     return words if 0 < len(words) <= 70 else f"{words[:67].rsplit(' ', 1)[0]}..." if words else NO_SUBJECT
 
 
 def message_id(salt: str, name: str, sender: str) -> str:
-    """The id of a mail: the same for the same name, also after a crash; nobody without the salt can tell it."""
+    """The id of a mail: the same for the same name, also after a crash, and unpredictable without the salt."""
     digest = hashlib.sha256(f"{salt}\n{name}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
     domain = sender.rpartition("@")[2].rstrip(">")
     return f"nanobot-{digest}@{domain if domain.isascii() and domain else 'localhost'}"
 
 
-def _fitting(ancestors: Sequence[str]) -> list[str]:
-    """The first, and as many of the last as a line takes."""
+def _fit_references(ancestors: Sequence[str]) -> list[str]:
+    """The first ancestor, and as many of the last as fit on a line."""
     first, *rest = ancestors
     room = _LONGEST_REFERENCES - len(first)
     kept: list[str] = []
-    for one in reversed(rest):
-        room -= len(one) + 3
+    for ancestor in reversed(rest):
+        room -= len(ancestor) + 3
         if room < 0:
             break
-        kept.insert(0, one)
+        kept.insert(0, ancestor)
     return [first, *kept]
 
 
 def _text(text: str, subtype: str) -> MIMEText:
-    """Words, in the encoding that leaves most of them as they are: base64 looks like spam where it is not needed."""
+    """A text part in quoted-printable if that is shorter: needless base64 looks like spam."""
     charset = Charset("utf-8")
     charset.body_encoding = QP if len(text.encode()) < 1.5 * len(text) else BASE64
     part = MIMEText("", subtype, "us-ascii")

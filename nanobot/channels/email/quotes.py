@@ -1,7 +1,6 @@
-"""What somebody wrote now, parted from what their mail program put below it: the mail it answers, and a signature.
+"""Separates the new text of a mail from the quoted mail and the signature below it.
 
-Mail programs do not mark this; there are only habits. Where a habit is not plain, nothing is cut: answers written into
-a quotation stay with it.
+Mail programs have only conventions for this. In unclear cases nothing is cut: answers written into a quotation stay.
 """
 
 import re
@@ -18,7 +17,7 @@ _ATTRIBUTION = re.compile(
       | .{5,200}님이\s작성
     )\s?[:：]?\s*$"""
 )
-"""The line with which a mail program begins a quotation; it may be broken over two lines."""
+"""The line that starts a quotation; it may be wrapped into two lines."""
 _SEPARATOR = re.compile(
     r"""(?xi)^\s*(?:
         -{3,}\s?(?:original\smessage|urspr[üu]ngliche\snachricht|message\sd.origine|mensaje\soriginal
@@ -35,7 +34,7 @@ _SIGNATURE = "-- "
 
 
 def split_quote(text: str) -> tuple[str, str]:
-    """What is new, and what is quoted below it (empty where there is nothing to part). Joined they are all of it."""
+    """Split a text into the new part and the quotation below it (empty if there is none). Joined they are the text."""
     lines = text.splitlines(keepends=True)
     own = len(without_signature(text).splitlines()) - 1
     while own >= 0 and (lines[own].startswith(">") or not lines[own].strip()):
@@ -49,7 +48,7 @@ def split_quote(text: str) -> tuple[str, str]:
 
 
 def without_signature(text: str) -> str:
-    """The text up to the line that begins a signature (RFC 3676, 4.3)."""
+    """The text above the signature (RFC 3676, 4.3)."""
     lines = text.splitlines(keepends=True)
     for number in range(len(lines) - 1, max(len(lines) - 12, -1), -1):
         if lines[number].rstrip("\r\n") in (_SIGNATURE, _SIGNATURE.rstrip()):
@@ -58,7 +57,7 @@ def without_signature(text: str) -> str:
 
 
 def _begins_quotation(lines: Sequence[str], number: int, own: int, *, has_quotes: bool) -> bool:
-    """Whether all from here on is an older mail. `own` is the last line that is not quoted, before the signature."""
+    """Whether everything from this line on is quoted. `own` is the last unquoted line before the signature."""
     line = lines[number]
     if _SEPARATOR.match(line):
         return True
@@ -67,14 +66,14 @@ def _begins_quotation(lines: Sequence[str], number: int, own: int, *, has_quotes
     if line.startswith(">"):
         return own < number
     for length in (1, 2) if line.strip() else ():
-        said = " ".join(one.strip() for one in lines[number : number + length])
-        if _ATTRIBUTION.match(said):
+        joined = " ".join(part.strip() for part in lines[number : number + length])
+        if _ATTRIBUTION.match(joined):
             return own < number + length and has_quotes
     return False
 
 
 def _is_heading(lines: Sequence[str], number: int) -> bool:
-    """A block such as From:, Sent:, To:, Subject:, which is how Outlook quotes."""
+    """Whether a block such as From:, Sent:, To:, Subject: starts here, as in Outlook's quotations."""
     if number >= len(lines) or not _HEADING.match(lines[number]):
         return False
     return sum(1 for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)) >= 2

@@ -1,6 +1,6 @@
-"""The mailbox as a tool reads it: recent mails found and read, over a connection of its own that may only look.
+"""Searches and reads the mailbox for the mail tool, over a read-only connection of its own.
 
-So no flag changes, and what the channel knows of its place in the mailbox stays as it is.
+No flag changes, and the position of the channel is not affected.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from nanobot.errors import NanobotError
 from nanobot.utils.text import clip, clip_line, human_size
 
 MOST_LOOKED_AT = 1000
-"""Mails whose heads are read for one question, the newest first."""
+"""Most mails whose headers are read for one search, the newest first."""
 _AT_ONCE = 100
 _LARGEST_MAIL = 8 * 1024 * 1024
-"""In bytes; of a larger one only the head is read."""
+"""In bytes; larger mails are read only in part."""
 _LONGEST_HEAD = 16 * 1024
 _LONGEST_LINE = 300
 _ANSWER_S = 60.0
@@ -32,34 +32,34 @@ _DAY_S = 86400.0
 
 
 class NoSuchMailError(NanobotError):
-    """The mail that was asked for is not there."""
+    """The requested mail does not exist."""
 
 
 class MailReader:
-    """Looks into the mailbox that the config names. Both methods raise NanobotError or OSError for what goes wrong."""
+    """Reads the configured mailbox. Both methods raise NanobotError or OSError."""
 
     def __init__(self, config: Callable[[], EmailConfig], zone: tzinfo | None = None) -> None:
-        """`config` is asked each time: it may be changed meanwhile. `zone` is the user's; None for the host's."""
+        """`config` is called each time, since it may change. `zone` is the user's; None for the host's."""
         self._config = config
         self._zone = zone
 
     async def find(
         self, *, unread: bool, since: datetime | None, sender: str, subject: str, limit: int
     ) -> dict[str, Any]:
-        """The newest mails that fit all that is given, newest first; at most so many."""
+        """The newest mails that match all criteria, newest first, at most `limit`."""
         async with asyncio.timeout(_ANSWER_S):
             settings = await self._settings()
-            async with open_mailbox(settings, only_look=True) as (imap, folder):
-                return await self._found(settings, imap, folder, unread, since, (sender, subject), limit)
+            async with open_mailbox(settings, read_only=True) as (imap, folder):
+                return await self._search(settings, imap, folder, unread, since, (sender, subject), limit)
 
     async def read(self, mail_id: str) -> dict[str, Any]:
-        """One mail, by the id that `find` gave it."""
+        """One mail by its id from `find`."""
         validity, _, uid = mail_id.strip().partition("-")
         if not (validity.isdecimal() and uid.isdecimal()):
             raise NoSuchMailError(f"{mail_id!r} is no id of a mail. `list` gives each mail one, such as 1-23.")
         async with asyncio.timeout(_ANSWER_S):
             settings = await self._settings()
-            async with open_mailbox(settings, only_look=True) as (imap, folder):
+            async with open_mailbox(settings, read_only=True) as (imap, folder):
                 if int(validity) != folder.validity:
                     raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
                 fetched = await imap.fetch(int(uid), largest=_LARGEST_MAIL, head=HEAD)
@@ -69,13 +69,13 @@ class MailReader:
             return self._whole(settings, folder, fetched, mail)
 
     async def _settings(self) -> MailSettings:
-        """As the config says now. Raises ChannelSetupError where the mailbox was taken away meanwhile."""
+        """The current settings. Raises ChannelSetupError if the channel was switched off."""
         config = self._config()
         if not config.enabled:
             raise ChannelSetupError("channels.email is switched off.")
         return await asyncio.to_thread(MailSettings.of, config)
 
-    async def _found(
+    async def _search(
         self,
         settings: MailSettings,
         imap: Imap,
@@ -86,23 +86,25 @@ class MailReader:
         limit: int,
     ) -> dict[str, Any]:
         after = since.timestamp() if since is not None else 0.0
-        days = [f"SINCE {imap_day(after - _DAY_S)}"] if since is not None else []  # a server has a zone of its own
+        days = [f"SINCE {imap_day(after - _DAY_S)}"] if since is not None else []  # the server uses its own time zone
         uids = (await imap.search(" ".join([*(["UNSEEN"] if unread else []), *days]) or "ALL"))[::-1]
-        found: list[dict[str, Any]] = []
+        matches: list[dict[str, Any]] = []
         looked_at = 0
-        while looked_at < min(len(uids), MOST_LOOKED_AT) and len(found) < limit:
-            some = uids[looked_at : looked_at + _AT_ONCE]
-            looked_at += len(some)
-            for head in await imap.heads(some, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD):
+        while looked_at < min(len(uids), MOST_LOOKED_AT) and len(matches) < limit:
+            batch = uids[looked_at : looked_at + _AT_ONCE]
+            looked_at += len(batch)
+            for head in await imap.heads(batch, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD):
                 mail = read_mail(head.raw)
-                said = (mail.headers.text("From"), mail.subject)
-                fits = all(word.casefold() in text.casefold() for word, text in zip(words, said, strict=True))
-                if fits and received_at(head) >= after and len(found) < limit:
-                    found.append(self._head(settings, folder, head, mail))
-        told: dict[str, Any] = {"mails": found}
-        if len(found) < limit and looked_at < len(uids):
-            told["note"] = f"Only the newest {looked_at} of {len(uids)} mails were looked at; ask with since or unread."
-        return told
+                fields = (mail.headers.text("From"), mail.subject)
+                fits = all(word.casefold() in text.casefold() for word, text in zip(words, fields, strict=True))
+                if fits and received_at(head) >= after and len(matches) < limit:
+                    matches.append(self._head(settings, folder, head, mail))
+        result: dict[str, Any] = {"mails": matches}
+        if len(matches) < limit and looked_at < len(uids):
+            result["note"] = (
+                f"Only the newest {looked_at} of {len(uids)} mails were looked at; ask with since or unread."
+            )
+        return result
 
     def _head(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
         return {
@@ -117,19 +119,21 @@ class MailReader:
 
     def _whole(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
         new, quoted = split_quote(mail.text)
-        told = self._head(settings, folder, fetched, mail)
-        told |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
-        told["text"] = clip(new.strip(), settings.config.max_body_chars, "{left_out} characters left out")
+        result = self._head(settings, folder, fetched, mail)
+        result |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
+        result["text"] = clip(new.strip(), settings.config.max_body_chars, "{left_out} characters left out")
         if quoted.strip():
-            told["quoted"] = clip(quoted.strip(), settings.config.max_body_chars // 4, "{left_out} characters left out")
+            result["quoted"] = clip(
+                quoted.strip(), settings.config.max_body_chars // 4, "{left_out} characters left out"
+            )
         if mail.files:
-            told["attachments"] = [_attached(one) for one in mail.files]
+            result["attachments"] = [_describe_file(file) for file in mail.files]
         if not fetched.is_whole:
-            told["note"] = f"The mail is {human_size(fetched.size)}; only its beginning was read."
-        return told
+            result["note"] = f"The mail is {human_size(fetched.size)}; only its beginning was read."
+        return result
 
     def _time(self, fetched: FetchedMail) -> str:
-        """When it came, as the user's clock showed it; as the server writes it where that cannot be read."""
+        """When it arrived, in the user's time zone; as the server wrote it if that cannot be parsed."""
         try:
             moment = datetime.fromtimestamp(received_at(fetched), UTC)
         except (OverflowError, ValueError, OSError):
@@ -137,7 +141,7 @@ class MailReader:
         return f"{moment.astimezone(self._zone):%Y-%m-%d %H:%M %z}"
 
 
-def _attached(file: MailFile) -> str:
+def _describe_file(file: MailFile) -> str:
     name = clip_line(file.name or "without a name", _LONGEST_LINE)
     return f"{name} ({file.content_type}, {human_size(len(file.data))})"
 

@@ -1,8 +1,8 @@
-"""Who vouches for the sender of a mail: the mailbox's own server, by the Authentication-Results it wrote (RFC 8601).
+"""Verifies the sender of a mail by the Authentication-Results of the mailbox's own server (RFC 8601).
 
-A From line is only words. The server that took the mail in from outside checks SPF, DKIM and DMARC, and writes what it
-found above what came. Headers of that kind further down may be a forger's, so only the topmost counts, and only where
-it bears our own server's name. What passed must belong to the domain of the From line; else it proves somebody else.
+Anybody can write a From header. The receiving server checks SPF, DKIM and DMARC, and adds its results at the top. Such
+headers further down may be forged, so only the topmost counts, and only with our server's name. A passed check must
+belong to the domain of the From header; else it proves somebody else.
 """
 
 import re
@@ -15,7 +15,7 @@ from publicsuffixlist import PublicSuffixList
 
 @dataclass(frozen=True, slots=True)
 class SenderVerdict:
-    """Whether the sender is proven; if not, why, in words for the log."""
+    """Whether the sender is verified; if not, the reason for the log."""
 
     is_verified: bool
     reason: str = ""
@@ -23,14 +23,14 @@ class SenderVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AuthServer:
-    """Who may vouch: servers by their names, or all names in these domains."""
+    """The servers whose results count: by name, or all names in these domains."""
 
     names: tuple[str, ...]
     writes_many: bool = False
-    """Whether it writes one header for each check."""
+    """Whether it adds one header for each check."""
 
     def is_named(self, name: str) -> bool:
-        """Whether this is the name of such a server."""
+        """Whether a server of this name is among them."""
         return any(name == known or (known and name.endswith(f".{known}")) for known in self.names)
 
 
@@ -54,10 +54,10 @@ _SERVICES: tuple[tuple[str, AuthServer], ...] = (
 
 
 def auth_server(imap_host: str, authserv_id: str = "") -> AuthServer:
-    """Who checks what comes to this mailbox: the server that the config names, or a well-known service's.
+    """The servers that check the mails of this mailbox: the configured one, or those of a well-known service.
 
-    Of any other mailbox nobody does: a server that writes no Authentication-Results lets in those of a forger, who may
-    well guess its name.
+    None for any other mailbox: a server that adds no Authentication-Results lets forged ones through, and a forger can
+    guess its name.
     """
     host = imap_host.lower().rstrip(".")
     if authserv_id:
@@ -67,25 +67,25 @@ def auth_server(imap_host: str, authserv_id: str = "") -> AuthServer:
 
 def verify_sender(headers: Sequence[tuple[str, str]], domain: str, checker: AuthServer) -> SenderVerdict:
     """Whether a mail with these headers, from the top, comes from this domain."""
-    found = [_parsed(value) for name, value in headers if name.lower() == "authentication-results"]
-    if not found:
+    parsed = [_parse(value) for name, value in headers if name.lower() == "authentication-results"]
+    if not parsed:
         return SenderVerdict(False, "its server wrote no Authentication-Results")
-    name = found[0][0]
+    name = parsed[0][0]
     if not checker.is_named(name):
         return SenderVerdict(
             False,
             f"the topmost Authentication-Results are of {name[:80]!r}, which may be anybody; "
             "if that is your mail server, set channels.email.authservId to it",
         )
-    results = list(found[0][1])
+    results = list(parsed[0][1])
     if checker.writes_many:
-        for other, more in found[1:]:
+        for other, more in parsed[1:]:
             if not checker.is_named(other):
                 break
             results += more
-    if any(one.method == "dmarc" and one.result == "fail" for one in results):
+    if any(result.method == "dmarc" and result.result == "fail" for result in results):
         return SenderVerdict(False, f"DMARC failed for {domain}")
-    if any(one.is_passed_by(domain) for one in results):
+    if any(result.is_passed_by(domain) for result in results):
         return SenderVerdict(True)
     return SenderVerdict(False, f"neither SPF nor DKIM nor DMARC passed for {domain}")
 
@@ -97,17 +97,19 @@ class _Result:
     properties: dict[str, str]
 
     def is_passed_by(self, domain: str) -> bool:
-        """Whether this shows that the mail is of that domain."""
+        """Whether this result proves that the mail is from this domain."""
         if self.result != "pass":
             return False
-        told = self.properties
+        properties = self.properties
         match self.method:
             case "dmarc":
-                return bool(domain) and _domain(told.get("header.from", "")) == _domain(domain)
+                return bool(domain) and _domain(properties.get("header.from", "")) == _domain(domain)
             case "dkim":
-                return any(is_aligned(_domain(told.get(key, "")), _domain(domain)) for key in ("header.d", "header.i"))
+                return any(
+                    is_aligned(_domain(properties.get(key, "")), _domain(domain)) for key in ("header.d", "header.i")
+                )
             case "spf":
-                return is_aligned(_domain(told.get("smtp.mailfrom", "")), _domain(domain))
+                return is_aligned(_domain(properties.get("smtp.mailfrom", "")), _domain(domain))
         return False
 
 
@@ -119,23 +121,23 @@ def _domain(value: str) -> str:
         return ""
 
 
-def is_aligned(one: str, other: str) -> bool:
+def is_aligned(first: str, other: str) -> bool:
     """Whether two domains belong to one organization (DMARC's relaxed alignment, RFC 7489, 3.1)."""
-    organization = public_suffixes().privatesuffix(one)
+    organization = public_suffixes().privatesuffix(first)
     return organization is not None and organization == public_suffixes().privatesuffix(other)
 
 
 @cache
 def public_suffixes() -> PublicSuffixList:
-    """The list that the package has with it. Reading it takes 50 ms, once: not on the event loop."""
+    """The public suffix list of the package. Blocking: the first call takes 50 ms."""
     return PublicSuffixList()
 
 
-def _parsed(header: str) -> tuple[str, list[_Result]]:
-    """The name of who checked, and what they found. Never raises."""
+def _parse(header: str) -> tuple[str, list[_Result]]:
+    """The server name and the results of a header. Never raises."""
     first, *rest = re.sub(r"\s*=\s*", "=", _without_comments(header)).split(";")
     words = first.split()
-    if words and "=" in words[0]:  # the name is left out
+    if words and "=" in words[0]:  # no server name
         return "", [*_results([first, *rest])]
     return (words[0].lower() if words else ""), [*_results(rest)]
 
@@ -146,16 +148,16 @@ def _results(sections: Sequence[str]) -> Iterator[_Result]:
         if not words or "=" not in words[0]:
             continue
         method, _, result = words[0].partition("=")
-        told: dict[str, str] = {}
+        properties: dict[str, str] = {}
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if equals:
-                told.setdefault(name.lower(), value)
-        yield _Result(method.partition("/")[0].lower(), result.lower(), told)
+                properties.setdefault(name.lower(), value)
+        yield _Result(method.partition("/")[0].lower(), result.lower(), properties)
 
 
 def _without_comments(text: str) -> str:
-    """The header without comments; what stands in quotes cannot end a part or begin one."""
+    """The header without comments. Quoted text cannot start or end a part."""
     out: list[str] = []
     depth, quoted, characters = 0, False, iter(text)
     for char in characters:

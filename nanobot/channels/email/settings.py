@@ -1,4 +1,4 @@
-"""What the config says about a mailbox, checked and made ready. What is missing is named by its key."""
+"""Checks the config of a mailbox and prepares it for use. Errors name the key."""
 
 import os
 import ssl
@@ -19,34 +19,34 @@ from nanobot.net.http import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class MailSettings:
-    """A mailbox, and how it is used."""
+    """The settings of a mailbox."""
 
     config: EmailConfig
     imap: ImapServer
     smtp: SmtpServer | None
-    """None where nothing is to be sent."""
+    """None without an SMTP server."""
     address: str
-    """Ours, in small letters."""
+    """Our address in lower case."""
     sender: str
-    """Ours, as the From line has it."""
+    """Our address as in the From header."""
     own: frozenset[str]
-    """All addresses by which we may be known."""
+    """All addresses of this mailbox."""
     checker: AuthServer = field(repr=False)
 
     @classmethod
     def of(cls, section: Any) -> "MailSettings":
-        """Reads certificates and the public suffix list: not on the event loop. Raises ChannelSetupError."""
+        """Check a section. Blocking: reads certificates and the public suffix list. Raises ChannelSetupError."""
         config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
         _check(config)
         name, address = _own_address(config)
         own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
         tls = _tls(config.ca_file)
         public_suffixes()
-        hides = config.imap_use_ssl or not is_loopback(config.imap_host)
+        uses_tls = config.imap_use_ssl or not is_loopback(config.imap_host)
         return cls(
             config,
             ImapServer(
-                config.imap_host, config.imap_port, tls if hides else None, starts_plain=not config.imap_use_ssl
+                config.imap_host, config.imap_port, tls if uses_tls else None, starts_plain=not config.imap_use_ssl
             ),
             _smtp(config, tls) if config.smtp_host else None,
             address.lower(),
@@ -56,12 +56,12 @@ class MailSettings:
         )
 
     @property
-    def believes_nobody(self) -> bool:
-        """Whether no sender can be proven until the owner names the server that checks mail."""
+    def cannot_verify(self) -> bool:
+        """Whether no sender can be verified until the owner names the server that checks mails."""
         return not self.checker.names and not self.config.server_checks_senders
 
     def verify_sender(self, mail: Mail) -> SenderVerdict:
-        """Whether the sender is who the mail says."""
+        """Verify the sender of a mail."""
         if not mail.has_one_sender:
             return SenderVerdict(False, "its From line names several people, or nobody plainly")
         if self.config.server_checks_senders:
@@ -114,10 +114,10 @@ def _smtp(config: EmailConfig, tls: ssl.SSLContext) -> SmtpServer:
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """What servers are believed to be who they say: by the usual authorities, and one of the owner's own."""
+    """A TLS context that trusts the usual certificate authorities, and the owner's own."""
     context = ssl.create_default_context()
     if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
-        import certifi  # not every system brings authorities
+        import certifi  # not every system has certificates
 
         context.load_verify_locations(certifi.where())
     if ca_file:

@@ -1,4 +1,4 @@
-"""What a mailbox has to remember: how far it is read, which mail belongs to which thread, what was answered when."""
+"""The saved state of a mailbox: its read position, the threads of mails, and recent replies."""
 
 import json
 import secrets
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _MOST_MAILS = 20_000
-"""Threads that nobody wrote in for so many mails are begun anew by the next one."""
+"""Mails kept; a mail that answers an older one starts a new thread."""
 HOUR_S = 3600.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS mails (
@@ -31,18 +31,18 @@ CREATE TABLE IF NOT EXISTS salt (only_one INTEGER PRIMARY KEY CHECK (only_one = 
 
 @dataclass(frozen=True, slots=True)
 class MailRecord:
-    """A mail that came or went."""
+    """A received or sent mail."""
 
     message_id: str
     thread_id: str | None
-    """None: it began the conversation from our side, so answers to it belong to the chat itself."""
+    """None if we started the conversation: answers then belong to the chat itself."""
     subject: str
     ancestors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MailPosition:
-    """How far a folder is read; its UIDs mean nothing where `validity` has changed."""
+    """How far a folder is read. UIDs are meaningless once `validity` has changed."""
 
     validity: int
     last_uid: int
@@ -52,13 +52,13 @@ class MailPosition:
 
 @asynccontextmanager
 async def open_store(path: Path) -> AsyncIterator["MailStore"]:
-    """The book in this file, made where there is none. Raises StorageError where it cannot be opened."""
+    """The store in this file, created if missing. Raises StorageError if it cannot be opened."""
     async with open_database(path, _SCHEMA) as database:
         yield MailStore(database, await database.ask(_salt))
 
 
 class MailStore:
-    """To be used inside `open_store`. Every method raises StorageError where the disk refuses.
+    """Use it inside `open_store`. Every method raises StorageError if the disk fails.
 
     The case of a chat_id makes no difference.
     """
@@ -66,41 +66,41 @@ class MailStore:
     def __init__(self, database: Database, salt: str) -> None:
         self._ask = database.ask
         self.salt = salt
-        """Known to nobody else and the same as long as the book is: what our message ids are made with."""
+        """A secret kept with the store; part of the hash in our message ids."""
 
-    async def place(self, folder: str) -> MailPosition | None:
-        """How far it is read; None where it never was."""
-        asked = "SELECT validity, last_uid, looked_at FROM folders WHERE name = ?"
-        row = await self._ask(lambda db: db.execute(asked, (folder,)).fetchone())
+    async def position(self, folder: str) -> MailPosition | None:
+        """The position in a folder; None if it was never read."""
+        statement = "SELECT validity, last_uid, looked_at FROM folders WHERE name = ?"
+        row = await self._ask(lambda db: db.execute(statement, (folder,)).fetchone())
         return MailPosition(*row) if row else None
 
-    async def read_to(self, folder: str, place: MailPosition) -> None:
-        """It is read that far."""
-        row = (folder, place.validity, place.last_uid, place.looked_at)
-        await self._ask(lambda db: _do(db, "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?)", row))
+    async def save_position(self, folder: str, position: MailPosition) -> None:
+        """Save the position in a folder."""
+        row = (folder, position.validity, position.last_uid, position.looked_at)
+        await self._ask(lambda db: _execute(db, "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?)", row))
 
     async def find(self, chat_id: str, message_ids: Sequence[str]) -> MailRecord | None:
-        """The last of these mails that came from this person, or went to them."""
+        """The last of these mails that was received from or sent to this person."""
 
         def select(db: "Connection") -> MailRecord | None:
             for message_id in reversed(message_ids):
                 row = db.execute(
-                    f"{_KNOWN} WHERE message_id = ? AND chat_id = ?", (message_id, chat_id.lower())
+                    f"{_SELECT_MAIL} WHERE message_id = ? AND chat_id = ?", (message_id, chat_id.lower())
                 ).fetchone()
                 if row:
-                    return _known(row)
+                    return _parse_mail(row)
             return None
 
         return await self._ask(select)
 
-    async def last_of(self, chat_id: str, thread_id: str | None) -> MailRecord | None:
+    async def last_in_thread(self, chat_id: str, thread_id: str | None) -> MailRecord | None:
         """The latest mail of a thread."""
-        asked = f"{_KNOWN} WHERE chat_id = ? AND thread_id IS ? ORDER BY id DESC LIMIT 1"
-        row = await self._ask(lambda db: db.execute(asked, (chat_id.lower(), thread_id)).fetchone())
-        return _known(row) if row else None
+        statement = f"{_SELECT_MAIL} WHERE chat_id = ? AND thread_id IS ? ORDER BY id DESC LIMIT 1"
+        row = await self._ask(lambda db: db.execute(statement, (chat_id.lower(), thread_id)).fetchone())
+        return _parse_mail(row) if row else None
 
-    async def note(self, chat_id: str, mail: MailRecord) -> None:
-        """A mail came or went. One that is in the book stays as it is."""
+    async def record(self, chat_id: str, mail: MailRecord) -> None:
+        """Record a received or sent mail, unless it is recorded already."""
         row = (mail.message_id, chat_id.lower(), mail.thread_id, mail.subject, json.dumps(mail.ancestors))
 
         def insert(db: "Connection") -> None:
@@ -113,8 +113,8 @@ class MailStore:
 
         await self._ask(insert)
 
-    async def answered(self, chat_id: str, thread_id: str | None, message_id: str, now: float) -> None:
-        """A thread got a reply."""
+    async def record_reply(self, chat_id: str, thread_id: str | None, message_id: str, now: float) -> None:
+        """Record a reply in a thread."""
 
         def insert(db: "Connection") -> None:
             db.execute("DELETE FROM replies WHERE at < ?", (now - HOUR_S,))
@@ -124,21 +124,21 @@ class MailStore:
 
         await self._ask(insert)
 
-    async def replies(self, chat_id: str, thread_id: str | None, now: float, *, but: str) -> int:
-        """How many replies a thread got in the last hour, one not counted."""
-        asked = "SELECT COUNT(*) FROM replies WHERE chat_id = ? AND thread_id IS ? AND at > ? AND message_id != ?"
-        row = (chat_id.lower(), thread_id, now - HOUR_S, but)
-        return await self._ask(lambda db: int(db.execute(asked, row).fetchone()[0]))
+    async def replies(self, chat_id: str, thread_id: str | None, now: float, *, excluding: str) -> int:
+        """The number of replies in a thread within the last hour, except this message."""
+        statement = "SELECT COUNT(*) FROM replies WHERE chat_id = ? AND thread_id IS ? AND at > ? AND message_id != ?"
+        row = (chat_id.lower(), thread_id, now - HOUR_S, excluding)
+        return await self._ask(lambda db: int(db.execute(statement, row).fetchone()[0]))
 
 
-_KNOWN = "SELECT message_id, thread_id, subject, ancestors FROM mails"
+_SELECT_MAIL = "SELECT message_id, thread_id, subject, ancestors FROM mails"
 
 
-def _known(row: tuple[str, str | None, str, str]) -> MailRecord:
+def _parse_mail(row: tuple[str, str | None, str, str]) -> MailRecord:
     return MailRecord(row[0], row[1], row[2], tuple(json.loads(row[3])))
 
 
-def _do(db: "Connection", statement: str, row: Sequence[object]) -> None:
+def _execute(db: "Connection", statement: str, row: Sequence[object]) -> None:
     db.execute(statement, tuple(row))
 
 

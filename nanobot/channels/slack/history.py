@@ -1,7 +1,7 @@
-"""What was heard in Slack, on the disk: so that what was said while nobody listened is asked for, and heard.
+"""The saved read cursors, so that messages from while the bot was disconnected can be fetched.
 
-Slack sends an event again at once, after one minute and after five, then no more. A timestamp is a time and the name of
-a message, so one of each chat, and of each thread the bot is in, says up to where it was heard.
+Slack redelivers an event at once, after one minute and after five, then no more. A timestamp is also a message id, so
+one of each chat, and of each thread the bot is in, is its cursor.
 """
 
 import asyncio
@@ -13,20 +13,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.channels import cursors as marks
-from nanobot.channels.cursors import MAX_AGE
+from nanobot.channels.cursors import MAX_AGE, keep_saved, load_cursors
 from nanobot.channels.slack.incoming import IncomingMessage
 from nanobot.utils.bounded_dict import put_bounded
 
 K = TypeVar("K")
 
 MOST_CHATS, MOST_THREADS = 60, 60
-"""That are remembered, and asked about: each is a call, of which Slack takes fifty a minute."""
+"""Most cursors kept. Each needs a request, of which Slack accepts fifty a minute."""
 
 
 @dataclass(slots=True)
 class SlackHistory:
-    """The marks of one bot: the last message heard in a chat, and in a thread (under its chat and its timestamp)."""
+    """The cursors of one bot: the last message read in each chat and thread (by chat and thread timestamp)."""
 
     bot: str = ""
     chats: dict[str, str] = field(default_factory=dict)
@@ -34,32 +33,32 @@ class SlackHistory:
     changed: bool = True
     """Since it was last saved."""
 
-    def note(self, said: IncomingMessage, *, accepted: bool) -> None:
-        """This was heard. A thread is remembered from the first message in it that the bot was meant to hear."""
-        if said.when is None:
+    def note(self, message: IncomingMessage, *, accepted: bool) -> None:
+        """Record that a message was read. A thread gets a cursor with its first accepted message."""
+        if message.when is None:
             return
-        if said.thread_id in (None, said.message_id):
-            _put(self.chats, said.chat_id, said.message_id, MOST_CHATS)
-        if said.thread_id is not None:
-            key = (said.chat_id, said.thread_id)
+        if message.thread_id in (None, message.message_id):
+            _put(self.chats, message.chat_id, message.message_id, MOST_CHATS)
+        if message.thread_id is not None:
+            key = (message.chat_id, message.thread_id)
             if accepted or key in self.threads:
-                _put(self.threads, key, said.message_id, MOST_THREADS)
+                _put(self.threads, key, message.message_id, MOST_THREADS)
         self.changed = True
 
-    def open_ends(self, now: datetime) -> dict[str, dict[str | None, str]]:
-        """By chat, what to ask for: the thread, or None for the chat itself, and after which message."""
+    def cursors(self, now: datetime) -> dict[str, dict[str | None, str]]:
+        """What to fetch, by chat: the message to start after, by thread or None for the chat itself."""
         oldest = (now - MAX_AGE).timestamp()
-        ends: dict[str, dict[str | None, str]] = {}
+        cursors: dict[str, dict[str | None, str]] = {}
         for chat, last in self.chats.items():
             if _number(last) > oldest:
-                ends.setdefault(chat, {})[None] = last
+                cursors.setdefault(chat, {})[None] = last
         for (chat, thread), last in self.threads.items():
             if _number(last) > oldest:
-                ends.setdefault(chat, {})[thread] = last
-        return ends
+                cursors.setdefault(chat, {})[thread] = last
+        return cursors
 
     def forget(self, chat: str, thread: str | None) -> None:
-        """It is there no more."""
+        """Drop the cursor of a chat or thread that no longer exists."""
         if thread is None:
             self.chats.pop(chat, None)
         else:
@@ -67,39 +66,36 @@ class SlackHistory:
         self.changed = True
 
     def dump(self) -> str:
-        """As it lies on the disk. What is said here is saved."""
+        """The file's text; resets `changed`."""
         self.changed = False
         threads = [[chat, thread, last] for (chat, thread), last in self.threads.items()]
         return json.dumps({"bot": self.bot, "chats": self.chats, "threads": threads}, indent=2) + "\n"
 
     @classmethod
     def load(cls, path: Path, bot: str) -> "SlackHistory":
-        """What was saved of this bot; an empty past where nothing was, or where it cannot be read. Never raises."""
+        """Load the history of this bot; an empty one without a readable file. Never raises."""
 
-        def read(told: Any) -> SlackHistory:
-            if told["bot"] != bot:
+        def read(payload: Any) -> SlackHistory:
+            if payload["bot"] != bot:
                 return cls(bot)
-            threads = {(str(chat), str(thread)): str(last) for chat, thread, last in told["threads"]}
-            return cls(bot, {str(chat): str(last) for chat, last in told["chats"].items()}, threads)
+            threads = {(str(chat), str(thread)): str(last) for chat, thread, last in payload["threads"]}
+            return cls(bot, {str(chat): str(last) for chat, last in payload["chats"].items()}, threads)
 
-        return marks.load_cursors(path, read, lambda: cls(bot))
+        return load_cursors(path, read, lambda: cls(bot))
 
 
 @asynccontextmanager
-async def remembered(folder: Path | None, bot: str) -> AsyncIterator[SlackHistory]:
-    """The past of a connection that begins, kept on the disk while it lasts. Without a folder it ends with it.
-
-    Never raises.
-    """
+async def open_history(folder: Path | None, bot: str) -> AsyncIterator[SlackHistory]:
+    """The history of a new connection, saved while the block runs; in memory only without a folder. Never raises."""
     path = folder / "slack.json" if folder is not None else None
-    past = await asyncio.to_thread(SlackHistory.load, path, bot) if path is not None else SlackHistory(bot)
-    async with marks.keep_saved(path, past):
-        yield past
+    history = await asyncio.to_thread(SlackHistory.load, path, bot) if path is not None else SlackHistory(bot)
+    async with keep_saved(path, history):
+        yield history
 
 
-def _put(table: dict[K, str], key: K, ts: str, most: int) -> None:
-    """The latest, as the last one; the oldest go."""
-    put_bounded(table, key, max(table.get(key, ts), ts, key=_number), most)
+def _put(table: dict[K, str], key: K, ts: str, max_entries: int) -> None:
+    """Set a cursor to the later timestamp; drops the oldest entries."""
+    put_bounded(table, key, max(table.get(key, ts), ts, key=_number), max_entries)
 
 
 def _number(ts: str) -> float:

@@ -1,4 +1,4 @@
-"""What an envelope says: who said what, where, with which files. Never raises, whatever is in it.
+"""Reads the payloads of envelopes: sender, chat, text, files. Never raises, whatever they contain.
 
 Messages: https://docs.slack.dev/reference/events/message and .../app_mention. Buttons: .../interaction-payloads/
 block_actions-payload. Commands: https://docs.slack.dev/interactivity/implementing-slash-commands.
@@ -11,22 +11,22 @@ from typing import Any
 
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.slack.mrkdwn import as_read, names, people
+from nanobot.channels.slack.mrkdwn import mentioned_ids, mentions_user, to_plain_text
 
 COMMAND = "/nanobot"
-"""The command behind which anything may be said. Any other is passed on by its name."""
-_HEARD = frozenset({"", "file_share", "thread_broadcast", "me_message"})
-"""Subtypes that are words of a person. The rest tells of edits, deletions, people who come and go, and other bots."""
-_NOT_HERE = ("external", "tombstone", "hidden_by_limit")
-"""Modes of files that cannot be fetched."""
-_MOST_FILES = 20
+"""The command whose argument is the message. Any other command is passed on by its name."""
+_USER_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message"})
+"""Subtypes of messages by people. The others are edits, deletions, joins and messages of bots."""
+_UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
+"""Modes of files that cannot be downloaded."""
+_MAX_FILES = 20
 
 Payload = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
-    """Who the bot is, as `auth.test` says it."""
+    """The bot's user, from `auth.test`."""
 
     user: str
     name: str = "nanobot"
@@ -34,7 +34,7 @@ class BotIdentity:
 
 @dataclass(frozen=True, slots=True)
 class IncomingMessage:
-    """Something a person said."""
+    """A message, slash command or button press of a person."""
 
     sender_id: str
     chat_id: str
@@ -46,19 +46,19 @@ class IncomingMessage:
     is_mentioned: bool
     files: tuple[Attachment, ...] = ()
     quotes_others: bool = False
-    is_twin: bool = False
-    """Whether the same message comes as another event, too, which may say more."""
+    is_mention_event: bool = False
+    """Whether it is an `app_mention`, which usually arrives as a `message` event, too, perhaps with more."""
     people: tuple[str, ...] = ()
-    """The ids of others that stand in the text where their names could."""
+    """The ids of other users mentioned in the text without their names."""
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody but the sender and the bot reads along."""
+        """Whether only the sender and the bot read the chat."""
         return self.kind == "im"
 
     @property
     def when(self) -> datetime | None:
-        """When it was said: a timestamp is the name of a message, too."""
+        """When it was sent: message ids are timestamps."""
         try:
             return datetime.fromtimestamp(float(self.message_id), UTC)
         except (ValueError, OverflowError, OSError):
@@ -66,21 +66,21 @@ class IncomingMessage:
 
 
 def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> IncomingMessage | None:
-    """A message for somebody to hear; None for anything else, and for what bots say, this one first."""
+    """Read a message event; None for other events and for messages of bots, including our own."""
     is_mention = event.get("type") == "app_mention"
-    if not is_mention and (event.get("type") != "message" or _text(event, "subtype") not in _HEARD):
+    if not is_mention and (event.get("type") != "message" or _text(event, "subtype") not in _USER_SUBTYPES):
         return None
     user, chat, ts = _text(event, "user"), _text(event, "channel"), _text(event, "ts")
     if not (user and chat and ts) or user in (me.user, "USLACKBOT") or event.get("bot_id") or event.get("hidden"):
         return None
     text = _text(event, "text")
-    shares = [one for one in _list(event, "attachments") if one.get("is_share") or one.get("is_msg_unfurl")]
-    words = [as_read(text, me.user, me.name)]
-    words += [_forwarded(one, me) for one in shares if _text(one, "text")]
-    files = [file for told in (event, *shares) for file in _list(told, "files")]
-    remote = [one for file in files if (one := _file(file)) is not None][:_MOST_FILES]
-    words += [_elsewhere(file) for file in files if file.get("mode") in _NOT_HERE]
-    called = [one for told in (event, *shares) for one in people(_text(told, "text"))]
+    shares = [share for share in _list(event, "attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
+    lines = [to_plain_text(text, me.user, me.name)]
+    lines += [_forwarded(share, me) for share in shares if _text(share, "text")]
+    files = [file for payload in (event, *shares) for file in _list(payload, "files")]
+    attachments = [attachment for file in files if (attachment := _file(file)) is not None][:_MAX_FILES]
+    lines += [_describe_unavailable(file) for file in files if file.get("mode") in _UNAVAILABLE_MODES]
+    mentioned = [user_id for payload in (event, *shares) for user_id in mentioned_ids(_text(payload, "text"))]
     thread = _text(event, "thread_ts")
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
@@ -88,20 +88,20 @@ def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> Inc
     return IncomingMessage(
         user,
         chat,
-        "\n".join(word for word in words if word),
+        "\n".join(line for line in lines if line),
         ts,
         thread or None,
         kind,
-        is_mention or names(text, me.user) or event.get("parent_user_id") == me.user,
-        tuple(remote),
+        is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
+        tuple(attachments),
         bool(shares),
         is_mention,
-        tuple(one for one in dict.fromkeys(called) if one != me.user),
+        tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
     )
 
 
 def read_command(payload: Payload) -> IncomingMessage | None:
-    """A slash command of the app: `/nanobot what is new` says "what is new", `/stop` says "/stop"."""
+    """Read a slash command of the app: `/nanobot what is new` is "what is new", `/stop` is "/stop"."""
     user, chat = _text(payload, "user_id"), _text(payload, "channel_id")
     command, trigger = _text(payload, "command"), _text(payload, "trigger_id")
     if not (user and chat and command and trigger):
@@ -113,23 +113,23 @@ def read_command(payload: Payload) -> IncomingMessage | None:
 
 
 def read_press(payload: Payload) -> IncomingMessage | None:
-    """A button below a message of ours: pressing it says its value, where the message is."""
+    """Read a button press as a message with the button's value, in the chat of the button."""
     if payload.get("type") != "block_actions":
         return None
-    actions = [one for one in _list(payload, "actions") if one.get("type") == "button"]
-    user, place, message = (_dict(payload, name) for name in ("user", "container", "message"))
-    chat = _text(_dict(payload, "channel"), "id") or _text(place, "channel_id")
+    actions = [action for action in _list(payload, "actions") if action.get("type") == "button"]
+    user, container, message = (_dict(payload, name) for name in ("user", "container", "message"))
+    chat = _text(_dict(payload, "channel"), "id") or _text(container, "channel_id")
     if not (actions and chat and _text(user, "id")):
         return None
     value, pressed = _text(actions[0], "value"), _text(actions[0], "action_ts") or _text(payload, "trigger_id")
     if not (value and pressed):
         return None
-    thread = _text(message, "thread_ts") or _text(place, "thread_ts") or None
+    thread = _text(message, "thread_ts") or _text(container, "thread_ts") or None
     return IncomingMessage(_text(user, "id"), chat, value, pressed, thread, _kind({}, chat), is_mentioned=True)
 
 
 def describe_file(file: Payload) -> Attachment:
-    """What Slack says of a file. Its source is empty where only the id is told yet."""
+    """An attachment as Slack describes it. Its source is empty if the event has only the id."""
     content_type = _text(file, "mimetype")
     kind = MediaKind.VOICE if _text(file, "subtype") == "slack_audio" else MediaKind.of_type(content_type)
     size = file.get("size")
@@ -144,34 +144,34 @@ def describe_file(file: Payload) -> Attachment:
 
 
 def _file(file: Payload) -> Attachment | None:
-    return describe_file(file) if file.get("mode") not in _NOT_HERE and _text(file, "id") else None
+    return describe_file(file) if file.get("mode") not in _UNAVAILABLE_MODES and _text(file, "id") else None
 
 
-def _elsewhere(file: Payload) -> str:
-    """A file that lies elsewhere is a link; one that Slack has deleted, or hides from who does not pay, is a word."""
+def _describe_unavailable(file: Payload) -> str:
+    """A text for a file that cannot be downloaded: a link if it is stored elsewhere, else a note."""
     name = _text(file, "name") or "a file"
     return f"[file: {name} {_text(file, 'url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
 
 
 def _forwarded(share: Payload, me: BotIdentity) -> str:
     author = _text(share, "author_name") or _text(share, "author_id")
-    return f"[forwarded{' from ' + author if author else ''}]\n{as_read(_text(share, 'text'), me.user, me.name)}"
+    return f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(_text(share, 'text'), me.user, me.name)}"
 
 
-def _kind(told: Payload, chat: str) -> str:
-    return _text(told, "channel_type") or ("im" if chat.startswith("D") else "channel")
+def _kind(payload: Payload, chat: str) -> str:
+    return _text(payload, "channel_type") or ("im" if chat.startswith("D") else "channel")
 
 
-def _text(told: Payload, name: str) -> str:
-    value = told.get(name)
+def _text(payload: Payload, name: str) -> str:
+    value = payload.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _dict(told: Payload, name: str) -> Payload:
-    value = told.get(name)
+def _dict(payload: Payload, name: str) -> Payload:
+    value = payload.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(told: Payload, name: str) -> Sequence[Payload]:
-    value = told.get(name)
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+def _list(payload: Payload, name: str) -> Sequence[Payload]:
+    value = payload.get(name)
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

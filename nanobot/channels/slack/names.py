@@ -1,7 +1,7 @@
-"""What people are called in Slack: asked once (docs.slack.dev/reference/methods/users.info), and remembered for a day.
+"""Looks up user names in Slack (docs.slack.dev/reference/methods/users.info) and caches them for a day.
 
-A message waits a moment for a name that is not known yet. What Slack does not say in time, or not to this app, stays an
-id; the answer that comes later is there for the next message.
+A message waits a moment for unknown names. A name that does not arrive in time stays an id, and is used in the next
+message.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock
 
 WAIT_S = 1.0
-"""How long a message waits for names. Slack gives three seconds until it wants to hear that the message came."""
+"""How long a message waits for names. Slack expects an acknowledgement within three seconds."""
 KEPT_S = 86_400.0
 MOST = 1_000
 _MOST_A_MESSAGE = 10
@@ -20,47 +20,47 @@ _LONGEST = 80
 
 
 class UserNames:
-    """Names by the ids of people. To be closed."""
+    """Names by user id. Close it after use."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[str]], clock: Clock) -> None:
-        """`ask` is Slack: the name of one person. Raises SendError."""
-        self._ask = ask
+    def __init__(self, fetch: Callable[[str], Awaitable[str]], clock: Clock) -> None:
+        """`fetch` gets the name of one user from Slack. Raises SendError."""
+        self._fetch = fetch
         self._clock = clock
-        self._known: dict[str, tuple[float, str]] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._cache: dict[str, tuple[float, str]] = {}
+        self._lookups: dict[str, asyncio.Task[None]] = {}
 
-    async def of(self, people: Iterable[str]) -> dict[str, str]:
-        """The names of those who have one that is known, or is said within a moment. Never raises."""
-        wanted = [*dict.fromkeys(people)][:_MOST_A_MESSAGE]
+    async def look_up(self, mentioned: Iterable[str]) -> dict[str, str]:
+        """The names that are cached or arrive within a moment, by user id. Never raises."""
+        user_ids = [*dict.fromkeys(mentioned)][:_MOST_A_MESSAGE]
         now = self._clock.monotonic()
-        if missing := [one for one in wanted if self._known.get(one, (now, ""))[0] <= now]:
-            await asyncio.wait([self._task(one) for one in missing], timeout=WAIT_S)
-        return {one: name for one in wanted if (name := self._known.get(one, (0.0, ""))[1])}
+        if missing := [user_id for user_id in user_ids if self._cache.get(user_id, (now, ""))[0] <= now]:
+            await asyncio.wait([self._task(user_id) for user_id in missing], timeout=WAIT_S)
+        return {user_id: name for user_id in user_ids if (name := self._cache.get(user_id, (0.0, ""))[1])}
 
     async def close(self) -> None:
-        """Ask no more."""
-        asking = [*self._asking.values()]
-        for task in asking:
+        """Cancel all lookups."""
+        lookups = [*self._lookups.values()]
+        for task in lookups:
             task.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        if lookups:
+            await asyncio.wait(lookups)
 
-    def _task(self, person: str) -> "asyncio.Task[None]":
-        if person not in self._asking:
-            task = self._asking[person] = asyncio.create_task(self._learn(person), name="slack name")
-            task.add_done_callback(lambda _: self._asking.pop(person, None))
-        return self._asking[person]
+    def _task(self, user_id: str) -> "asyncio.Task[None]":
+        if user_id not in self._lookups:
+            task = self._lookups[user_id] = asyncio.create_task(self._look_up(user_id), name="slack name")
+            task.add_done_callback(lambda _: self._lookups.pop(user_id, None))
+        return self._lookups[user_id]
 
-    async def _learn(self, person: str) -> None:
+    async def _look_up(self, user_id: str) -> None:
         try:
-            name = _clean(await self._ask(person))
-        except UndeliverableError:  # nobody, or the app lacks the scope: asked again tomorrow
+            name = _clean(await self._fetch(user_id))
+        except UndeliverableError:  # no such user, or a missing scope: retried after a day
             name = ""
         except SendError:  # not now
             return
-        put_bounded(self._known, person, (self._clock.monotonic() + KEPT_S, name), MOST)
+        put_bounded(self._cache, user_id, (self._clock.monotonic() + KEPT_S, name), MOST)
 
 
 def _clean(name: str) -> str:
-    """In one line, whatever somebody calls themselves."""
-    return " ".join("".join(one if one.isprintable() else " " for one in name).split())[:_LONGEST]
+    """A user-chosen name in one line, without control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in name).split())[:_LONGEST]

@@ -1,7 +1,7 @@
-"""The connections of socket mode: opened, kept alive, and replaced before Slack closes them.
+"""The Socket Mode connections: opened, kept alive, and replaced before Slack closes them.
 
-https://docs.slack.dev/apis/events-api/using-socket-mode. The SDK's own client takes up to ten seconds to see that a
-line is cut, and tries again by itself, silently; this one ends with a reason, and the supervisor goes on.
+https://docs.slack.dev/apis/events-api/using-socket-mode. The SDK's own client takes up to ten seconds to notice a lost
+connection and reconnects silently; this one raises the reason, and the supervisor reconnects.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_PING_S = 10.0
 LEAVING_S = 15.0
-"""How long a connection that Slack is about to close is still listened to beside the new one."""
+"""How long to read from a connection that Slack is about to close, beside the new one."""
 _SHORTEST_LIFE_S = 1.0
 _LEAVING = ("warning", "refresh_requested")
 _FRAMES = (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG)
@@ -32,7 +32,7 @@ _FRAMES = (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PON
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What Slack sends until it is told that it arrived."""
+    """An event that Slack sends until it is acknowledged."""
 
     id: str
     kind: str
@@ -41,141 +41,144 @@ class Envelope:
 
     @property
     def chat(self) -> str:
-        """The chat whose order it belongs to."""
+        """The chat within which it must stay in order."""
         event = self.payload.get("event")
         channel = (event if isinstance(event, Mapping) else self.payload).get("channel")
-        named = channel.get("id") if isinstance(channel, Mapping) else channel
-        return str(named or self.payload.get("channel_id") or "")
+        channel_id = channel.get("id") if isinstance(channel, Mapping) else channel
+        return str(channel_id or self.payload.get("channel_id") or "")
 
 
 @dataclass(frozen=True, slots=True)
 class SocketModeCallbacks:
-    """Who listens. `arrived` is called at once for each envelope, in their order; `take` when those before it in the
-    same chat are done. An envelope is acknowledged when `take` has returned.
+    """`on_arrival` is called at once for each envelope, in order; `process` after those before it in the same chat.
+
+    An envelope is acknowledged when `process` has returned.
     """
 
-    arrived: Callable[[Envelope], None]
-    take: Callable[[Envelope], Awaitable[None]]
-    sign: Callable[[], None]
-    up: Callable[[], None]
+    on_arrival: Callable[[Envelope], None]
+    process: Callable[[Envelope], Awaitable[None]]
+    touch: Callable[[], None]
+    mark_up: Callable[[], None]
     stall_s: Callable[[], float]
 
 
 class SocketModeConnections:
-    """One connection after the other, each open before the one before is closed."""
+    """Successive connections; each is open before the previous one is closed."""
 
-    def __init__(self, web: SlackApi, ears: SocketModeCallbacks) -> None:
-        self._web = web
-        self._ears = ears
-        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+    def __init__(self, api: SlackApi, callbacks: SocketModeCallbacks) -> None:
+        self._api = api
+        self._callbacks = callbacks
+        self._chat_locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._work: asyncio.TaskGroup = asyncio.TaskGroup()
-        self._refused = False
+        self._has_failed = False
 
     async def run(self, missed: Mapping[str, Callable[[], Awaitable[None]]] = MappingProxyType({})) -> None:
-        """Listen until a connection ends that should not. Raises why: ChannelSetupError is for the owner to mend.
+        """Serve until a connection fails. Raises the reason; ChannelSetupError if the owner has to act.
 
-        `missed` goes before anything that comes now, chat by chat.
+        `missed` processes the missed messages of each chat, before any new ones of that chat.
         """
         try:
             async with self._work:
-                self._work.create_task(self._until_refused())
-                for chat, hear in missed.items():
-                    self._work.create_task(self._first(chat, hear))
+                self._work.create_task(self._raise_refusal())
+                for chat, process in missed.items():
+                    self._work.create_task(self._process_missed(chat, process))
                 while True:
-                    line = await self._web.connect(await self._web.socket_address())
+                    connection = await self._api.connect(await self._api.socket_address())
                     leaving = asyncio.Event()
-                    self._work.create_task(self._serve(line, leaving))
+                    self._work.create_task(self._serve(connection, leaving))
                     await leaving.wait()
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _until_refused(self) -> None:
-        await asyncio.shield(self._web.refused)  # it is the web's to end
+    async def _raise_refusal(self) -> None:
+        await asyncio.shield(self._api.refused)  # the API owns this future
 
-    async def _first(self, chat: str, hear: Callable[[], Awaitable[None]]) -> None:
+    async def _process_missed(self, chat: str, process: Callable[[], Awaitable[None]]) -> None:
         try:
-            async with self._turn_of(chat):
-                await hear()
+            async with self._lock_of(chat):
+                await process()
         except StorageError as error:
             log.warning("slack: missed messages in %s could not be journaled; they are fetched again: %s", chat, error)
 
-    def _turn_of(self, chat: str) -> asyncio.Lock:
-        return self._turns.setdefault(chat, asyncio.Lock())
+    def _lock_of(self, chat: str) -> asyncio.Lock:
+        return self._chat_locks.setdefault(chat, asyncio.Lock())
 
-    async def _serve(self, line: aiohttp.ClientWebSocketResponse, leaving: asyncio.Event) -> None:
-        """Take what comes on this line until it is closed."""
+    async def _serve(self, connection: aiohttp.ClientWebSocketResponse, leaving: asyncio.Event) -> None:
+        """Process the frames of a connection until it is closed."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        pinging = asyncio.create_task(self._ping(line))
+        pinging = asyncio.create_task(self._ping(connection))
         try:
-            async with asyncio.timeout(None) as limit:
-                while (frame := await line.receive()).type in _FRAMES:
-                    self._ears.up()
-                    self._ears.sign()
+            async with asyncio.timeout(None) as deadline:
+                while (frame := await connection.receive()).type in _FRAMES:
+                    self._callbacks.mark_up()
+                    self._callbacks.touch()
                     if frame.type is aiohttp.WSMsgType.PING:
-                        with suppress(aiohttp.ClientError, OSError):  # then the next frame says that it is closed
-                            await line.pong(frame.data)
+                        with suppress(aiohttp.ClientError, OSError):  # then the next frame is the close
+                            await connection.pong(frame.data)
                     if frame.type is not aiohttp.WSMsgType.TEXT:
                         continue
-                    told = _object(frame.data)
-                    if told.get("type") == "disconnect":
-                        _check_reason(str(told.get("reason")), loop.time() - began)
+                    data = _object(frame.data)
+                    if data.get("type") == "disconnect":
+                        _check_reason(str(data.get("reason")), loop.time() - began)
                         leaving.set()
-                        limit.reschedule(loop.time() + LEAVING_S)
-                    self._hear(line, told)
+                        deadline.reschedule(loop.time() + LEAVING_S)
+                    self._on_frame(connection, data)
         except TimeoutError:
-            pass  # the next one has been open for long
+            pass  # the new connection is open by now
         finally:
             pinging.cancel()
-            await line.close()
+            await connection.close()
         if not leaving.is_set():
-            raise ConnectionResetError(f"Slack closed the connection ({line.close_code})")
+            raise ConnectionResetError(f"Slack closed the connection ({connection.close_code})")
 
-    async def _ping(self, line: aiohttp.ClientWebSocketResponse) -> None:
-        """Ask often enough that silence means something. The first answer shows that the line is up."""
+    async def _ping(self, connection: aiohttp.ClientWebSocketResponse) -> None:
+        """Send pings, so that silence means a dead connection. The first pong shows that it is up."""
         try:
             while True:
-                await line.ping()
-                await asyncio.sleep(min(self._ears.stall_s() / 3, LONGEST_PING_S))
+                await connection.ping()
+                await asyncio.sleep(min(self._callbacks.stall_s() / 3, LONGEST_PING_S))
         except (aiohttp.ClientError, OSError):
-            return  # whoever reads sees it, too
+            return  # the reader fails as well
 
-    def _hear(self, line: aiohttp.ClientWebSocketResponse, told: Mapping[str, Any]) -> None:
-        envelope_id, payload = told.get("envelope_id"), told.get("payload")
+    def _on_frame(self, connection: aiohttp.ClientWebSocketResponse, data: Mapping[str, Any]) -> None:
+        envelope_id, payload = data.get("envelope_id"), data.get("payload")
         if not isinstance(envelope_id, str):
             return
-        envelope = Envelope(envelope_id, str(told.get("type")), payload if isinstance(payload, Mapping) else {})
-        self._ears.arrived(envelope)
-        self._work.create_task(self._take(line, envelope, self._turn_of(envelope.chat)))
+        envelope = Envelope(envelope_id, str(data.get("type")), payload if isinstance(payload, Mapping) else {})
+        self._callbacks.on_arrival(envelope)
+        self._work.create_task(self._process(connection, envelope, self._lock_of(envelope.chat)))
 
-    async def _take(self, line: aiohttp.ClientWebSocketResponse, envelope: Envelope, turn: asyncio.Lock) -> None:
-        """Hand it on, and say that it arrived; not where it could not be written down: then Slack sends it again."""
+    async def _process(
+        self, connection: aiohttp.ClientWebSocketResponse, envelope: Envelope, chat_lock: asyncio.Lock
+    ) -> None:
+        """Process an envelope and acknowledge it, unless it could not be journaled: then Slack sends it again."""
         try:
-            async with turn:
-                await self._ears.take(envelope)
+            async with chat_lock:
+                await self._callbacks.process(envelope)
         except StorageError as error:
-            if not self._refused:
+            if not self._has_failed:
                 log.warning("slack: a message could not be journaled, and is not acknowledged to Slack: %s", error)
-            self._refused = True
+            self._has_failed = True
             return
-        self._refused = False
+        self._has_failed = False
         try:
-            await line.send_str(json.dumps({"envelope_id": envelope.id}))
+            await connection.send_str(json.dumps({"envelope_id": envelope.id}))
         except (aiohttp.ClientError, OSError):
             log.debug("slack: the connection was lost before an acknowledgement; a duplicate will be dropped")
 
 
-def _check_reason(reason: str, lived_s: float) -> None:
-    """Whether the next connection may be opened at once. Raises where not, with the reason."""
+def _check_reason(reason: str, age_s: float) -> None:
+    """Raise the reason of a disconnect, unless the next connection may be opened at once."""
     if reason == "link_disabled":
         raise ChannelSetupError(f"Socket Mode is disabled for this app. Enable it at {APPS}, Socket Mode.")
-    if reason not in _LEAVING or lived_s < _SHORTEST_LIFE_S:
+    if reason not in _LEAVING or age_s < _SHORTEST_LIFE_S:
         raise ConnectionResetError(f"Slack closes the connection ({reason})")
 
 
 def _object(text: str) -> Mapping[str, Any]:
     try:
-        told = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, Mapping) else {}
+    return data if isinstance(data, Mapping) else {}

@@ -1,7 +1,8 @@
-"""Telegram, by long polling. Read channel (a bot's life), polling (how updates are taken and confirmed), incoming (what
-an update says), line (what goes out), state (what outlives a restart), api (the SDK over our own connections).
+"""Telegram, by long polling.
 
-`line`, `incoming` and `api` bring the SDK, and are imported when a bot is started: it takes 0.3 s and 35 MB.
+`channel` has TelegramChannel, `polling` receives updates and confirms them, `incoming` reads an update, `client` sends,
+`state` is kept across restarts, `api` runs the SDK over our own connections. `client`, `incoming` and `api` import the
+SDK, which takes 0.3 s and 35 MB, so they are imported when a bot is started.
 """
 
 from nanobot.channels.telegram.channel import TelegramChannel

@@ -1,6 +1,6 @@
-"""The line to Telegram: all that is asked of it, for the chats where they are today, with its errors as ours.
+"""Sends requests to Telegram, to the current ids of migrated chats, and converts its errors to ours.
 
-To be imported when a bot is started: it brings the SDK.
+Import it when a bot is started: it imports the SDK.
 """
 
 import asyncio
@@ -27,7 +27,13 @@ from telegram.error import ChatMigrated, Conflict, InvalidToken, TelegramError
 
 from nanobot.bus.events import Address, Button, MenuEntry
 from nanobot.channels.chat_channel import SendOptions
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, UndeliverableError
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    MissingSettingsError,
+    NotConnectedError,
+    RateLimitedError,
+    UndeliverableError,
+)
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.telegram import api
@@ -42,15 +48,15 @@ from nanobot.utils.clock import Clock
 log = logging.getLogger(__name__)
 
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
-"""Telegram would fetch a page that is named: a way out for what somebody talked the bot into writing in its address."""
+"""Telegram would fetch the page of a URL in a message, which a prompt injection could use to leak data in the URL."""
 
 T = TypeVar("T")
-Ask = Callable[[int | str], Awaitable[T]]
+Request = Callable[[int | str], Awaitable[T]]
 
 LARGEST_PHOTO = 10 * 1024 * 1024
-"""A larger picture goes as a file (core.telegram.org/bots/api#sendphoto)."""
+"""A larger picture is sent as a document (core.telegram.org/bots/api#sendphoto)."""
 UPLOAD_S = 60.0
-"""How long Telegram may think about a file it has."""
+"""How long Telegram may take to respond after a file was uploaded."""
 _TOKEN = re.compile(r"[A-Za-z0-9:_-]+")
 _LONGEST_HINT = 256
 _BY_KIND = {
@@ -61,23 +67,23 @@ _BY_SUFFIX = {
     ".ogg": "voice", ".oga": "voice", ".opus": "voice", ".mp3": "audio", ".m4a": "audio", ".gif": "animation",
     ".mp4": "video", ".jpg": "photo", ".jpeg": "photo", ".png": "photo", ".webp": "photo",
 }  # fmt: skip
-"""As what Telegram shows a file; all else is a document."""
+"""How Telegram shows a file; all others are documents."""
 
 
 @asynccontextmanager
 async def open_client(config: TelegramConfig, state_file: Path | None, clock: Clock) -> AsyncIterator["TelegramClient"]:
-    """A line on which Telegram has told who we are.
+    """A client whose token Telegram has accepted.
 
-    Raises ChannelSetupError for a token or a proxy that is no good, SendError where Telegram cannot be asked.
+    Raises ChannelSetupError for a token or proxy that cannot be used, SendError if Telegram is unreachable.
     """
-    token = _checked(config.token.strip())
+    token = _check_token(config.token.strip())
     pools = HttpPools(proxy=config.proxy or None)
     try:
         bot = await api.make_bot(token, pools, config.api_base, config.proxy or None)
         try:
             me = await bot.get_me()
         except TelegramError as error:
-            raise _refusal(error, config) from error
+            raise _connection_error(error, config) from error
         state = await asyncio.to_thread(TelegramState.load, state_file, me.id)
         yield TelegramClient(bot, me, pools, state, config, clock)
     finally:
@@ -85,7 +91,7 @@ async def open_client(config: TelegramConfig, state_file: Path | None, clock: Cl
 
 
 class TelegramClient:
-    """A bot that Telegram knows. To be used inside `open_client`."""
+    """One bot at Telegram. Use it inside `open_client`."""
 
     def __init__(
         self,
@@ -102,10 +108,10 @@ class TelegramClient:
         self._pools = pools
         self._config = config
         self._clock = clock
-        self._quiet_until: dict[str, float] = {}
+        self._throttled_until: dict[str, float] = {}
 
     async def updates(self, offset: int | None, wait_s: float) -> list[Raw]:
-        """Poll; a webhook in the way is taken down. Raises ConflictError, and the rest as NotConnectedError."""
+        """Poll; removes a webhook that prevents it. Raises ConflictError; NotConnectedError for most other failures."""
         try:
             try:
                 return await self.bot.updates(offset, wait_s)
@@ -116,125 +122,125 @@ class TelegramClient:
                 await self.bot.delete_webhook()
                 return await self.bot.updates(offset, wait_s)
         except TelegramError as error:
-            raise _refusal(error, self._config) from error
+            raise _connection_error(error, self._config) from error
 
     async def show_menu(self, commands: Sequence[MenuEntry]) -> None:
-        """Tell Telegram what to show behind the slash. Never raises: the commands work without it."""
-        if not commands:  # whoever knows of none has no say in it
+        """Set the bot's command menu. Never raises: the commands work without it."""
+        if not commands:  # keep the menu that is set
             return
         try:
-            await self.bot.set_my_commands([(menu_name(one.name), one.text[:_LONGEST_HINT]) for one in commands])
+            await self.bot.set_my_commands([(menu_name(entry.name), entry.text[:_LONGEST_HINT]) for entry in commands])
         except TelegramError as error:
             log.debug("telegram: the command menu was not set: %s", error)
 
-    async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:
-        """Post text and entities: nothing in it can be misread as a mark."""
-        buttons, answered, thread = await self._keyboard(how.buttons), self._answered(how), _thread(to)
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post text with entities, so that nothing in it is taken for markup."""
+        buttons, reply, thread = await self._keyboard(options.buttons), self._reply_parameters(options), _thread(to)
 
         async def send(chat: int | str, entities: Sequence[MessageEntity] = ()) -> Message:
             return await self.bot.send_message(
-                chat, piece.text, entities=entities, message_thread_id=thread, reply_parameters=answered,
-                reply_markup=buttons, disable_notification=how.quiet, link_preview_options=_NO_PREVIEW,
+                chat, chunk.text, entities=entities, message_thread_id=thread, reply_parameters=reply,
+                reply_markup=buttons, disable_notification=options.quiet, link_preview_options=_NO_PREVIEW,
             )  # fmt: skip
 
-        return str((await self._with_looks(to, piece, send)).message_id)
+        return str((await self._send_formatted(to, chunk, send)).message_id)
 
-    async def edit(self, to: Address, message_id: int, piece: Chunk) -> None:
-        """Make a message of ours say this; one that says it already is fine."""
+    async def edit(self, to: Address, message_id: int, chunk: Chunk) -> None:
+        """Replace the text of our message; no error if it has this text already."""
 
         async def change(chat: int | str, entities: Sequence[MessageEntity] = ()) -> object:
             return await self.bot.edit_message_text(
-                piece.text, chat, message_id, entities=entities, link_preview_options=_NO_PREVIEW
+                chunk.text, chat, message_id, entities=entities, link_preview_options=_NO_PREVIEW
             )
 
         try:
-            await self._with_looks(to, piece, change)
+            await self._send_formatted(to, chunk, change)
         except UndeliverableError as error:
             if "message is not modified" not in str(error).lower():
                 raise
 
-    async def post_file(self, to: Address, file: Outgoing, how: SendOptions) -> str:
-        """Post a file as what it is; what Telegram cannot show so goes as a document."""
-        buttons, answered, thread = await self._keyboard(how.buttons), self._answered(how), _thread(to)
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post a file by its kind; as a document if Telegram rejects that kind."""
+        buttons, reply, thread = await self._keyboard(options.buttons), self._reply_parameters(options), _thread(to)
 
         async def send(method: str, chat: int | str) -> Message:
             with ExitStack() as opened:
-                what: InputFile | str = file.url or ""  # an address is Telegram's to fetch
+                media: InputFile | str = file.url or ""  # Telegram fetches a URL itself
                 if file.path is not None:
                     handle = opened.enter_context(await asyncio.to_thread(open_outgoing, file.path))
-                    what = InputFile(handle, filename=file.name, read_file_handle=False)
+                    media = InputFile(handle, filename=file.name, read_file_handle=False)
                 sent: Message = await getattr(self.bot, f"send_{method}")(
-                    chat, what, message_thread_id=thread, reply_parameters=answered, reply_markup=buttons,
-                    disable_notification=how.quiet, read_timeout=UPLOAD_S,
+                    chat, media, message_thread_id=thread, reply_parameters=reply, reply_markup=buttons,
+                    disable_notification=options.quiet, read_timeout=UPLOAD_S,
                 )  # fmt: skip
                 return sent
 
         method = _method_of(file)
         try:
-            message = await self._ask(to.chat_id, partial(send, method))
+            message = await self._request(to.chat_id, partial(send, method))
         except UndeliverableError:
             if method == "document":
                 raise
-            message = await self._ask(to.chat_id, partial(send, "document"))
+            message = await self._request(to.chat_id, partial(send, "document"))
         return str(message.message_id)
 
     async def show_typing(self, to: Address) -> None:
-        """Say that the bot is at work; that wears off after five seconds."""
-        thread = _thread(to)
-        await self._ask(to.chat_id, lambda chat: self.bot.send_chat_action(chat, "typing", message_thread_id=thread))
+        """Show the typing indicator, which expires after five seconds."""
+        act = partial(self.bot.send_chat_action, action="typing", message_thread_id=_thread(to))
+        await self._request(to.chat_id, act)
 
     async def react(self, to: Address, message_id: int, emoji: str) -> None:
-        """Put a sign on somebody's message (core.telegram.org/bots/api#reactiontypeemoji has those that may be)."""
-        await self._ask(to.chat_id, lambda chat: self.bot.set_message_reaction(chat, message_id, emoji))
+        """Set the reaction on a message (core.telegram.org/bots/api#reactiontypeemoji has the allowed ones)."""
+        await self._request(to.chat_id, lambda chat: self.bot.set_message_reaction(chat, message_id, emoji))
 
     async def take_press(self, query: CallbackQuery, *, accepted: bool) -> None:
-        """Tell who pressed; take away buttons that were pressed. Never raises: the press itself is safe."""
+        """Answer a button press, and remove accepted buttons. Never raises: the press is journaled already."""
         try:
             if accepted:
                 await query.answer()
                 if (message := query.message) is not None:
                     await self.bot.edit_message_reply_markup(message.chat.id, message.message_id)
             else:
-                await query.answer("This was answered already, or is not yours to press.")
+                await query.answer("This button was used already, or is not for you.")
         except TelegramError as error:
             log.debug("telegram: a button press could not be acknowledged: %s", error)
 
     def download(self, file_id: str) -> AsyncIterator[bytes]:
-        """A file somebody sent, chunk by chunk. Raises SendError."""
+        """Download a file in chunks. Raises SendError."""
         return api.download(self.bot, self._pools, file_id)
 
-    async def _with_looks(self, to: Address, piece: Chunk, send: Callable[..., Awaitable[T]]) -> T:
-        """With its entities; where Telegram does not like those, the words alone."""
+    async def _send_formatted(self, to: Address, chunk: Chunk, send: Callable[..., Awaitable[T]]) -> T:
+        """Send with entities; without them if Telegram rejects them."""
         entities = [
-            MessageEntity(one.type, one.offset, one.length, url=one.url, language=one.language)
-            for one in piece.entities
+            MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
+            for entity in chunk.entities
         ]
         try:
-            return await self._ask(to.chat_id, lambda chat: send(chat, entities))
+            return await self._request(to.chat_id, lambda chat: send(chat, entities))
         except UndeliverableError as error:
             if "entit" not in str(error).lower():
                 raise
             log.warning("telegram: sending a message without formatting: %s", error)
-            return await self._ask(to.chat_id, send)
+            return await self._request(to.chat_id, send)
 
-    async def _ask(self, chat_id: str, ask: Ask[T]) -> T:
-        """Ask something for a chat, wherever it is today. Raises SendError."""
-        chat_id = self.state.now_at(chat_id)
-        left_s = self._quiet_until.get(chat_id, 0.0) - self._clock.monotonic()
+    async def _request(self, chat_id: str, request: Request[T]) -> T:
+        """Send a request for a chat, under its current id. Raises SendError."""
+        chat_id = self.state.current_id(chat_id)
+        left_s = self._throttled_until.get(chat_id, 0.0) - self._clock.monotonic()
         if left_s > 0:
             raise RateLimitedError(f"Telegram asks for a pause of {left_s:.0f} s", left_s)
-        self._quiet_until.pop(chat_id, None)
+        self._throttled_until.pop(chat_id, None)
         try:
             try:
-                return await ask(_chat(chat_id))
+                return await request(_chat(chat_id))
             except ChatMigrated as moved:
-                await self.state.has_moved(chat_id, str(moved.new_chat_id))
-                return await ask(moved.new_chat_id)
+                await self.state.record_move(chat_id, str(moved.new_chat_id))
+                return await request(moved.new_chat_id)
         except TelegramError as error:
-            ours = api.error_of(error)
-            if isinstance(ours, RateLimitedError):
-                self._quiet_until[chat_id] = self._clock.monotonic() + ours.retry_after_s
-            raise ours from error
+            send_error = api.error_of(error)
+            if isinstance(send_error, RateLimitedError):
+                self._throttled_until[chat_id] = self._clock.monotonic() + send_error.retry_after_s
+            raise send_error from error
 
     async def _keyboard(self, buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
         rows = []
@@ -243,31 +249,29 @@ class TelegramClient:
             rows.append([InlineKeyboardButton(button.label, callback_data=data)])
         return InlineKeyboardMarkup(rows) if rows else None
 
-    def _answered(self, how: SendOptions) -> ReplyParameters | None:
-        """The message to quote, where the owner wants quotes."""
-        number = number_of(how.reply_to) if self._config.reply_to_message else None
+    def _reply_parameters(self, options: SendOptions) -> ReplyParameters | None:
+        """The message to quote if `replyToMessage` is on."""
+        number = number_of(options.reply_to) if self._config.reply_to_message else None
         return ReplyParameters(number, allow_sending_without_reply=True) if number is not None else None
 
 
-def _checked(token: str) -> str:
+def _check_token(token: str) -> str:
     if not token:
-        raise ChannelSetupError(
-            "channels.telegram.token is empty. Create a bot with @BotFather, and set its token here."
-        )
+        raise MissingSettingsError("telegram", "token")
     if not _TOKEN.fullmatch(token):
         raise ChannelSetupError(
-            "channels.telegram.token is not a token: tokens look like 123456:ABC-DEF. Copy it again."
+            "channels.telegram.token is not a token. A token looks like 123456:ABC-DEF; copy all of it from @BotFather."
         )
     return token
 
 
-def _refusal(error: TelegramError, config: TelegramConfig) -> Exception:
-    """What it means for the connection, not for one message."""
+def _connection_error(error: TelegramError, config: TelegramConfig) -> Exception:
+    """The error of the connection, as opposed to one message."""
     if isinstance(error, InvalidToken):
         return api.setup_error_of(error, config.api_base)
-    ours = api.error_of(error)
-    known = isinstance(ours, NotConnectedError | RateLimitedError | ConflictError)
-    return ours if known else NotConnectedError(str(ours))
+    send_error = api.error_of(error)
+    is_known = isinstance(send_error, NotConnectedError | RateLimitedError | ConflictError)
+    return send_error if is_known else NotConnectedError(str(send_error))
 
 
 def _chat(chat_id: str) -> int | str:

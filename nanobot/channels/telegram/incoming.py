@@ -1,6 +1,6 @@
-"""What a message or a press says, and whether it is meant for us: from the SDK's types to the words of `receive`.
+"""Converts the SDK's messages and button presses to the arguments of `receive`. Pure functions.
 
-core.telegram.org/bots/api#message. Pure: asks nobody, keeps nothing.
+Source: core.telegram.org/bots/api#message.
 """
 
 import re
@@ -21,7 +21,7 @@ _PRESS = "press"
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message of a person."""
+    """A message or button press of a person."""
 
     sender_id: str
     chat_id: str
@@ -33,49 +33,49 @@ class Incoming:
     when: datetime | None
     files: tuple[Attachment, ...] = ()
     quotes_others: bool = False
-    """Whether words of somebody else are in it."""
+    """Whether it contains words of somebody else."""
 
 
 def number_of(message_id: str | None) -> int | None:
-    """The message at Telegram that an id of ours names: of an album the first, of a press the one with the buttons."""
-    found = re.match(r"\d+", message_id or "")
-    return int(found.group()) if found else None
+    """The Telegram message of an id of ours: the first of an album, the message with the buttons for a press."""
+    match = re.match(r"\d+", message_id or "")
+    return int(match.group()) if match else None
 
 
 def menu_name(command: str) -> str:
-    """A slash command as Telegram can name it: letters, digits and _ (core.telegram.org/bots/api#botcommand)."""
+    """A command in Telegram's spelling: letters, digits and _ (core.telegram.org/bots/api#botcommand)."""
     return command.replace("-", "_")[:32]
 
 
 def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Incoming | None:
-    """What it says; None where nobody says anything to us: members who come and go, other bots, their commands.
+    """Read a message. None for service messages, messages of bots, and commands for other bots.
 
-    `commands` are ours, by their names in Telegram's menu.
+    `commands` are our slash commands by their names in Telegram's menu.
     """
     sender = _sender_of(message)
     is_private = message.chat.type == message.chat.PRIVATE
     if sender is None:
         return None
-    said = _said(message)
-    called = _COMMAND.match(said) if message.forward_origin is None else None  # a forwarded text commands nothing
-    if called and called[2] and called[2].lower() != (me.username or "").lower():
+    words = _text_with_links(message)
+    command = _COMMAND.match(words) if message.forward_origin is None else None  # a forwarded text is no command
+    if command and command[2] and command[2].lower() != (me.username or "").lower():
         return None
-    if called and called[1].lower() == "start" and is_private:
-        said = "/help"  # what the button of an unused chat says; what comes behind it is of a link, not of the person
-    elif called and (own := commands.get(called[1].lower())) is not None:
-        said = f"/{own}{said[called.end(1) :]}"
+    if command and command[1].lower() == "start" and is_private:
+        words = "/help"  # sent by the start button of a new chat, perhaps with a parameter from a link
+    elif command and (command_name := commands.get(command[1].lower())) is not None:
+        words = f"/{command_name}{words[command.end(1) :]}"
     files = _files_of(message)
-    parts = [_without_us(said, me), *(words for name, say in _TOLD if (words := _told(message, name, say)))]
-    text = "\n".join(part for part in parts if part)
-    is_ours = called is not None and (called[2] is not None or called[1].lower() in commands)
-    is_mentioned = is_private or is_ours or _names_us(message, me) or _is_reply_to(message, me)
-    if not text and not files and not _names_us(message, me):
+    described = [describe(message) for name, describe in _DESCRIPTIONS if getattr(message, name, None)]
+    text = "\n".join(part for part in (_strip_mention(words, me), *described) if part)
+    is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
+    is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _is_reply_to(message, me)
+    if not text and not files and not _mentions_bot(message, me):
         return None
-    before, quotes_others = ("", False) if called else _quoted(message, me)  # a command leaves out what it replies to
+    quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
     return Incoming(
         sender,
         str(message.chat.id),
-        f"{before}\n{text}".strip(),
+        f"{quote}\n{text}".strip(),
         str(message.message_id),
         _thread_of(message),
         is_private,
@@ -87,12 +87,12 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
 
 
 def read_press(query: CallbackQuery, value: str) -> Incoming | None:
-    """A button that was pressed is a message with its value. A message's buttons can be pressed once."""
+    """Read a button press as a message with the button's value. The buttons of a message can be pressed once."""
     message = query.message
     if message is None or query.from_user.is_bot:
         return None
     return Incoming(
-        _named(query.from_user),
+        _sender_id(query.from_user),
         str(message.chat.id),
         value,
         f"{message.message_id}-{_PRESS}",
@@ -103,94 +103,96 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
     )
 
 
-def merge_album(read: Sequence[Incoming]) -> Incoming:
-    """An album is one message, named by its first and last part: one that grew since is not taken for a repeat."""
-    if len(read) == 1:
-        return read[0]
+def merge_album(parts: Sequence[Incoming]) -> Incoming:
+    """Merge the parts of an album. Its id names the first and last part, so a longer album is not a duplicate."""
+    if len(parts) == 1:
+        return parts[0]
     return replace(
-        read[0],
-        text="\n".join(one.text for one in read if one.text),
-        message_id=f"{read[0].message_id}-{read[-1].message_id}",
-        is_mentioned=any(one.is_mentioned for one in read),
-        files=tuple(file for one in read for file in one.files),
-        quotes_others=any(one.quotes_others for one in read),
+        parts[0],
+        text="\n".join(part.text for part in parts if part.text),
+        message_id=f"{parts[0].message_id}-{parts[-1].message_id}",
+        is_mentioned=any(part.is_mentioned for part in parts),
+        files=tuple(file for part in parts for file in part.files),
+        quotes_others=any(part.quotes_others for part in parts),
     )
 
 
-def _said(message: Message) -> str:
-    """The words, with the addresses that are behind some of them."""
+def _text_with_links(message: Message) -> str:
+    """The text, with the URL of each link after its words."""
     text = message.text or message.caption or ""
-    linked = [one for one in message.entities or message.caption_entities if one.type == MessageEntity.TEXT_LINK]
+    linked = [
+        entity for entity in message.entities or message.caption_entities if entity.type == MessageEntity.TEXT_LINK
+    ]
     units = text.encode("utf-16-le", "surrogatepass")  # as Telegram counts
-    for one in sorted(linked, key=lambda one: one.offset, reverse=True):
-        end = 2 * (one.offset + one.length)
-        units = units[:end] + f" ({one.url})".encode("utf-16-le") + units[end:]
+    for entity in sorted(linked, key=lambda entity: entity.offset, reverse=True):
+        end = 2 * (entity.offset + entity.length)
+        units = units[:end] + f" ({entity.url})".encode("utf-16-le") + units[end:]
     return units.decode("utf-16-le", "surrogatepass")
 
 
-def _named(user: User) -> str:
+def _sender_id(user: User) -> str:
     return f"{user.id}|{user.username}" if user.username else str(user.id)
 
 
 def _sender_of(message: Message) -> str | None:
-    """Who vouches for it: a person; for an anonymous admin the group, for one who posts as a channel that channel."""
+    """The sender's id: a person, the group for an anonymous admin, or the channel in whose name it was posted."""
     if message.is_automatic_forward:
         return None  # a channel's post, copied into its group
     if message.sender_chat is not None:
         return str(message.sender_chat.id)
     user = message.from_user
-    return None if user is None or user.is_bot else _named(user)
+    return None if user is None or user.is_bot else _sender_id(user)
 
 
 def _thread_of(message: Message) -> str | None:
-    """A topic. Elsewhere the number only says which message was replied to."""
+    """The topic. Elsewhere this number only names the message replied to."""
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
 
 
-def _names_us(message: Message, me: User) -> bool:
-    """Whether it mentions us, by name or by a link to us."""
-    read = message.parse_entities if message.entities else message.parse_caption_entities
+def _mentions_bot(message: Message, me: User) -> bool:
+    """Whether it mentions the bot, by name or by a link."""
+    parse = message.parse_entities if message.entities else message.parse_caption_entities
     name = f"@{me.username}".lower()
-    for entity, text in read([MessageEntity.MENTION, MessageEntity.TEXT_MENTION]).items():
+    for entity, text in parse([MessageEntity.MENTION, MessageEntity.TEXT_MENTION]).items():
         if text.lower() == name or (entity.user is not None and entity.user.id == me.id):
             return True
     return False
 
 
 def _is_reply_to(message: Message, me: User) -> bool:
-    answered = _replied_to(message)
-    return answered is not None and answered.from_user is not None and answered.from_user.id == me.id
+    replied = _replied_to(message)
+    return replied is not None and replied.from_user is not None and replied.from_user.id == me.id
 
 
 def _replied_to(message: Message) -> Message | None:
-    """The message it replies to. In a topic all reply to its beginning, which means nothing."""
-    answered = message.reply_to_message
-    return None if answered is None or answered.forum_topic_created is not None else answered
+    """The message it replies to. In a topic every message replies to the topic's first, which does not count."""
+    replied = message.reply_to_message
+    return None if replied is None or replied.forum_topic_created is not None else replied
 
 
-def _without_us(text: str, me: User) -> str:
-    """The words without our name before them, so that `@bot /status` is a command."""
+def _strip_mention(text: str, me: User) -> str:
+    """The text without the bot's name at its start, so that `@bot /status` is a command."""
     name = re.escape(f"@{me.username}")
     return re.sub(rf"\A\s*{name}\b[\s,:]*", "", text, flags=re.IGNORECASE).strip()
 
 
-def _quoted(message: Message, me: User) -> tuple[str, bool]:
-    """What it replies to, or who it was forwarded from; and whether those are words of somebody else."""
+def _quote(message: Message, me: User) -> tuple[str, bool]:
+    """A line about the message it replies to or was forwarded from, and whether that has words of somebody else."""
     origin = message.forward_origin
     if origin is not None:
         return f"[forwarded from {_origin_name(origin)}]", True
-    answered = _replied_to(message)
+    replied = _replied_to(message)
     words = (message.quote.text if message.quote else "") or (
-        (answered.text or answered.caption or "") if answered is not None else ""
+        (replied.text or replied.caption or "") if replied is not None else ""
     )
     if not words:
         return "", False
-    author = answered.from_user if answered is not None else None
-    is_ours = author is not None and author in (me, message.from_user) and answered is not None
+    author = replied.from_user if replied is not None else None
+    is_ours = author is not None and author in (me, message.from_user) and replied is not None
     name = "you" if author == me else author.full_name if author is not None else "somebody"
     short = words if len(words) <= _LONGEST_QUOTE else f"{words[:_LONGEST_QUOTE]}…"
     lines = "\n".join(f"> {line}" for line in short.splitlines())
-    forwarded = answered is not None and answered.forward_origin is not None
+    forwarded = replied is not None and replied.forward_origin is not None
     return f"[in reply to {_one_line(name)}]\n{lines}", not is_ours or forwarded
 
 
@@ -204,7 +206,7 @@ def _origin_name(origin: MessageOrigin) -> str:
 
 
 def _one_line(name: str) -> str:
-    """A name as people choose it, which must not end our brackets."""
+    """A user-chosen name in one line, without brackets, which would end ours."""
     return " ".join(re.sub(r"[\[\]]", "", name).split())[:80]
 
 
@@ -216,7 +218,7 @@ _FILES = (
     ("video_note", MediaKind.VIDEO),
     ("document", MediaKind.FILE),
 )
-"""In this order: an animation comes as a document too."""
+"""In this order: an animation has a document, too."""
 
 
 def _files_of(message: Message) -> tuple[Attachment, ...]:
@@ -235,10 +237,6 @@ def _files_of(message: Message) -> tuple[Attachment, ...]:
 def _attachment(kind: MediaKind, file: Any) -> Attachment:
     name, content_type = getattr(file, "file_name", None), getattr(file, "mime_type", None)
     return Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id)
-
-
-def _told(message: Message, name: str, say: Callable[[Message], str]) -> str:
-    return say(message) if getattr(message, name, None) else ""
 
 
 def _sticker(message: Message) -> str:
@@ -271,7 +269,7 @@ def _unreadable(_: Message) -> str:
     return "[a message of a kind that bots cannot read]"
 
 
-_TOLD: tuple[tuple[str, Callable[[Message], str]], ...] = (
+_DESCRIPTIONS: tuple[tuple[str, Callable[[Message], str]], ...] = (
     ("sticker", _sticker),
     ("location", _location),
     ("contact", _contact),
@@ -282,4 +280,4 @@ _TOLD: tuple[tuple[str, Callable[[Message], str]], ...] = (
     ("checklist", _unreadable),
     ("paid_media", _unreadable),
 )
-"""What a person may send that is neither text nor file, in words."""
+"""Content that is neither text nor file, described in words."""

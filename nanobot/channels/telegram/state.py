@@ -1,4 +1,4 @@
-"""What a bot has to remember: up to where updates are confirmed, groups that moved, values too long for a button."""
+"""The saved state of a bot: the update offset, migrated groups, and values too long for a button."""
 
 import asyncio
 import hashlib
@@ -16,59 +16,59 @@ from nanobot.utils.text import strict_json
 log = logging.getLogger(__name__)
 
 LONGEST_DATA = 64
-"""Bytes that a button carries (core.telegram.org/bots/api#inlinekeyboardbutton)."""
+"""Maximum size of a button's data in bytes (core.telegram.org/bots/api#inlinekeyboardbutton)."""
 _MOST_VALUES = 500
-_TOKEN = "#"  # noqa: S105 it begins the name of a value that is kept here
+_TOKEN = "#"  # noqa: S105 prefix of the key of a stored value
 
 
 @dataclass(slots=True)
 class TelegramState:
-    """The memory of one bot, in one file; without a path it lasts as long as the process."""
+    """The state of one bot, in one file; without a path it is kept in memory only."""
 
     path: Path | None = None
     bot_id: int = 0
     offset: int | None = None
-    """The first update that is not confirmed."""
+    """The first unconfirmed update."""
     heard_at: float = 0.0
-    """When the last update came, in seconds since 1970."""
+    """When the last update arrived, in seconds since 1970."""
     moved: dict[str, str] = field(default_factory=dict)
-    """Groups that became supergroups: the old id, and the new one."""
+    """Groups that became supergroups: new id by old id."""
     values: dict[str, str] = field(default_factory=dict)
-    """What buttons mean whose value is longer than a button carries."""
+    """Values of buttons that exceed the limit of a button's data, by the data sent instead."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
-    _refused: bool = False
+    _has_failed: bool = False
 
     @classmethod
     def load(cls, path: Path | None, bot_id: int) -> "TelegramState":
-        """What is remembered of this bot; nothing where it is another's, or cannot be read. Never raises."""
+        """Load the state of this bot; an empty one if the file is another bot's or unreadable. Never raises."""
         if path is None:
             return cls(None, bot_id)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if told["bot"] != bot_id:
+            payload = json.loads(path.read_text(encoding="utf-8"))
+            if payload["bot"] != bot_id:
                 return cls(path, bot_id)
             return cls(
                 path,
                 bot_id,
-                int(told["offset"]) if told.get("offset") is not None else None,
-                float(told.get("heardAt", 0)),
-                _texts(told.get("moved", {})),
-                _texts(told.get("values", {})),
+                int(payload["offset"]) if payload.get("offset") is not None else None,
+                float(payload.get("heardAt", 0)),
+                _texts(payload.get("moved", {})),
+                _texts(payload.get("values", {})),
             )
         except FileNotFoundError:
             return cls(path, bot_id)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # What Telegram holds back comes again, and what came already the journal knows.
+            # Unconfirmed updates arrive again, and the journal drops those that it has.
             log.warning("%s cannot be read (%s); starting a new one", path.name, error)
             return cls(path, bot_id)
 
     async def save(self) -> None:
-        """See it to the disk. Never raises: the journal knows what came; this saves asking for it twice."""
+        """Save the state. Never raises: without it, updates only arrive twice, and the journal drops duplicates."""
         if self.path is None:
             return
         path = self.path
         async with self._lock:
-            told = {
+            payload = {
                 "bot": self.bot_id,
                 "offset": self.offset,
                 "heardAt": self.heard_at,
@@ -76,36 +76,36 @@ class TelegramState:
                 "values": self.values,
             }
             try:
-                await asyncio.to_thread(_write, path, strict_json(told))
-                self._refused = False
+                await asyncio.to_thread(_write, path, strict_json(payload))
+                self._has_failed = False
             except OSError as error:
-                if not self._refused:
+                if not self._has_failed:
                     log.error("%s cannot be written: %s. Check the disk.", path.name, error)  # noqa: TRY400
-                self._refused = True
+                self._has_failed = True
 
-    async def confirmed(self, offset: int | None) -> None:
-        """All updates before this one are safe."""
+    async def save_offset(self, offset: int | None) -> None:
+        """Save the offset: all updates before it are journaled."""
         if offset is not None and offset != self.offset:
             self.offset, self.heard_at = offset, time.time()
             await self.save()
 
-    async def has_moved(self, old: str, new: str) -> None:
-        """A group has another id from now on."""
+    async def record_move(self, old: str, new: str) -> None:
+        """Record the new id of a migrated group."""
         if self.moved.get(old) != new:
             self.moved[old] = new
             log.info("telegram: the group %s is %s from now on", old, new)
             await self.save()
 
-    def now_at(self, chat_id: str) -> str:
-        """Where messages for this chat go today."""
+    def current_id(self, chat_id: str) -> str:
+        """The current id of a chat."""
         return self.moved.get(chat_id, chat_id)
 
-    def was_at(self, chat_id: str) -> str | None:
-        """The id under which this chat's session, and the owner's lists, may know it."""
+    def former_id(self, chat_id: str) -> str | None:
+        """The id of a group before it migrated, which its session and the owner's lists use; None if it did not."""
         return next((old for old, new in self.moved.items() if new == chat_id), None)
 
     async def data_of(self, value: str) -> str:
-        """What a button carries for this value; on the disk when this returns."""
+        """The button data for this value; saved when this returns."""
         if len(value.encode("utf-8", "surrogatepass")) <= LONGEST_DATA and not value.startswith(_TOKEN):
             return value
         token = _TOKEN + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -115,7 +115,7 @@ class TelegramState:
         return token
 
     def value_of(self, data: str) -> str | None:
-        """What a pressed button means; None where that is forgotten."""
+        """The value of a pressed button; None if it is no longer stored."""
         return self.values.get(data) if data.startswith(_TOKEN) else data
 
 
@@ -124,5 +124,5 @@ def _write(path: Path, text: str) -> None:
     write_atomic(path, text)
 
 
-def _texts(told: Mapping[str, object]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in told.items()}
+def _texts(payload: Mapping[str, object]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in payload.items()}

@@ -1,7 +1,7 @@
-"""What was said in one chat, numbered, for listeners that come and go: each reads on from where it was.
+"""The numbered frames of one chat, for connections that come and go: each continues where it stopped.
 
-Bounded: what only showed how the work went is forgotten first, then the oldest that somebody has; what nobody has yet
-stays. Who comes back too late hears that there is a gap.
+Bounded: transient frames (progress) are dropped first, then the oldest delivered ones; undelivered frames stay. A
+connection that continues too late is told that there is a gap.
 """
 
 import asyncio
@@ -15,55 +15,55 @@ MOST_CHARACTERS = 2_000_000
 
 @dataclass(eq=False, slots=True)
 class StoredFrame:
-    """Something that was said. `text` is what goes over the wire."""
+    """A frame. `text` is its JSON as sent."""
 
     seq: int
     text: str
     id: str | None = None
-    """What it is known by, also in the next life of the gateway; None for what only shows how the work goes."""
+    """Its id, the same after a restart of the gateway; None for a transient frame."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a listener has it."""
+    """Set once a connection has it."""
 
     @property
-    def is_owed(self) -> bool:
-        """Whether it must reach somebody, and has not."""
+    def is_undelivered(self) -> bool:
+        """Whether it must be delivered and is not yet."""
         return self.id is not None and not self.arrived.is_set()
 
 
 class FrameBacklog:
-    """The frames of one chat. Numbers grow by one a frame, from 1, and are never given twice."""
+    """The frames of one chat, numbered from 1 without repeats."""
 
-    def __init__(self, most_frames: int | None = None, most_characters: int | None = None) -> None:
-        self._most_frames = most_frames or MOST_FRAMES
-        self._most_characters = most_characters or MOST_CHARACTERS
+    def __init__(self, max_frames: int | None = None, max_characters: int | None = None) -> None:
+        self._max_frames = max_frames or MOST_FRAMES
+        self._max_characters = max_characters or MOST_CHARACTERS
         self._frames: deque[StoredFrame] = deque()
         self._characters = 0
         self._last = 0
-        self._lost = 0
+        self._last_dropped = 0
         self._changed = asyncio.Event()
-        self._heard = asyncio.Event()
-        self._waiting = 0
-        self.listeners = 0
-        """Connections that read along: those that came and have not left."""
+        self._has_connection = asyncio.Event()
+        self._waiters = 0
+        self.connections = 0
+        """The number of open connections."""
 
-    def came(self) -> None:
-        """A connection reads along."""
-        self.listeners += 1
-        self._heard.set()
+    def connection_opened(self) -> None:
+        """Record that a connection opened."""
+        self.connections += 1
+        self._has_connection.set()
 
-    def left(self) -> None:
-        """A connection reads along no more."""
-        self.listeners -= 1
-        if not self.listeners:
-            self._heard.clear()
+    def connection_closed(self) -> None:
+        """Record that a connection closed."""
+        self.connections -= 1
+        if not self.connections:
+            self._has_connection.clear()
 
-    async def somebody_listens(self) -> None:
-        """Return as soon as a connection reads along. Safe to cancel."""
-        self._waiting += 1
+    async def wait_for_connection(self) -> None:
+        """Wait until a connection is open. Safe to cancel."""
+        self._waiters += 1
         try:
-            await self._heard.wait()
+            await self._has_connection.wait()
         finally:
-            self._waiting -= 1
+            self._waiters -= 1
 
     @property
     def last(self) -> int:
@@ -72,68 +72,66 @@ class FrameBacklog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody listens or is waited for, and nothing is owed: then it may be forgotten."""
-        return not (self.listeners or self._waiting) and not any(frame.is_owed for frame in self._frames)
+        """Whether it may be dropped: no connection, no waiter, and no undelivered frame."""
+        return not (self.connections or self._waiters) and not any(frame.is_undelivered for frame in self._frames)
 
     def find(self, frame_id: str) -> StoredFrame | None:
-        """The frame that is known by this id, while it is kept."""
+        """The frame with this id, if it is kept."""
         return next((frame for frame in self._frames if frame.id == frame_id), None)
 
     def add(self, text: str, frame_id: str | None = None) -> StoredFrame:
-        """Say one thing more; who listens hears it soon. The text is complete but for its number: see
-        `number_frames`.
-        """
+        """Add a frame, which wakes the connections. The text is complete except for its number: see `with_number`."""
         self._last += 1
-        frame = StoredFrame(self._last, number_frames(text, self._last), frame_id)
+        frame = StoredFrame(self._last, with_number(text, self._last), frame_id)
         self._frames.append(frame)
         self._characters += len(frame.text)
-        self._forget()
+        self._drop_excess()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return frame
 
     def drop(self, frame: StoredFrame) -> None:
-        """It is owed to nobody any more."""
+        """Remove a frame that need not be delivered any more."""
         if frame in self._frames:
             self._frames.remove(frame)
             self._characters -= len(frame.text)
 
-    def owed_after(self) -> int:
-        """The number behind which everything lies that must reach somebody: where a new listener begins."""
-        return next((frame.seq for frame in self._frames if frame.is_owed), self._last + 1) - 1
+    def before_undelivered(self) -> int:
+        """The number before the first undelivered frame: where a new connection starts."""
+        return next((frame.seq for frame in self._frames if frame.is_undelivered), self._last + 1) - 1
 
     def after(self, seq: int) -> Sequence[StoredFrame]:
-        """What was said since that number, as far as it is kept."""
+        """The kept frames after this number."""
         return [frame for frame in self._frames if frame.seq > seq]
 
     def has_gap(self, seq: int) -> bool:
-        """Whether something that mattered came after that number and is forgotten."""
-        return seq < self._lost
+        """Whether a frame with an id after this number was dropped."""
+        return seq < self._last_dropped
 
     def arrived(self, seq: int) -> None:
-        """A listener has everything up to that number."""
+        """Record that a connection has everything up to this number."""
         for frame in self._frames:
             if frame.seq <= seq:
                 frame.arrived.set()
-        self._forget()  # what was owed may go now
+        self._drop_excess()  # delivered frames may be dropped now
 
     async def wait_after(self, seq: int) -> None:
-        """Return as soon as there is more than that number. Safe to cancel."""
+        """Wait until there is a frame after this number. Safe to cancel."""
         while self._last <= seq:
             await self._changed.wait()
 
-    def _forget(self) -> None:
-        while len(self._frames) > self._most_frames or self._characters > self._most_characters:
+    def _drop_excess(self) -> None:
+        while len(self._frames) > self._max_frames or self._characters > self._max_characters:
             older = list(self._frames)[:-1]
-            victim = next((frame for frame in older if frame.id is None), None)
-            victim = victim or next((frame for frame in older if not frame.is_owed), None)
-            if victim is None:
+            dropped = next((frame for frame in older if frame.id is None), None)
+            dropped = dropped or next((frame for frame in older if not frame.is_undelivered), None)
+            if dropped is None:
                 return
-            if victim.id is not None:
-                self._lost = max(self._lost, victim.seq)
-            self.drop(victim)
+            if dropped.id is not None:
+                self._last_dropped = max(self._last_dropped, dropped.seq)
+            self.drop(dropped)
 
 
-def number_frames(text: str, seq: int) -> str:
-    """A JSON object with its number in front."""
+def with_number(text: str, seq: int) -> str:
+    """Insert the number at the front of a JSON object."""
     return f'{{"seq":{seq},{text[1:]}'

@@ -1,9 +1,8 @@
-"""WebSocket: a server of ours, for clients of one's own. docs/formats.md has the frames.
+"""The WebSocket channel: a server for the user's own clients. docs/formats.md documents the frames.
 
-A client is who its token says: the config gives each a token, and its name is its chat. All connections of one client
-see the same, each at its own pace, and read on after a break from the last number they saw. A reply counts as delivered
-when the client's end of the line has answered a ping that was sent behind it (RFC 6455, 5.5.2: pongs come in order);
-until then the journal keeps it.
+A token identifies a client, and its name is its chat. All connections of one client get the same frames, each at its
+own pace, and continue after a break from the last number they saw. A reply counts as delivered when the client has
+answered a ping sent after it (RFC 6455, 5.5.2: pongs are in order); until then the journal keeps it.
 """
 
 import asyncio
@@ -41,9 +40,9 @@ from nanobot.channels.websocket.frames import (
     FrameError,
     IncomingFrame,
     encode_frame,
+    frame_id_of,
     frame_of,
-    id_of,
-    opened,
+    open_attachment,
     parse_frame,
 )
 from nanobot.config.channels import WebSocketConfig
@@ -54,40 +53,40 @@ from nanobot.utils.files import make_private_folder, write_atomic
 
 PROTOCOL = 1
 HELLO_S = 10.0
-"""How long a connection may take to say who it is."""
-PATIENCE_S = 60.0
-"""How often it is looked whether a client that is not there may still come, and how long one that is there may take."""
+"""How long a connection may take to send its hello."""
+DELIVERY_S = 60.0
+"""Timeout of a delivery, and interval of the check whether an absent client may still connect."""
 CLOSE_S = 1.0
 MOST_CONNECTIONS = 256
 MOST_UNIDENTIFIED = 64
-"""Connections that have not said hello yet. One more, and the oldest goes."""
+"""Most connections without a hello; one more closes the oldest."""
 HELLO_BYTES = 4096
 BYTES_BEFORE_HELLO = 64 * 1024
-"""What is read of a connection, with the headers of its handshake, until its hello has come."""
+"""Most bytes read before the hello, including the headers of the handshake."""
 MIN_TOKEN_CHARS = 16
 DEFAULT_CLIENT = "default"
-"""The client of `channels.websocket.token`, or of the token that is made where the config has none."""
+"""The client of `channels.websocket.token`, or of the generated token if the config has none."""
 MOST_CHATS = 1000
-MOST_GUESSERS = 100
-"""Addresses whose wrong tokens are told in the log."""
+MAX_GUESSERS = 100
+"""Most addresses whose wrong tokens are logged."""
 
 log = logging.getLogger(__name__)
 _wire = logging.getLogger(f"{__name__}.wire")
-_wire.setLevel(logging.CRITICAL + 1)  # a port scan is no news, and what matters is said here
+_wire.setLevel(logging.CRITICAL + 1)  # it logs every port scan; what matters is logged here
 
 
 class ClientRefusedError(NanobotError):
-    """A connection that is not wanted. The text goes to it, and then it is closed."""
+    """A connection is refused: it gets the text and is closed."""
 
 
 class BoundedConnection(ServerConnection):
-    """A connection of which little is read until its client is known."""
+    """A connection that is closed if it sends too much before its client is known."""
 
     is_identified = False
     _received = 0
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, or end the connection."""
+        """Process received bytes, or abort the connection if there are too many."""
         self._received += len(data)
         if self.is_identified or self._received <= BYTES_BEFORE_HELLO:
             super().data_received(data)
@@ -96,24 +95,24 @@ class BoundedConnection(ServerConnection):
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
+        """The remote IP address."""
         return str(self.remote_address[0]) if isinstance(self.remote_address, tuple) else "nowhere"
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is at the other end."""
+    """The client of a connection."""
 
     name: str
     after: int | None
-    """The last number it saw, if it saw any in this life of the gateway."""
+    """The last number it saw, if that was since the gateway started."""
 
 
 class WebSocketChannel(BaseChannel):
     """The channel `websocket`."""
 
     name = "websocket"
-    stall_s = 0.0  # nobody may be there for days; each connection has its own pings
+    stall_s = 0.0  # there may be no client for days; each connection has its own pings
     delta_interval_s = 0.05
 
     def __init__(self, config: WebSocketConfig | Mapping[str, Any], bus: MessageBus) -> None:
@@ -125,16 +124,16 @@ class WebSocketChannel(BaseChannel):
         self._tokens: dict[str, str] = {}
         self._guessers: set[str] = set()
         self._unidentified: dict[BoundedConnection, None] = {}
-        """Oldest first."""
+        """Connections without a hello, oldest first."""
         self._connections = 0
 
     @property
     def supports_streaming(self) -> bool:
-        """Always, unless the config says no."""
+        """Whether the config does not disable streaming."""
         return self._section.streaming
 
     async def start(self) -> None:
-        """Listen until this is cancelled. Raises ChannelSetupError where that is not possible or not wise."""
+        """Listen until cancelled. Raises ChannelSetupError for settings that cannot be used."""
         section = self._section
         self._tokens = await asyncio.to_thread(self._load_tokens)
         tls = _tls(section)
@@ -150,7 +149,7 @@ class WebSocketChannel(BaseChannel):
                 section.host,
                 section.port,
                 ssl=tls,
-                origins=[None, *(Origin(one) for one in section.allow_origins)],
+                origins=[None, *(Origin(origin) for origin in section.allow_origins)],
                 compression=None,
                 process_request=self._admit,
                 create_connection=BoundedConnection,
@@ -164,15 +163,15 @@ class WebSocketChannel(BaseChannel):
                 logger=_wire,
             )
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own words are long
+            reason = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own text is long
             raise ChannelSetupError(
-                f"channels.websocket cannot listen on {section.host}, port {section.port} ({why}). Stop the program "
+                f"channels.websocket cannot listen on {section.host}, port {section.port} ({reason}). Stop the program "
                 "that uses it, or set channels.websocket.port."
             ) from error
         await self._until_cancelled(server)
 
     async def login(self, force: bool = False) -> bool:
-        """Show where clients connect, and the token that was made for them. Raises ChannelSetupError."""
+        """Print where clients connect, and a generated token. Raises ChannelSetupError."""
         section = self._section
         tokens = await asyncio.to_thread(self._load_tokens)
         lines = [f"Clients connect to {'wss' if section.ssl_certfile else 'ws'}://{section.host}:{section.port}"]
@@ -184,7 +183,7 @@ class WebSocketChannel(BaseChannel):
         return True
 
     def _load_tokens(self) -> dict[str, str]:
-        """The token of each client: the config's, or where it has none, one that is kept in the state folder.
+        """The token of each client: from the config, or if it has none, a generated one from the state folder.
 
         Blocking. Raises ChannelSetupError.
         """
@@ -205,14 +204,14 @@ class WebSocketChannel(BaseChannel):
                 )
             if not token:
                 raise ChannelSetupError(
-                    f"channels.websocket.clients.{name}.token is empty. Set a long random one, as "
-                    "`openssl rand -hex 24` makes it."
+                    f"channels.websocket.clients.{name}.token is empty. Set a long random one, such "
+                    "as the output of `openssl rand -hex 24`."
                 )
         if len({*tokens.values()}) < len(tokens):
             raise ChannelSetupError(
                 "channels.websocket: two clients have the same token, so they cannot be told apart. Give each its own."
             )
-        return tokens or {DEFAULT_CLIENT: _kept_token(self.services.state)}
+        return tokens or {DEFAULT_CLIENT: _stored_token(self.services.state)}
 
     async def _until_cancelled(self, server: Server) -> None:
         self.mark_up()
@@ -223,62 +222,62 @@ class WebSocketChannel(BaseChannel):
             await server.wait_closed()
 
     async def stop(self) -> None:
-        """Nothing is left to do: `start` said goodbye to everybody."""
+        """Nothing left to do: `start` closed all connections."""
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Say it to whoever listens; what lasts, until it has arrived."""
+        """Send a message to the connections; a durable one until it has arrived."""
         if message.kind.is_durable:
             return await self.send(message)
         self._chat(message.chat_id).backlog.add(frame_of(message, None, []))
         return ()
 
     async def reachable(self, chat_id: str) -> None:
-        """Wait for a client of that name, as long as one may come. Nothing is written meanwhile."""
+        """Wait for a connection of this client, as long as it may still connect."""
         await super().reachable(chat_id)
         backlog = self._chat(chat_id).backlog
-        while not backlog.listeners and self._may_come(chat_id):
+        while not backlog.connections and self._may_connect(chat_id):
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await backlog.somebody_listens()
+                async with asyncio.timeout(DELIVERY_S):
+                    await backlog.wait_for_connection()
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Say it, and wait until the client has it; its id. A second try waits for the same frame.
+        """Send a message, and wait until the client has it. Return its id. A retry waits for the same frame.
 
-        Nothing is said of a possible repeat: clients drop what comes with an id they know.
+        Adds no note about a possible repeat: clients drop a frame whose id they know.
         """
         chat = self._chat(message.chat_id)
-        frame_id = id_of(message)
+        frame_id = frame_id_of(message)
         message.sent_ids = (frame_id,)
         frame = chat.backlog.find(frame_id)
         if frame is None:
-            self._check_somebody_may_come(message.chat_id, chat)
+            self._check_may_connect(message.chat_id, chat)
             files, problems = await chat.attach(message.media)
-            told = "\n\n".join([message.content, *problems]).lstrip()
-            frame = chat.backlog.add(frame_of(replace(message, content=told), frame_id, files), frame_id)
+            text = "\n\n".join([message.content, *problems]).lstrip()
+            frame = chat.backlog.add(frame_of(replace(message, content=text), frame_id, files), frame_id)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DELIVERY_S):
                 await frame.arrived.wait()
         except TimeoutError:
             try:
-                self._check_somebody_may_come(message.chat_id, chat)
+                self._check_may_connect(message.chat_id, chat)
             except UndeliverableError:
                 chat.backlog.drop(frame)
                 raise
             raise NotConnectedError(f"the client {message.chat_id} is not connected") from None
         return (frame_id,)
 
-    def _check_somebody_may_come(self, name: str, chat: ChatTarget) -> None:
-        """Raises UndeliverableError where nobody listens, and nobody of that name is let in."""
-        if not chat.backlog.listeners and not self._may_come(name):
+    def _check_may_connect(self, name: str, chat: ChatTarget) -> None:
+        """Raise UndeliverableError if this client is not connected and not allowed to connect."""
+        if not chat.backlog.connections and not self._may_connect(name):
             raise UndeliverableError(f"no client named {name!r} is connected or allowed")
 
-    def _may_come(self, name: str) -> bool:
+    def _may_connect(self, name: str) -> bool:
         return name in self._tokens and self.services.access.is_allowed(name)
 
     def _chat(self, name: str) -> ChatTarget:
         if name not in self._chats:
             if len(self._chats) >= MOST_CHATS:
-                idle = (one for one, chat in self._chats.items() if chat.backlog.is_idle)
+                idle = (client for client, chat in self._chats.items() if chat.backlog.is_idle)
                 self._chats.pop(next(idle, ""), None)
             self._chats[name] = ChatTarget()
         return self._chats[name]
@@ -286,35 +285,35 @@ class WebSocketChannel(BaseChannel):
     # one connection
 
     def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
-        """Refuse a crowd before it costs anything."""
+        """Refuse connections over the limit before they cost anything."""
         if self._connections >= MOST_CONNECTIONS:
             return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections. Try again later.\n")
         return None
 
     async def _serve(self, socket: ServerConnection) -> None:
-        """One connection, from its hello to its end. Never raises."""
-        assert isinstance(socket, BoundedConnection)  # noqa: S101 for the type alone: `serve` makes no others
+        """Serve one connection, from its hello to its end. Never raises."""
+        assert isinstance(socket, BoundedConnection)  # noqa: S101 narrows the type: `serve` creates no others
         self._connections += 1
         try:
-            await self._talk(socket, await self._identify(socket))
+            await self._serve_client(socket, await self._identify(socket))
         except ConnectionClosed:
             pass
         except ClientRefusedError as error:
-            await _say_goodbye(socket, 1008, str(error))
-        except Exception:  # the wall of a connection
+            await _refuse(socket, 1008, str(error))
+        except Exception:  # one connection must not stop the server
             log.exception("websocket: a connection failed")
-            await _say_goodbye(socket, 1011, "Internal error; see the gateway's log.")
+            await _refuse(socket, 1011, "Internal error; see the gateway's log.")
         finally:
             self._connections -= 1
 
     async def _identify(self, socket: BoundedConnection) -> Client:
-        """Which client it is, by the token in its hello. Raises GoodbyeError."""
+        """Identify the client by the token in its hello. Raises ClientRefusedError."""
         hello = await self._receive_hello(socket)
         if hello.get("type") != "hello":
             raise ClientRefusedError('The first frame must be {"type": "hello", "token": "..."}.')
         name = self._name_of(str(hello.get("token", "")))
         if name is None:
-            self._warn_of(socket)
+            self._warn_once(socket)
             raise ClientRefusedError(
                 "The token is wrong: it must be one of channels.websocket in the config, or the one that "
                 "`nanobot channels login websocket` shows."
@@ -328,7 +327,7 @@ class WebSocketChannel(BaseChannel):
         return Client(name, after if hello.get("epoch") == self._epoch else None)
 
     async def _receive_hello(self, socket: BoundedConnection) -> Fields:
-        """The first frame. Raises GoodbyeError where there is none in time, or one that is no hello."""
+        """The first frame. Raises ClientRefusedError if it is late, too long or not a JSON object."""
         self._unidentified[socket] = None
         if len(self._unidentified) > MOST_UNIDENTIFIED:
             self._drop_oldest_unidentified()
@@ -346,91 +345,92 @@ class WebSocketChannel(BaseChannel):
             self._unidentified.pop(socket, None)
 
     def _drop_oldest_unidentified(self) -> None:
-        """Make room: a client says hello at once, so the oldest connection of the address with the most is none."""
-        (crowded, _), *_ = Counter(one.address for one in self._unidentified).most_common(1)
-        oldest = next(one for one in self._unidentified if one.address == crowded)
+        """Close the oldest one from the address with the most: a real client sends its hello at once."""
+        (crowded, _), *_ = Counter(socket.address for socket in self._unidentified).most_common(1)
+        oldest = next(socket for socket in self._unidentified if socket.address == crowded)
         del self._unidentified[oldest]
         oldest.transport.abort()
 
     def _name_of(self, token: str) -> str | None:
-        """The client that has this token."""
-        given = token.encode(errors="replace")
-        return next((name for name, own in self._tokens.items() if hmac.compare_digest(own.encode(), given)), None)
+        """The client with this token."""
+        token_bytes = token.encode(errors="replace")
+        matches = (name for name, known in self._tokens.items() if hmac.compare_digest(known.encode(), token_bytes))
+        return next(matches, None)
 
-    def _warn_of(self, socket: BoundedConnection) -> None:
-        """Once for each address: who guesses must not fill the log."""
-        if socket.address not in self._guessers and len(self._guessers) < MOST_GUESSERS:
+    def _warn_once(self, socket: BoundedConnection) -> None:
+        """Log a wrong token, once per address: guesses must not fill the log."""
+        if socket.address not in self._guessers and len(self._guessers) < MAX_GUESSERS:
             self._guessers.add(socket.address)
             log.warning("websocket: a connection from %s had a wrong token", socket.address)
 
-    async def _talk(self, socket: ServerConnection, client: Client) -> None:
+    async def _serve_client(self, socket: ServerConnection, client: Client) -> None:
         chat = self._chat(client.name)
         backlog = chat.backlog
-        backlog.came()
+        backlog.connection_opened()
         welcome = {"type": "welcome", "protocol": PROTOCOL, "epoch": self._epoch, "last": backlog.last}
         writing: asyncio.Task[None] | None = None
         try:
             await socket.send(encode_frame(welcome | {"client": client.name}))
-            writing = asyncio.create_task(_write(socket, backlog, client.after), name=f"websocket {client.name}")
+            writing = asyncio.create_task(_send_frames(socket, backlog, client.after), name=f"websocket {client.name}")
             async for raw in socket:
                 self.status.touch()
                 await socket.send(encode_frame(await self._answer(client, chat, raw)))
         finally:
-            backlog.left()
+            backlog.connection_closed()
             if writing is not None:
                 writing.cancel()
                 await asyncio.wait([writing])
 
     async def _answer(self, client: Client, chat: ChatTarget, raw: str | bytes) -> Fields:
-        """Every frame of a client gets one frame back."""
-        about: Fields = {}
+        """The answer to a frame: each gets exactly one."""
+        ids: Fields = {}
         try:
             frame = parse_frame(raw)
-            about = {name: frame[name] for name in ("id", "file") if isinstance(frame.get(name), str)}
+            ids = {name: frame[name] for name in ("id", "file") if isinstance(frame.get(name), str)}
             match frame.get("type"):
                 case "message":
                     return await self._message(client, frame)
                 case "fetch":
-                    return await chat.part_of_file(frame)
+                    return await chat.read_part(frame)
                 case "ping":
                     return {"type": "pong"}
             raise FrameError(EXPECTED)
         except FrameError as error:
-            return {"type": "error", "reason": str(error)} | about
+            return {"type": "error", "reason": str(error)} | ids
 
     async def _message(self, client: Client, frame: Fields) -> Fields:
-        said = IncomingFrame.of(frame)
+        incoming = IncomingFrame.of(frame)
         try:
             accepted = await self.receive(
                 client.name,
                 client.name,
-                said.text,
-                message_id=said.id,
-                thread_id=said.thread,
-                fetch=partial(self._keep, said.files) if said.files else None,
+                incoming.text,
+                message_id=incoming.id,
+                thread_id=incoming.thread,
+                fetch=partial(self._store_files, incoming.files) if incoming.files else None,
             )
         except StorageError as error:
-            return {"type": "nack", "id": said.id, "reason": str(error)}
-        return {"type": "ack", "id": said.id, "accepted": accepted}
+            return {"type": "nack", "id": incoming.id, "reason": str(error)}
+        return {"type": "ack", "id": incoming.id, "accepted": accepted}
 
-    async def _keep(self, files: Sequence[Fields]) -> list[StoredAttachment]:
-        """What came with a message. Raises FrameError, and then the message is not taken."""
-        kept = []
-        for told in files:
-            chunks = await opened(told, self._section.media_folders)
+    async def _store_files(self, files: Sequence[Fields]) -> list[StoredAttachment]:
+        """Store the files of a message. Raises FrameError, which rejects the message."""
+        stored = []
+        for fields in files:
+            chunks = await open_attachment(fields, self._section.media_folders)
             attachment = Attachment(
-                next((kind for kind in MediaKind if kind == told.get("kind")), MediaKind.FILE),
-                name=str(told.get("name") or told.get("path") or ""),
-                content_type=str(told["mime"]) if "mime" in told else None,
+                next((kind for kind in MediaKind if kind == fields.get("kind")), MediaKind.FILE),
+                name=str(fields.get("name") or fields.get("path") or ""),
+                content_type=str(fields["mime"]) if "mime" in fields else None,
             )
-            kept.append(await self.services.media.store(attachment, chunks))
-        return kept
+            stored.append(await self.services.media.store(attachment, chunks))
+        return stored
 
 
-def _kept_token(folder: Path | None) -> str:
-    """The token in the state folder, ours alone to read; it is made when it is missing. Raises ChannelSetupError."""
+def _stored_token(folder: Path | None) -> str:
+    """The token in the state folder, readable by us only; created if missing. Raises ChannelSetupError."""
     if folder is None:
-        raise ChannelSetupError("channels.websocket.token is empty. Set a token.")
+        raise ChannelSetupError("channels.websocket.token is not set. Set a token.")
     path = folder / "token"
     try:
         if not path.exists():
@@ -449,29 +449,29 @@ def _kept_token(folder: Path | None) -> str:
     return token
 
 
-async def _write(socket: ServerConnection, backlog: FrameBacklog, after: int | None) -> None:
-    """Send what there is and what comes, at the pace of this connection, until it is closed."""
+async def _send_frames(socket: ServerConnection, backlog: FrameBacklog, after: int | None) -> None:
+    """Send the kept and the new frames, at the pace of this connection, until it is closed."""
     if after is None:
-        sent, seen = backlog.owed_after(), backlog.last
+        sent, seen = backlog.before_undelivered(), backlog.last
     else:
         sent = seen = min(after, backlog.last)
-        backlog.arrived(sent)  # it says so itself
+        backlog.arrived(sent)  # the client says that it has them
     try:
         while True:
             await backlog.wait_after(sent)
             if backlog.has_gap(seen):
                 await socket.send(encode_frame({"type": "gap", "after": seen}))
             frames, newest = backlog.after(sent), backlog.last
-            owed = any(frame.is_owed for frame in frames)
+            has_undelivered = any(frame.is_undelivered for frame in frames)
             for frame in frames:
                 await socket.send(frame.text)
             sent = seen = newest
-            if owed:
+            if has_undelivered:
                 pong = asyncio.ensure_future(await socket.ping())
                 pong.add_done_callback(partial(_confirm, backlog, newest))
     except ConnectionClosed:
         return
-    except Exception:  # the wall of a connection: who reads but hears nothing would never know
+    except Exception:  # close it: a client that gets nothing would not notice
         log.exception("websocket: a connection failed")
         await socket.close(1011)
 
@@ -481,7 +481,7 @@ def _confirm(backlog: FrameBacklog, seq: int, pong: "asyncio.Future[float]") -> 
         backlog.arrived(seq)
 
 
-async def _say_goodbye(socket: ServerConnection, code: int, reason: str) -> None:
+async def _refuse(socket: ServerConnection, code: int, reason: str) -> None:
     try:
         await socket.send(encode_frame({"type": "error", "reason": reason}))
     except ConnectionClosed:
@@ -490,7 +490,7 @@ async def _say_goodbye(socket: ServerConnection, code: int, reason: str) -> None
 
 
 def _tls(section: WebSocketConfig) -> ssl.SSLContext | None:
-    """What the config says of TLS. Raises ChannelSetupError for files that cannot be used."""
+    """The TLS context of the config. Raises ChannelSetupError for files that cannot be used."""
     if not section.ssl_certfile:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

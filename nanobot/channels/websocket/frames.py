@@ -1,4 +1,4 @@
-"""The frames of the WebSocket channel (docs/formats.md): read, checked and written; and the files that go with them."""
+"""Reads, checks and writes the frames of the WebSocket channel (docs/formats.md), and the files they refer to."""
 
 import asyncio
 import base64
@@ -23,30 +23,30 @@ from nanobot.errors import NanobotError
 from nanobot.markdown.chunks import well_formed
 
 MOST_PARTS = 50_000
-"""Of a frame, by its brackets and commas. The parser is fast with a long text, and slow with many small parts."""
+"""Most brackets and commas in a frame: the parser is slow for many small parts, not for a long text."""
 LARGEST_FILE = 50 * 1024 * 1024
 PART = 256 * 1024
-"""How much of a file goes in one frame."""
+"""Bytes of a file in one frame."""
 MOST_ATTACHED = 10
 MOST_FILES = 200
 """Files of one chat that can be fetched: the newest."""
 NAME = re.compile(r"[\w.@+-]{1,64}")
-"""Of a client, and of a thread."""
+"""Pattern of the names of clients and threads."""
 Fields = dict[str, Any]
 EXPECTED = "Send JSON objects whose `type` is message, fetch or ping."
 
 _ID = re.compile(r"[!-~]{1,128}")
 _TYPES = {OutboundKind.STREAM_DELTA: "delta", OutboundKind.STREAM_END: "delta_end"}
-"""Where the word on the wire is not that of the bus."""
+"""Frame types that differ from the name of the kind."""
 
 
 class FrameError(NanobotError):
-    """A client sent what cannot be used. The text goes to it; the connection stays."""
+    """An invalid frame. The client gets the text; the connection stays open."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingFrame:
-    """A message of a client."""
+    """A message from a client."""
 
     id: str
     text: str
@@ -55,7 +55,7 @@ class IncomingFrame:
 
     @classmethod
     def of(cls, frame: Fields) -> "IncomingFrame":
-        """What the frame says. Raises FrameError."""
+        """Parse a message frame. Raises FrameError."""
         message_id, text, thread = frame.get("id"), frame.get("text", ""), frame.get("thread")
         if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
             raise FrameError("A message needs a unique `id`, so that a duplicate is not answered twice.")
@@ -64,69 +64,70 @@ class IncomingFrame:
         if thread is not None and (not isinstance(thread, str) or not NAME.fullmatch(thread)):
             raise FrameError("`thread` must be a name of letters, digits and . _ @ + -, at most 64 characters.")
         files = frame.get("media", [])
-        if not isinstance(files, list) or len(files) > MOST_ATTACHED or not all(isinstance(one, dict) for one in files):
+        is_list = isinstance(files, list) and all(isinstance(file, dict) for file in files)
+        if not is_list or len(files) > MOST_ATTACHED:
             raise FrameError(f"`media` must be a list of at most {MOST_ATTACHED} objects with `data` or `path`.")
         return cls(message_id, well_formed(text), thread, files)
 
 
 @dataclass(slots=True)
 class ChatTarget:
-    """What is said to one client, and which files it may fetch."""
+    """The frames for one client, and the files it may fetch."""
 
     backlog: FrameBacklog = field(default_factory=FrameBacklog)
     files: dict[str, Outgoing] = field(default_factory=dict)
 
-    async def attach(self, named: Sequence[str]) -> tuple[list[Fields], list[str]]:
-        """How a frame names these files, ready to be fetched; and a word about each that cannot be sent."""
+    async def attach(self, sources: Sequence[str]) -> tuple[list[Fields], list[str]]:
+        """Make files fetchable. Return their fields in a frame, and a sentence for each that cannot be sent."""
         files, problems = list[Fields](), list[str]()
-        for one in named:
+        for source in sources:
             try:
-                found = await prepare_outgoing(one, largest=LARGEST_FILE)
+                file = await prepare_outgoing(source, largest=LARGEST_FILE)
             except MediaError as error:
                 problems.append(f"({error})")
                 continue
-            told: Fields = {"name": found.name, "kind": found.kind.value}
-            if found.url is not None:
-                told["url"] = found.url
+            fields: Fields = {"name": file.name, "kind": file.kind.value}
+            if file.url is not None:
+                fields["url"] = file.url
             else:
                 file_id = secrets.token_urlsafe(12)
-                self.files[file_id] = found
-                told |= {"file": file_id, "size": found.size}
-            files.append(told)
+                self.files[file_id] = file
+                fields |= {"file": file_id, "size": file.size}
+            files.append(fields)
         for old in [*self.files][:-MOST_FILES]:
             del self.files[old]
         return files, problems
 
-    async def part_of_file(self, frame: Fields) -> Fields:
+    async def read_part(self, frame: Fields) -> Fields:
         """The answer to `fetch`. Raises FrameError."""
         file_id, offset = frame.get("file"), frame.get("offset", 0)
-        found = self.files.get(file_id) if isinstance(file_id, str) else None
-        if found is None or found.path is None:
+        file = self.files.get(file_id) if isinstance(file_id, str) else None
+        if file is None or file.path is None:
             raise FrameError("There is no such file. Files can be fetched until the gateway restarts.")
-        if not isinstance(offset, int) or not 0 <= offset <= found.size:
-            raise FrameError(f"`offset` must be between 0 and {found.size}.")
+        if not isinstance(offset, int) or not 0 <= offset <= file.size:
+            raise FrameError(f"`offset` must be between 0 and {file.size}.")
         try:
-            data = await asyncio.to_thread(_part, found.path, offset)
+            data = await asyncio.to_thread(_read_part, file.path, offset)
         except OSError as error:
-            raise FrameError(f"{found.name} can no longer be read ({error.strerror}).") from error
+            raise FrameError(f"{file.name} can no longer be read ({error.strerror}).") from error
         encoded = base64.b64encode(data).decode()
-        return {"type": "data", "file": file_id, "offset": offset, "size": found.size, "data": encoded}
+        return {"type": "data", "file": file_id, "offset": offset, "size": file.size, "data": encoded}
 
 
-async def opened(told: Fields, folders: Sequence[str]) -> Callable[[], AsyncIterator[bytes]]:
-    """What came with a message, to be read; `folders` are those whose files may be named. Raises FrameError."""
-    if isinstance(data := told.get("data"), str):
+async def open_attachment(fields: Fields, folders: Sequence[str]) -> Callable[[], AsyncIterator[bytes]]:
+    """Open an attachment of a message; `folders` are those whose files it may name. Raises FrameError."""
+    if isinstance(data := fields.get("data"), str):
         try:
             decoded = await asyncio.to_thread(base64.b64decode, data, validate=True)
         except (binascii.Error, ValueError) as error:
             raise FrameError(f"`data` of an attachment is not base64 ({error}).") from error
         return lambda: one_chunk(decoded)
-    path = await asyncio.to_thread(_within, str(told.get("path", "")), folders)
+    path = await asyncio.to_thread(_resolve_within, str(fields.get("path", "")), folders)
     return lambda: _read(path)
 
 
 def parse_frame(raw: str | bytes) -> Fields:
-    """What a client sent. Raises FrameError where it is no JSON object in a text frame, or one of too many parts."""
+    """Parse a client's frame. Raises FrameError unless it is a text frame with a JSON object of limited size."""
     if isinstance(raw, str) and sum(raw.count(mark) for mark in "[{,") > MOST_PARTS:
         raise FrameError(f"A frame may have at most {MOST_PARTS} brackets and commas. Send a long text as a file.")
     try:
@@ -139,26 +140,26 @@ def parse_frame(raw: str | bytes) -> Fields:
 
 
 def encode_frame(frame: Fields) -> str:
-    """As it goes over the wire, which takes no halves of characters."""
+    """The JSON of a frame, without lone surrogates."""
     return well_formed(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
 
 
 def frame_of(message: OutboundMessage, frame_id: str | None, files: list[Fields]) -> str:
-    """What goes over the wire, but for its number; what is empty is left out."""
-    told = {
+    """The JSON of a message frame without its number; empty fields are left out."""
+    fields = {
         "id": frame_id,
         "turn": message.turn_id,
         "thread": message.thread_id,
         "reply_to": message.reply_to,
         "text": message.content,
         "files": files,
-        "buttons": [{"label": one.label, "value": one.value} for one in message.buttons],
+        "buttons": [{"label": button.label, "value": button.value} for button in message.buttons],
     }
-    return encode_frame({"type": _TYPES.get(message.kind, message.kind.value)} | {k: v for k, v in told.items() if v})
+    return encode_frame({"type": _TYPES.get(message.kind, message.kind.value)} | {k: v for k, v in fields.items() if v})
 
 
-def id_of(message: OutboundMessage) -> str:
-    """The same for each try of a message, and where there is a journal, also after a crash."""
+def frame_id_of(message: OutboundMessage) -> str:
+    """The frame id of a message: the same for each attempt, and with a journal also after a crash."""
     if message.sent_ids:
         return message.sent_ids[0]
     if message.journal_id is None:
@@ -167,10 +168,10 @@ def id_of(message: OutboundMessage) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def _within(named: str, folders: Sequence[str]) -> Path:
-    """The path without links, in a folder whose files clients may name. Raises FrameError."""
+def _resolve_within(name: str, folders: Sequence[str]) -> Path:
+    """Resolve a path that must be in one of these folders. Raises FrameError."""
     try:
-        path = Path(named).resolve(strict=True)
+        path = Path(name).resolve(strict=True)
         inside = any(path.is_relative_to(Path(folder).expanduser().resolve()) for folder in folders)
     except (OSError, ValueError):
         inside = False
@@ -182,7 +183,7 @@ def _within(named: str, folders: Sequence[str]) -> Path:
 
 
 async def _read(path: Path) -> AsyncIterator[bytes]:
-    """The bytes of exactly this file: a link that was put in its place, or above it, is not followed."""
+    """Read exactly this file: a symlink in its place or above it is not followed."""
     with await asyncio.to_thread(open_outgoing, path) as file:
         if not stat.S_ISREG(fstat(file.fileno()).st_mode):
             raise MediaError(f"{path.name} is not a regular file")
@@ -190,7 +191,7 @@ async def _read(path: Path) -> AsyncIterator[bytes]:
             yield data
 
 
-def _part(path: Path, offset: int) -> bytes:
+def _read_part(path: Path, offset: int) -> bytes:
     with open_outgoing(path) as file:
         file.seek(offset)
         return file.read(PART)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.errors import ChannelSetupError, MissingSettingsError
 from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
 from nanobot.cli.common import (
     NO_GATEWAY,
@@ -87,10 +87,7 @@ def _missing_settings(name: str, config: Config) -> str:
     section = getattr(config.channels, name)
     missing = [field.name for field in platform.fields if not str(getattr(section, field.name)).strip()]
     missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
-    if not missing:
-        return ""
-    keys = " and ".join(f"channels.{name}.{camel(field)}" for field in missing)
-    return f"{keys} {'is' if len(missing) == 1 else 'are'} not set. Run `nanobot channels login {name}`."
+    return str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
 
 
 def login(
@@ -164,7 +161,7 @@ def test(
     from nanobot.pairing.store import PairingStore
 
     places, name = get_data_paths(config), name.lower()
-    chats = [to] if to is not None else [*PairingStore(places).book().owners.get(name, ())]
+    chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
     text = "This is a test of nanobot. It works."

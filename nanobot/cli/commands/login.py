@@ -87,7 +87,7 @@ async def _log_in(
     pools = HttpPools(proxy=(section.proxy if section else None) or None)
     try:
         account = await LOGINS[spec.name](authority, pools, screen)
-        async with store.held(spec.name):
+        async with store.lock(spec.name):
             store.save(account)
     finally:
         await pools.close()
@@ -97,7 +97,7 @@ async def _log_in(
 async def _delete_account(store: AccountStore, provider: str) -> bool:
     if not store.path(provider).exists():
         return False
-    async with store.held(provider):  # a concurrent token renewal would write it again
+    async with store.lock(provider):  # a concurrent token renewal would write it again
         return store.delete(provider)
 
 

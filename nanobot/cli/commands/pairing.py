@@ -21,7 +21,7 @@ OwnerOption = Annotated[
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List who has paired, and who is waiting with a code."""
-    rows = list(_rows(_store(read_setup(config, None, secrets=False)).book()))
+    rows = list(_rows(_store(read_setup(config, None, secrets=False)).load()))
     if json:
         print_json(rows)
         return

@@ -96,7 +96,7 @@ def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
 
 def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
     try:
-        state = PairingStore(context.places).book()
+        state = PairingStore(context.places).load()
     except StorageError as exc:
         yield error(str(exc), "Until then paired people are not recognised.")
         return

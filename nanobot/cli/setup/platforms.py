@@ -134,8 +134,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         title="Telegram",
         requires="a bot token from @BotFather (takes a minute)",
         instructions=(
-            "In Telegram, write to @BotFather (https://t.me/BotFather): /newbot, a name, and a user name that ends in "
-            "bot. It answers with a token."
+            "In Telegram, write to @BotFather (https://t.me/BotFather): send /newbot, then a name, then a user name "
+            "that ends in bot. BotFather replies with the token to paste here."
         ),
         fields=(
             SetupField(
@@ -147,7 +147,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         owner=SetupField(
             "owner",
-            "Your Telegram user ID, not your phone number",
+            "Your Telegram user ID (a number, not your phone number)",
             re.compile(r"\d{1,19}", re.ASCII),
             "A user ID is a number such as 12345678, not a @name. If you leave it empty, the bot shows you a code.",
             is_secret=False,

@@ -128,7 +128,7 @@ async def _ask(config: Config, data_dir: Path) -> ProbeResult:
 def _metered(chosen: ChosenProvider, config: Config, data_dir: Path) -> LLMProvider:
     if not data_dir.exists():
         return chosen.provider
-    return _spending(config, data_dir).metered(chosen.provider, chosen.name)
+    return _spending(config, data_dir).add_meter(chosen.provider, chosen.name)
 
 
 def _spending(config: Config, data_dir: Path) -> "Spending":

@@ -74,8 +74,8 @@ async def poll_token(
         elif response.error in _ERRORS:
             raise LoginFailedError(f"{_ERRORS[response.error]} Run the command again.")
         elif response.error != "authorization_pending":
-            error_for = client.error_for(response, [code.device_code])
-            if not isinstance(error_for, ModelOverloadedError | RateLimitedError):
-                raise LoginFailedError(f"The login was not completed: {error_for.detail}. Run the command again.")
+            error = client.error_for(response, [code.device_code])
+            if not isinstance(error, ModelOverloadedError | RateLimitedError):
+                raise LoginFailedError(f"The login was not completed: {error.detail}. Run the command again.")
             interval_s += SLOW_DOWN_S
     raise LoginFailedError(f"{_ERRORS['expired_token']} Run the command again.")

@@ -87,7 +87,7 @@ async def log_in(
 
 
 async def renew(account: Account, pools: HttpPools) -> Account:
-    """The account with a new Copilot token. Raises as `tokens.Renew` requires."""
+    """The account with a new Copilot token. Raises what `tokens.Renew` says."""
     authority = GitHubAuthority(account.authority)
     client = OAuthHttpClient(pools, PROVIDER, account.authority)
     headers = {"Authorization": f"token {account.grant}", **EDITOR_HEADERS}

@@ -12,8 +12,8 @@ class LoginScreen(Protocol):
 
     def say(self, text: str) -> None: ...
 
-    def show(self, before: str, what: str, after: str = "") -> None:
-        """Show what to open or type, with a line before it and a hint after it."""
+    def show(self, intro: str, value: str, outro: str = "") -> None:
+        """Show a URL or code, with a line before it and a hint after it."""
         ...
 
     def open(self, url: str) -> None:

@@ -66,14 +66,14 @@ class OAuthHttpClient:
     async def post(self, url: str, form: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
         """Send a form. Raises a ModelCallError if there is no response; an error response is returned."""
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return await self._ask("POST", url, urlencode(form).encode(), headers, secrets)
+        return await self._send("POST", url, urlencode(form).encode(), headers, secrets)
 
     async def get(self, url: str, headers: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
         """Fetch a URL. Raises as `post` does."""
-        return await self._ask("GET", url, None, headers, secrets)
+        return await self._send("GET", url, None, headers, secrets)
 
     def error_for(self, response: OAuthResponse, secrets: Sequence[str] = ()) -> ModelCallError:
-        """The typed error of a response with an error or without the expected data."""
+        """The typed error of a response that reports one or lacks the expected data."""
         kind: type[ModelCallError] = LoginNeededError
         if response.status == 429:
             kind = RateLimitedError
@@ -94,7 +94,7 @@ class OAuthHttpClient:
         """A typed error with the secrets redacted."""
         return kind(redact(detail, secrets), target=self.target, status=status, retry_after_s=wait_s)
 
-    async def _ask(
+    async def _send(
         self, method: str, url: str, content: bytes | None, headers: Mapping[str, str], secrets: Sequence[str]
     ) -> OAuthResponse:
         load_httpx()
@@ -118,10 +118,10 @@ class OAuthHttpClient:
             raise self.error(AuthorityUnreachableError, f"no answer within {TOTAL_S} s", secrets) from None
         except (httpx.HTTPError, httpx.InvalidURL, TypeError, ValueError) as error:
             raise self.error(AuthorityUnreachableError, connection_error_reason(error), secrets) from None
-        return OAuthResponse(response.status_code, _object(body), retry_after_s(response.headers))
+        return OAuthResponse(response.status_code, _parse_object(body), retry_after_s(response.headers))
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):

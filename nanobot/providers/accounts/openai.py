@@ -145,14 +145,11 @@ async def exchange_code(
     return account
 
 
-async def renew(account: Account, pools: HttpPools, client_id: str = CLIENT_ID) -> Account:
-    """The account with a new token, and with the new refresh token if the server sent one. Raises as `tokens.Renew`
-    requires.
-    """
-    form = {"grant_type": "refresh_token", "client_id": client_id, "refresh_token": account.grant}
+async def renew(account: Account, pools: HttpPools) -> Account:
+    """The account with a new token, and a new refresh token if the server sent one. Raises what `tokens.Renew` says."""
+    form = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": account.grant}
     client = OAuthHttpClient(pools, PROVIDER, account.authority)
-    authority = OpenAIAuthority(account.authority, client_id)
-    response = await client.post(authority.token_url, form, account.secrets)
+    response = await client.post(OpenAIAuthority(account.authority).token_url, form, account.secrets)
     if response.status == 200:
         renewed = _parse_account(response, account)
         if renewed.access_token == account.access_token:

@@ -1,10 +1,9 @@
 """The base of providers that use an account: each call gets a valid token, and a rejected one is renewed once."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.net.http import HttpPools
@@ -17,12 +16,6 @@ from nanobot.providers.wire.exchange import Endpoint, FixupCallback, WireCall
 from nanobot.utils.clock import Clock
 
 
-class Renewal(Protocol):
-    """Gets a new token for an account. Raises LoginNeededError if the account is rejected."""
-
-    async def __call__(self, account: Account, pools: HttpPools) -> Account: ...
-
-
 class AccountProvider(LLMProvider):
     """Base class: a subclass turns an account into a call."""
 
@@ -30,14 +23,20 @@ class AccountProvider(LLMProvider):
     """Statuses that mean the token has expired."""
 
     def __init__(
-        self, endpoint: Endpoint, default_model: str, store: AccountStore, renew: Renewal, clock: Clock | None = None
+        self,
+        endpoint: Endpoint,
+        default_model: str,
+        store: AccountStore,
+        renew: Callable[[Account, HttpPools], Awaitable[Account]],
+        clock: Clock | None,
     ) -> None:
+        """`renew` gets a new token for an account, as `tokens.Renew` does."""
         super().__init__(None, endpoint.api_base)
         self.name = endpoint.name
         self._endpoint = endpoint
         self._default_model = default_model
         self._on_fixup: FixupCallback | None = None
-        self._tokens = AccountTokens(endpoint.name, store, partial(renew, pools=endpoint.pools), clock)
+        self._tokens = AccountTokens(endpoint.name, store, lambda account: renew(account, endpoint.pools), clock)
 
     def get_default_model(self) -> str:
         """The model used when a call names none."""
@@ -87,16 +86,16 @@ class AccountProvider(LLMProvider):
         tried: set[str] = set()
         while True:
             call = self.create_call(account, messages, tools or (), model, max_tokens, temperature)
-            callback, started = False, time.monotonic()
+            has_emitted, started = False, time.monotonic()
             try:
                 async with aclosing(call.run()) as stream:
                     async for delta in stream:
-                        callback = True
+                        has_emitted = True
                         yield delta
                 return
             except ModelCallError as error:
                 took_s = time.monotonic() - started
-                retry_account = None if callback else await self._account_for_retry(error, account, model, tried)
+                retry_account = None if has_emitted else await self._account_for_retry(error, account, model, tried)
                 if retry_account is None:
                     raise _as_login_error(error) from None
                 account = retry_account

@@ -49,7 +49,7 @@ class Account:
         return [secret for secret in (self.grant, self.access_token) if secret]
 
 
-_TEXTS = [entry.name for entry in fields(Account) if entry.name != "expires_at"]
+_TEXT_FIELDS = [entry.name for entry in fields(Account) if entry.name != "expires_at"]
 
 
 class AccountStore:
@@ -66,7 +66,7 @@ class AccountStore:
         return self._folder / f"{provider}.json"
 
     @asynccontextmanager
-    async def held(self, provider: str) -> AsyncIterator[None]:
+    async def lock(self, provider: str) -> AsyncIterator[None]:
         """Lock an account across processes to renew, replace or delete it. Raises StorageError."""
         lock = ProcessLock(self._folder / f"{provider}.lock")
         try:
@@ -87,7 +87,7 @@ class AccountStore:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise self._unusable(provider, type(error).__name__) from None
-        account = _account(data, provider)
+        account = _parse_account(data, provider)
         if account is None:
             raise self._unusable(provider, "it holds no account")
         learn_secrets(dict.fromkeys(account.secrets, f"the account of {provider}"))
@@ -145,10 +145,10 @@ class AccountStore:
         )
 
 
-def _account(data: Any, provider: str) -> Account | None:
+def _parse_account(data: Any, provider: str) -> Account | None:
     if not isinstance(data, dict):
         return None
-    texts = {name: data[name] for name in _TEXTS if isinstance(data.get(name), str)}
+    texts = {name: data[name] for name in _TEXT_FIELDS if isinstance(data.get(name), str)}
     if not texts.get("grant") or "authority" not in texts:
         return None
     expires_at = data.get("expires_at")

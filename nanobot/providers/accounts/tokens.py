@@ -77,7 +77,7 @@ class AccountTokens:
         return await asyncio.shield(self._renewing)
 
     async def _renew_once(self, stale: Account) -> Account:
-        async with self._store.held(self._provider):
+        async with self._store.lock(self._provider):
             account = self._load()
             if account.access_token != stale.access_token and account.is_valid_at(self._now(), 0):
                 return account  # another process was quicker

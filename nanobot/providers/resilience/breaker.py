@@ -1,8 +1,8 @@
 """A circuit breaker: after three failures in a row, a model is not called for a minute, then probed with one call.
 
-losed      calls go out; the third failure in a row opens it
-pen        no call goes out, for a minute
-alf-open   one call goes out as a probe; until its first token, no other does
+closed      calls go out; the third failure in a row opens it
+open        no call goes out, for a minute
+half-open   one call goes out as a probe; until its first token, no other does
 """
 
 import time
@@ -19,12 +19,8 @@ OPEN_S = 60.0
 class Breaker:
     """Whether one model at one endpoint may be called. Shared by all its callers; in memory only."""
 
-    def __init__(
-        self, monotonic: Monotonic = time.monotonic, *, max_failures: int = MAX_FAILURES, open_s: float = OPEN_S
-    ) -> None:
+    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._max_failures = max_failures
-        self._open_s = open_s
         self._failures = 0
         self._opened_at: float | None = None
         self._probe: BreakerCall | None = None
@@ -41,7 +37,7 @@ class Breaker:
         """Seconds until a call may go out; 0 if one may now."""
         if self._opened_at is None:
             return 0.0
-        return max(0.0, self._opened_at + self._open_s - self._monotonic())
+        return max(0.0, self._opened_at + OPEN_S - self._monotonic())
 
     @property
     def allows_call(self) -> bool:
@@ -59,7 +55,7 @@ class Breaker:
 
     def _began(self, call: "BreakerCall") -> None:
         if call is self._probe:  # the model responds: allow other calls; one more failure opens it again
-            self._probe, self._opened_at, self._failures = None, None, self._max_failures - 1
+            self._probe, self._opened_at, self._failures = None, None, MAX_FAILURES - 1
 
     def _succeeded(self) -> None:
         self._failures, self._opened_at, self._probe, self.last_error = 0, None, None, None
@@ -71,7 +67,7 @@ class Breaker:
         elif self._opened_at is not None:  # a call from before it opened
             return False
         self._failures += 1
-        if self._failures < self._max_failures:
+        if self._failures < MAX_FAILURES:
             return False
         self._opened_at = self._monotonic()
         return True

@@ -1,8 +1,7 @@
-"""Builds the provider of a session from the config: Fallback([Retry(Metered(A)), Retry(Metered(B))]), each on first
-use.
+"""Builds the provider of a session from the config: Fallback([Retry(Metered(A)), Retry(Metered(B))]).
 
-With providerRetryMode "persistent" a single retry layer goes around them all: Retry(Fallback([Metered(A),
-Metered(B)])).
+Each model after the first is created on first use. With providerRetryMode "persistent" a single retry layer goes around
+them all: Retry(Fallback([Metered(A), Metered(B)])).
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from nanobot.providers.errors import CallTarget
 from nanobot.providers.factory import ChosenProvider, choose_provider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.resilience.breaker import Breaker, Monotonic
-from nanobot.providers.resilience.fallback import Candidate, FallbackModel, FallbackProvider
+from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
 from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider, Sleep
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class ProviderChains:
         environ: Mapping[str, str],
         state_dir: Path | None = None,
         *,
-        metered: AddMeter = no_meter,
+        add_meter: AddMeter = no_meter,
         local_servers: Sequence[LocalServer] | None = None,
         sleep: Sleep = asyncio.sleep,
         monotonic: Monotonic = time.monotonic,
@@ -50,7 +49,7 @@ class ProviderChains:
         """`local_servers` are probed if nothing is configured; None means the default ones."""
         self._environ = environ
         self._state_dir = state_dir
-        self._add_meter = metered
+        self._add_meter = add_meter
         self._local_servers = local_servers
         self._sleep = sleep
         self._monotonic = monotonic
@@ -63,7 +62,7 @@ class ProviderChains:
         """
         chosen = await self._choose(config, model)
         persistent = config.agents.defaults.provider_retry_mode == "persistent"
-        first = Candidate.ready(self._fallback_model(chosen, with_retries=not persistent))
+        first = Candidate.ready(self._candidate_model(chosen, with_retries=not persistent))
         chain: LLMProvider = FallbackProvider([first, *self._fallbacks(config, model, with_retries=not persistent)])
         if persistent:
             chain = self._with_retries(chain, RetryPolicy.persistent())
@@ -87,13 +86,13 @@ class ProviderChains:
                 window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
             )
 
-    async def _build_fallback(self, config: "Config", *, with_retries: bool) -> FallbackModel:
+    async def _build_fallback(self, config: "Config", *, with_retries: bool) -> CandidateModel:
         chosen = await self._choose(config, None)
         if chosen.name == "offline":
             raise ConfigError(
                 f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
             )
-        return self._fallback_model(chosen, with_retries=with_retries)
+        return self._candidate_model(chosen, with_retries=with_retries)
 
     async def _choose(self, config: "Config", model: str | None) -> ChosenProvider:
         return await choose_provider(
@@ -104,13 +103,13 @@ class ProviderChains:
             local_servers=self._local_servers,
         )
 
-    def _fallback_model(self, chosen: ChosenProvider, *, with_retries: bool) -> FallbackModel:
+    def _candidate_model(self, chosen: ChosenProvider, *, with_retries: bool) -> CandidateModel:
         provider = self._add_meter(chosen.provider, chosen.name)
         key = (chosen.name, chosen.provider.api_base, chosen.model)
         breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
         if with_retries:
             provider = self._with_retries(provider, RetryPolicy(), CallTarget(chosen.name, chosen.model))
-        return FallbackModel(provider, chosen.name, chosen.model, breaker)
+        return CandidateModel(provider, chosen.name, chosen.model, breaker)
 
     def _with_retries(
         self, provider: LLMProvider, policy: RetryPolicy, target: CallTarget | None = None

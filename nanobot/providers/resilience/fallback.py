@@ -16,8 +16,8 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, Finished, LLMProvider, call_context, call_context_scope
 from nanobot.providers.errors import CallTarget, ModelCallError, ModelUnavailableError, TryElsewhere, format_wait
-from nanobot.providers.resilience.attempt import StreamGuard
 from nanobot.providers.resilience.breaker import Breaker, BreakerCall
+from nanobot.providers.resilience.retry import StreamGuard
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _MIN_REPLY_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class FallbackModel:
+class CandidateModel:
     """A usable model: its provider, the provider's name, the model name to send, and its breaker."""
 
     provider: LLMProvider
@@ -49,7 +49,7 @@ class Candidate:
     def __init__(
         self,
         name: str,
-        create: Callable[[], Awaitable[FallbackModel]],
+        create: Callable[[], Awaitable[CandidateModel]],
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
@@ -59,48 +59,48 @@ class Candidate:
         self.max_tokens = max_tokens
         self.temperature = temperature
         self.window_tokens = window_tokens
-        self.fallback: FallbackModel | None = None
+        self.model: CandidateModel | None = None
         self.problem: str | None = None
         """Why it could not be created, as of the last attempt."""
         self._create = create
 
     @classmethod
-    def ready(cls, model_to_use: FallbackModel) -> "Candidate":
+    def ready(cls, model: CandidateModel) -> "Candidate":
         """A candidate that is created already."""
-        candidate = cls(str(model_to_use), lambda: _return_ready(model_to_use))
-        candidate.fallback = model_to_use
+        candidate = cls(str(model), lambda: _return_ready(model))
+        candidate.model = model
         return candidate
 
-    async def create(self) -> FallbackModel:
+    async def create(self) -> CandidateModel:
         """Return the model, created if necessary. Raises NanobotError if that fails; the next call tries again."""
-        if self.fallback is not None:
-            return self.fallback
+        if self.model is not None:
+            return self.model
         try:
-            fallback = await self._create()
+            created = await self._create()
         except NanobotError as error:
             self.problem = str(error)
             raise
-        stored = self._store(fallback)
-        if stored is not fallback:
-            await fallback.provider.close()
-        return stored
+        model = self._keep_first(created)
+        if model is not created:
+            await created.provider.close()
+        return model
 
-    def _store(self, fallback: FallbackModel) -> FallbackModel:
+    def _keep_first(self, created: CandidateModel) -> CandidateModel:
         """Keep the first one if two calls created it concurrently."""
-        self.fallback, self.problem = self.fallback or fallback, None
-        return self.fallback
+        self.model, self.problem = self.model or created, None
+        return self.model
 
     @property
     def may_answer(self) -> bool:
         """Whether it is worth trying, as far as known."""
-        return self.problem is None if self.fallback is None else self.fallback.breaker.allows_call
+        return self.problem is None if self.model is None else self.model.breaker.allows_call
 
     def __str__(self) -> str:
-        return str(self.fallback or self.name)
+        return str(self.model or self.name)
 
 
-async def _return_ready(model_to_use: FallbackModel) -> FallbackModel:
-    return model_to_use
+async def _return_ready(model: CandidateModel) -> CandidateModel:
+    return model
 
 
 class FallbackProvider(LLMProvider):
@@ -108,7 +108,7 @@ class FallbackProvider(LLMProvider):
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         """The first candidate must be created already; the others are created on first use."""
-        first = candidates[0].fallback
+        first = candidates[0].model
         if first is None:
             raise ValueError("the first candidate must be ready")
         super().__init__(first.provider.api_key, first.provider.api_base)
@@ -122,7 +122,7 @@ class FallbackProvider(LLMProvider):
 
     def prepare(self) -> None:
         """Prepare the candidate that the next call will reach."""
-        model = next((candidate.fallback for candidate in self._candidates if candidate.may_answer), None)
+        model = next((candidate.model for candidate in self._candidates if candidate.may_answer), None)
         if model is not None:
             model.provider.prepare()
 
@@ -133,12 +133,12 @@ class FallbackProvider(LLMProvider):
         """Which models are paused, for how long and why, and which one is used instead."""
         notes: list[str] = []
         for candidate in self._candidates:
-            if candidate.fallback is not None and candidate.fallback.breaker.is_open:
-                notes.append(describe_pause(candidate.fallback))
+            if candidate.model is not None and candidate.model.breaker.is_open:
+                notes.append(describe_pause(candidate.model))
             elif candidate.problem is not None:
                 notes.append(f"{candidate.name} cannot be used: {candidate.problem}")
-            if candidate.fallback is not None:
-                notes += candidate.fallback.provider.notes()
+            if candidate.model is not None:
+                notes += candidate.model.provider.notes()
         if self._first.breaker.is_open and not self._first.breaker.allows_call:
             instead = next((candidate for candidate in self._candidates if candidate.may_answer), None)
             notes.append("No other model is available." if instead is None else f"{instead} is used instead.")
@@ -159,12 +159,12 @@ class FallbackProvider(LLMProvider):
         """
         search = _Search(self._candidates, messages, tools, max_tokens)
         while (choice := await search.next()) is not None:
-            index, candidate, fallback, call = choice
+            index, candidate, chosen, call = choice
             attempt, began = StreamGuard(), False
-            stream = fallback.provider.chat_stream(
+            stream = chosen.provider.chat_stream(
                 messages,
                 tools,
-                model if index == 0 and model else fallback.model,
+                model if index == 0 and model else chosen.model,
                 search.reply_tokens(candidate),
                 temperature if candidate.temperature is None else candidate.temperature,
             )
@@ -184,12 +184,12 @@ class FallbackProvider(LLMProvider):
                 attempt.end()
                 return
             except ModelCallError as error:
-                search.failed(fallback, error)
+                search.failed(chosen, error)
                 if error.try_elsewhere is TryElsewhere.NOBODY:
                     call.succeeded()  # the model works, the request does not
                     raise search.add_context(error) from None
                 if call.failed(error):
-                    log.warning("%s", describe_pause(fallback))
+                    log.warning("%s", describe_pause(chosen))
                 if attempt.final:
                     raise search.add_context(error) from None
             finally:
@@ -199,8 +199,8 @@ class FallbackProvider(LLMProvider):
     async def close(self) -> None:
         """Close the candidates that were created."""
         for candidate in self._candidates:
-            if candidate.fallback is not None:
-                await candidate.fallback.provider.close()
+            if candidate.model is not None:
+                await candidate.model.provider.close()
 
     def _announce(self, search: "_Search", index: int) -> None:
         now, first = self._candidates[index], self._first
@@ -247,45 +247,47 @@ class _Search:
         self._position = 0
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
-        self.describe_pause: list[FallbackModel] = []
-        self._tried: list[FallbackModel] = []
+        self._paused: list[CandidateModel] = []
+        self._tried: list[CandidateModel] = []
         self._rejected_providers: set[str] = set()
 
-    async def next(self) -> tuple[int, Candidate, FallbackModel, BreakerCall] | None:
+    async def next(self) -> tuple[int, Candidate, CandidateModel, BreakerCall] | None:
         """The next candidate and its registered call, which the caller must end; None if no candidate is left."""
         while self._position < len(self._candidates):
             index, candidate = self._position, self._candidates[self._position]
             self._position += 1
             try:
-                fallback = await candidate.create()
+                model = await candidate.create()
             except NanobotError as error:
                 self._skipped.append(f"{candidate.name} cannot be used: {error}")
                 continue
-            if any(fallback.breaker is other.breaker for other in (*self._tried, *self.describe_pause)):
+            if any(model.breaker is other.breaker for other in (*self._tried, *self._paused)):
                 continue
-            if fallback.provider_name in self._rejected_providers:
-                self._skipped.append(f"{fallback} was not tried: it uses the same provider.")
+            if model.provider_name in self._rejected_providers:
+                self._skipped.append(f"{model} was not tried: it uses the same provider.")
             elif not self._fits(candidate):
                 self._skipped.append(
-                    f"{fallback} was not tried: the request has about {self._request_tokens():,} tokens, "
+                    f"{model} was not tried: the request has about {self._request_tokens():,} tokens, "
                     f"its context window {candidate.window_tokens:,}."
                 )
-            elif (call := fallback.breaker.start_call()) is None:
-                self.describe_pause.append(fallback)
-                self._skipped.append(describe_pause(fallback))
+            elif (call := model.breaker.start_call()) is None:
+                self._paused.append(model)
+                self._skipped.append(describe_pause(model))
             else:
-                self._tried.append(fallback)
-                return index, candidate, fallback, call
+                self._tried.append(model)
+                return index, candidate, model, call
         return None
 
     def has_fallback(self, index: int) -> bool:
         """Whether any later candidate is worth trying."""
         return any(
             candidate.may_answer
-            and (candidate.fallback is None or candidate.fallback.provider_name not in self._rejected_providers)
             and (
-                candidate.fallback is None
-                or all(candidate.fallback.breaker is not tried.breaker for tried in self._tried)
+                candidate.model is None
+                or (
+                    candidate.model.provider_name not in self._rejected_providers
+                    and all(candidate.model.breaker is not tried.breaker for tried in self._tried)
+                )
             )
             and self._fits(candidate)
             for candidate in self._candidates[index + 1 :]
@@ -294,15 +296,15 @@ class _Search:
     def reply_tokens(self, candidate: Candidate) -> int:
         """The maximum length of the reply to ask for."""
         limit = candidate.max_tokens or self._max_tokens
-        return (
-            limit if candidate.window_tokens is None else min(limit, candidate.window_tokens - self._request_tokens())
-        )
+        if candidate.window_tokens is None:
+            return limit
+        return min(limit, candidate.window_tokens - self._request_tokens())
 
-    def failed(self, fallback: FallbackModel, error: ModelCallError) -> None:
-        error.fill_target(CallTarget(fallback.provider_name, fallback.model))
+    def failed(self, model: CandidateModel, error: ModelCallError) -> None:
+        error.fill_target(CallTarget(model.provider_name, model.model))
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
-            self._rejected_providers.add(fallback.provider_name)
+            self._rejected_providers.add(model.provider_name)
             log.warning("%s", error)
 
     def reasons(self) -> str:
@@ -319,7 +321,7 @@ class _Search:
         """The error to raise if no model answered."""
         if self._failures:
             return self.add_context(self._failures[-1])
-        soonest = min(self.describe_pause, key=lambda fallback: fallback.breaker.remaining_s)
+        soonest = min(self._paused, key=lambda model: model.breaker.remaining_s)
         error = ModelUnavailableError.from_last_failure(
             soonest.breaker.last_error,
             target=CallTarget(soonest.provider_name, soonest.model),
@@ -340,8 +342,8 @@ class _Search:
         return self._tokens
 
 
-def describe_pause(fallback: FallbackModel) -> str:
-    breaker = fallback.breaker
-    reasons = f": {breaker.last_error.brief()}" if breaker.last_error is not None else ""
+def describe_pause(model: CandidateModel) -> str:
+    breaker = model.breaker
+    reason = f": {breaker.last_error.brief()}" if breaker.last_error is not None else ""
     when = f"for {format_wait(breaker.remaining_s)}" if breaker.remaining_s else "until it answers the next call"
-    return f"{fallback} is paused {when}{reasons}."
+    return f"{model} is paused {when}{reason}."

@@ -269,7 +269,7 @@ class _Meter:
         """
         price = await self._price(model)
         if price is not None:
-            return price.most(prompt_tokens, max_tokens) or None
+            return price.max_cost(prompt_tokens, max_tokens) or None
         if self.provider == REPORTS_COST:
             return 0.0
         if not self.budget.limits.unknown_price:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.providers.base import Delta, LLMProvider, call_context
+from nanobot.providers.base import Delta, Finished, LLMProvider, TextDelta, ToolCallDelta, call_context
 from nanobot.providers.errors import (
     CallTarget,
     ModelCallError,
     ModelUnavailableError,
     ProviderTimeoutError,
+    StreamCutError,
     TryElsewhere,
     format_wait,
 )
-from nanobot.providers.resilience.attempt import StreamGuard
 from nanobot.providers.resilience.breaker import Monotonic
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,37 @@ class RetryPolicy:
     def persistent(cls) -> "RetryPolicy":
         """Retry as long as that may help."""
         return cls(retries=None)
+
+
+class StreamGuard:
+    """Passes the deltas of one attempt on and tracks whether the answer can still be retried.
+
+    Emitted text is final. Reasoning is not: a retried model thinks again. Deltas of tool calls are held back until text
+    goes out or the answer is complete, so that a call that was started twice does not look like one.
+    """
+
+    def __init__(self) -> None:
+        self.final = False
+        """Whether another attempt would show the user two answers."""
+        self._finished = False
+        self._held: list[Delta] = []
+
+    def filter(self, delta: Delta) -> list[Delta]:
+        """The deltas to emit now. Updates `final` before they are emitted."""
+        if isinstance(delta, ToolCallDelta) and not self.final:
+            self._held.append(delta)
+            return []
+        if isinstance(delta, TextDelta | Finished):
+            self.final = True
+            self._finished = self._finished or isinstance(delta, Finished)
+            held, self._held = self._held, []
+            return [*held, delta]
+        return [delta]
+
+    def end(self) -> None:
+        """The stream is over. Raises StreamCutError if it ended without Finished."""
+        if not self._finished:
+            raise StreamCutError("the stream ended without a complete answer")
 
 
 class RetryProvider(LLMProvider):
@@ -93,7 +124,7 @@ class RetryProvider(LLMProvider):
     ) -> AsyncIterator[Delta]:
         """As in LLMProvider. Raises the last failure; cancelling is safe during a wait, too."""
         persistent = self._policy.retries is None
-        tries = _PersistentTries(self._policy, self._monotonic) if persistent else _Tries(self._policy, self._monotonic)
+        retries = (_PersistentRetries if persistent else _Retries)(self._policy, self._monotonic)
         while True:
             attempt = StreamGuard()
             stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
@@ -106,7 +137,7 @@ class RetryProvider(LLMProvider):
                 return
             except ModelCallError as error:
                 error.fill_target(self._target)
-                wait_s = None if attempt.final else tries.wait_after(error)
+                wait_s = None if attempt.final else retries.wait_after(error)
                 if wait_s is None:
                     raise
             await self._sleep(wait_s)
@@ -115,7 +146,7 @@ class RetryProvider(LLMProvider):
         await self._inner.close()
 
 
-class _Tries:
+class _Retries:
     """The retries of one call."""
 
     def __init__(self, policy: RetryPolicy, monotonic: Monotonic) -> None:
@@ -150,7 +181,7 @@ class _Tries:
         return self._failed_at + self._policy.fallback_wait_s - now
 
 
-class _PersistentTries(_Tries):
+class _PersistentRetries(_Retries):
     """The retries of a call in persistent mode."""
 
     def __init__(self, policy: RetryPolicy, monotonic: Monotonic) -> None:

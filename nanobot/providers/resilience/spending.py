@@ -26,7 +26,7 @@ class Spending:
         self._budget = Budget(_limits(config), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
-    def metered(self, provider: LLMProvider, name: str) -> LLMProvider:
+    def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter, under this name in the ledger."""
         return MeteredProvider(provider, name, self._ledger, self._budget, self._prices_of(name), self._clock)
 

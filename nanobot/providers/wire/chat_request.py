@@ -13,6 +13,7 @@ import mimetypes
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -165,7 +166,10 @@ def _is_image(url: str) -> bool:
 
 
 def _path(url: str) -> Path:
-    return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else Path(url)
+    if url.startswith("file://"):
+        with suppress(ValueError):  # not a valid URL: no file has this name
+            return Path(unquote(urlsplit(url).path))
+    return Path(url)
 
 
 def _image_block(url: str) -> dict[str, Any]:
@@ -178,10 +182,10 @@ def _image_block(url: str) -> dict[str, Any]:
         if state.st_size > MAX_IMAGE_BYTES:
             return {"type": "text", "text": f"[image: {path}, too large to show]"}
         return {"type": "image_url", "image_url": {"url": _data_url(str(path), state.st_mtime_ns, state.st_size)}}
-    except OSError:
-        return {"type": "text", "text": f"[image: {path}, no longer there]"}
     except ImageError as error:  # a server would reject it, and with it every later request of the session
         return {"type": "text", "text": f"[image: {path}, not delivered. {error}]"}
+    except (OSError, ValueError):  # ValueError: no file can have this name
+        return {"type": "text", "text": f"[image: {path}, no longer there]"}
 
 
 @lru_cache(maxsize=16)
@@ -201,7 +205,7 @@ def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two mak
 
 
 def _open_image(path: str, flags: int) -> int:
-    """Open without blocking. Copies in our media folder are never links: do not follow one that a command created."""
+    """Open without blocking. Files in `.nanobot/received` are never links: do not follow one that a command made."""
     is_copy = Path(path).parent.parent.name == ".nanobot"
     return open_nonblocking(path, flags | (getattr(os, "O_NOFOLLOW", 0) if is_copy else 0))
 

@@ -202,7 +202,7 @@ class ChatAnswer:
         known = next((slot for slot, call in enumerate(self._calls) if call_id and call.id == call_id), None)
         if known is not None and not (name and self._calls[known].arguments):
             return next((index for index, slot in self._by_index.items() if slot == known), known)
-        if name or (call_id and not known):
+        if name or (call_id and known is None):
             return max(self._by_index, default=-1) + 1
         return max(self._by_index, default=position)
 

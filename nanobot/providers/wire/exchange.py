@@ -81,11 +81,11 @@ class Endpoint:
 
     def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
         """A copy with the owner's settings and its own connection pools; `api_base` overrides the default."""
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: value for name, value in settings.items() if value is not None and name != "proxy"
         }
         pools = settings.get("pools") or HttpPools(proxy=settings.get("proxy"))
-        return replace(self, **{**given, "api_base": (api_base or self.api_base).rstrip("/"), "pools": pools})
+        return replace(self, **{**fields, "api_base": (api_base or self.api_base).rstrip("/"), "pools": pools})
 
     def target(self, model: str) -> CallTarget:
         return CallTarget(self.name, model, redact(self.api_base, [self.api_key or ""]), self.config_key)

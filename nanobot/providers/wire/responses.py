@@ -69,8 +69,8 @@ class ResponsesCall(exchange.WireCall):
             name: value for name, value in fields.items() if value is not None and name not in capabilities.dropped
         }
         images = "images" not in capabilities.dropped and has_images(self._messages)
-        make = partial(build_input, self._messages, images=images, undecryptable=self._undecryptable)
-        built = await asyncio.to_thread(make) if images else make()
+        build = partial(build_input, self._messages, images=images, undecryptable=self._undecryptable)
+        built = await asyncio.to_thread(build) if images else build()
         tools = endpoint.tools.encode(self._tools) if with_tools else None
         droppable = [name for name in fields if name not in ("model", "store", "stream")]
         droppable += ["images"] * images + ["tools"] * with_tools

@@ -73,14 +73,14 @@ def _items_of(row: ChatMessage, dialect: RequestDialect, undecryptable: Undecryp
     if role == "assistant":
         return _assistant(row, undecryptable)
     text = {"type": "input_text", "text": text_for_model(row, dialect)}
-    images_items = [_image_item(block) for block in image_blocks(row, dialect)]
+    images = [_image_item(block) for block in image_blocks(row, dialect)]
     if role == "tool":
-        output = [text, *images_items] if images_items else text["text"]
+        output = [text, *images] if images else text["text"]
         return [
             {"type": "function_call_output", "call_id": short_call_id(row.get("tool_call_id", "")), "output": output}
         ]
     input_role = "developer" if role == "system" else "user"
-    return [{"type": "message", "role": input_role, "content": [text, *images_items]}]
+    return [{"type": "message", "role": input_role, "content": [text, *images]}]
 
 
 def _assistant(row: ChatMessage, undecryptable: UndecryptableReasoning) -> list[Item]:

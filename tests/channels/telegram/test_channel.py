@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"token": ""}, "channels.telegram.token is empty. Create a bot with @BotFather"),
+        ({"token": ""}, "channels.telegram.token is not set. Run `nanobot channels login telegram`."),
         ({"token": "not a token"}, "channels.telegram.token is not a token"),
         ({"token": "1:wrong"}, "Ask @BotFather for the token of your bot"),
         ({"proxy": "socks5://127.0.0.1:1", "api_base": "http://telegram.test"}, "pip install socksio"),

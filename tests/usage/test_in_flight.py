@@ -30,7 +30,7 @@ def turns_in(folder: Path) -> list[str]:
 
 
 def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "under-way").iterdir())
+    return sorted(path.name for path in (folder / "in-flight").iterdir())
 
 
 def test_a_call_that_ended_leaves_nothing(tmp_path: Path):
@@ -40,7 +40,7 @@ def test_a_call_that_ended_leaves_nothing(tmp_path: Path):
     busy = len(left_in(tmp_path))
     for number in numbers:
         ledger.end(number)
-    idle = [path.stat().st_size for path in (tmp_path / "under-way").iterdir()]
+    idle = [path.stat().st_size for path in (tmp_path / "in-flight").iterdir()]
     ledger.close()
 
     assert busy == 2, "the lines and the lock"
@@ -74,7 +74,7 @@ def test_what_lives_is_left_alone(tmp_path: Path):
     "left", [b"", b"\x00\xff", b'{"call": 1, "row": {"when": "no"}}\n', b'{"call": 1, "ro', b'[1]\n{"ended": []}\n7\n']
 )
 def test_lines_that_cannot_be_read_are_no_rows_and_go(tmp_path: Path, left: bytes):
-    folder = tmp_path / "under-way"
+    folder = tmp_path / "in-flight"
     folder.mkdir()
     (folder / "x.jsonl").write_bytes(left)
 
@@ -99,9 +99,9 @@ def test_a_file_that_is_never_empty_stays_small_and_keeps_what_is_under_way(tmp_
     for _ in range(10_000):
         ledger.end(ledger.begin(row(turn="short")))
 
-    [file] = (tmp_path / "under-way").glob("*.jsonl")
+    [file] = (tmp_path / "in-flight").glob("*.jsonl")
     size = file.stat().st_size
-    (tmp_path / "under-way" / "dead.jsonl").write_bytes(file.read_bytes())
+    (tmp_path / "in-flight" / "dead.jsonl").write_bytes(file.read_bytes())
     Ledger(tmp_path).catch_up()
     ledger.end(long)
     ledger.close()
