@@ -197,6 +197,20 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
 
 
+async def test_a_group_in_which_only_the_owner_has_written_gets_no_notice_for_the_owner(running: OpenGateway):
+    async with running("one", "two") as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["user8"]}}))
+        for number, chat in enumerate(["own", "group"]):
+            here.toys["plush"].write("hi", chat=chat, sender="user8", message_id=str(number), in_group=chat == "group")
+            await soon(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
+
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        await soon(lambda: len(here.toys["plush"].got()) == 3)
+
+    assert "a secret of mine" in here.toys["plush"].got("own")[-1]
+    assert here.toys["plush"].got("group") == ["two"]
+
+
 async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):
     async with running("one", "two", "three") as here:
         pairing = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", "9"]}}
