@@ -25,7 +25,7 @@ def ask_gateway(places: DataPaths, request: dict[str, Any]) -> dict[str, Any] | 
 
     async def ask() -> dict[str, Any] | None:
         async with connect(places.state) as connection:
-            return await connection.ask(request) if connection is not None else None
+            return await connection.request(request) if connection is not None else None
 
     return asyncio.run(ask())
 

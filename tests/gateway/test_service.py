@@ -9,6 +9,7 @@ import pytest
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
+from nanobot.config.paths import DataPaths
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.heartbeat import HeartbeatRunner
 from nanobot.gateway.lock import find_lock_holder
@@ -16,7 +17,6 @@ from nanobot.gateway.service import Options
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
-from nanobot.runtime.build import Runtime
 from tests.gateway.conftest import OpenGateway, Running
 from tests.support.toy_gateway import soon
 
@@ -68,12 +68,12 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
 
 async def test_there_is_one_gateway_a_data_folder(running: OpenGateway):
     async with running() as here:
-        holder = find_lock_holder(here.gateway.reporter.places)
+        holder = find_lock_holder(DataPaths(here.home))
         with pytest.raises(InstanceLockedError, match=f"pid {holder.pid if holder else None}"):
             async with running():
                 pass
 
-    assert find_lock_holder(here.gateway.reporter.places) is None
+    assert find_lock_holder(DataPaths(here.home)) is None
 
 
 async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: OpenGateway, tmp_path):
@@ -83,7 +83,7 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
 
     async with running() as here:
-        assert find_lock_holder(here.gateway.reporter.places) is not None
+        assert find_lock_holder(DataPaths(here.home)) is not None
 
 
 async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
@@ -107,18 +107,16 @@ async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_noth
 async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):
     tries = 0
 
-    def clockwork(runtime: Runtime, channels: object) -> SupervisedTask:
-        async def tick() -> None:
-            nonlocal tries
-            tries += 1
-            if tries == 1:
-                raise RuntimeError("a spring broke")
-            await asyncio.Event().wait()
+    async def tick() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RuntimeError("a spring broke")
+        await asyncio.Event().wait()
 
-        return SupervisedTask("clockwork", tick)
-
-    async with running("hello", services=(clockwork,)) as here:
-        clock = here.gateway.supervisor.tasks["clockwork"]
+    clock = SupervisedTask("clockwork", tick)
+    async with running("hello") as here:
+        here.gateway.supervisor.add(clock)
         await soon(lambda: clock.last_error)
         red = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")

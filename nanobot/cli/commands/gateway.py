@@ -51,7 +51,7 @@ def run(
         requests = ShutdownRequests()
 
         def on_signal(number: int) -> None:
-            if requests.told:  # the second signal ends the process at once
+            if requests.is_requested:  # the second signal ends the process at once
                 os._exit(exit_code_for(number))
             requests.stop()
 
@@ -66,7 +66,7 @@ def run(
                     data_dir=setup.data_dir,
                     workspace=setup.workspace,
                     options=Options(port, allow_empty),
-                    wishes=requests,
+                    shutdown=requests,
                 )
             finally:
                 enforcing.cancel()
