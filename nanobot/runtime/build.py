@@ -23,7 +23,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.pipeline.turn import TurnDeps, TurnTimeouts
+from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
@@ -121,7 +121,6 @@ async def build_runtime(
     model: str | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
-    patience: TurnTimeouts | None = None,
     chains: ProviderChains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
@@ -153,7 +152,7 @@ async def build_runtime(
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
-    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, patience)
+    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context)
 
     async def renew() -> None:
         core.models.renew()
@@ -226,25 +225,25 @@ def _create_core(
         places,
         services.workspace,
         opener=context.files.descriptor,
-        words_of=services.file_provenance.of,
+        provenance_of=services.file_provenance.of,
     )
     toolbox.tools.register(SessionSearchTool(archive))
     spending = Spending(config, places, services.clock)
     chains = chains or ProviderChains(services.environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    vitals = AgentStatus(services.clock)
-    upkeep = MemoryService(
+    status = AgentStatus(services.clock)
+    memory = MemoryService(
         config,
         places,
         context.memory,
         services.sessions,
         models,
-        vitals,
+        status,
         services.clock,
         others_write=partial(audience.has_other_writers, config, services.pairing),
         scope_of=partial(audience.scope_of_row, config, services.pairing),
     )
-    return _CoreParts(context, archive, models, spending, vitals, upkeep)
+    return _CoreParts(context, archive, models, spending, status, memory)
 
 
 class _ApprovalParts:
@@ -368,7 +367,7 @@ def _command_context(
         memory=core.memory,
         extra_commands={
             **core.memory.commands(),
-            **skills_command(core.context.skills),
+            "skills": skills_command(core.context.skills),
             "search": search_command(core.archive),
             "tasks": background.subagents.command,
             "goal": background.goals.command,
@@ -385,7 +384,6 @@ def _turn_deps(
     background: _BackgroundParts,
     plugins: _PluginParts,
     command_context: CommandContext,
-    timeouts: TurnTimeouts | None,
 ) -> TurnDeps:
     defaults, consolidation = services.config.agents.defaults, core.memory.consolidation
     return TurnDeps(
@@ -399,7 +397,7 @@ def _turn_deps(
         workspace=services.workspace,
         turns_folder=services.places.turns,
         traces=TraceRecorder(TraceStore(services.places.traces, services.redactor), services.clock, services.workspace),
-        timeouts=timeouts or turn_timeouts(services.config),
+        timeouts=turn_timeouts(services.config),
         roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days, archived=consolidation.archived),
         hooks=approvals.hooks_with(approvals.approval_router, background.task_taint),
         hook_runner=plugins.hook_runner,

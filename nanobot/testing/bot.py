@@ -10,7 +10,6 @@ from typing import Any
 
 from nanobot.agent.events import EventSink, TurnEvent, TurnResult
 from nanobot.agent.hooks.api import Hook
-from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.bus.events import InboundMessage
@@ -196,7 +195,6 @@ async def open_bot(
     home: Path,
     *script: Line,
     config: Config | None = None,
-    patience: TurnTimeouts | None = None,
     environ: Mapping[str, str] | None = None,
     restart: Callable[[], None] | None = None,
     hooks: Sequence[ToolPolicy] = (),
@@ -217,7 +215,6 @@ async def open_bot(
         workspace=home / "workspace",
         provider=provider,
         environ=environ or {},
-        patience=patience,
         restart=restart,
         hooks=hooks,
         own_hooks=own_hooks,
