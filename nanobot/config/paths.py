@@ -22,9 +22,9 @@ def get_config_path() -> Path:
     return _selected or expand("~/.nanobot/config.json")
 
 
-def get_data_dir(config_path: Path | None = None) -> Path:
+def get_data_dir() -> Path:
     """The data folder, which is the folder of the config."""
-    return (config_path or get_config_path()).parent
+    return get_config_path().parent
 
 
 def expand(path: Path | str) -> Path:
