@@ -23,7 +23,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.pipeline.turn import TurnDeps
+from nanobot.agent.pipeline.turn import TurnDeps, TurnTimeouts
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
@@ -121,6 +121,7 @@ async def build_runtime(
     model: str | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
+    timeouts: TurnTimeouts | None = None,
     chains: ProviderChains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
@@ -152,7 +153,7 @@ async def build_runtime(
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
-    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context)
+    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
         core.models.renew()
@@ -384,6 +385,7 @@ def _turn_deps(
     background: _BackgroundParts,
     plugins: _PluginParts,
     command_context: CommandContext,
+    timeouts: TurnTimeouts | None,
 ) -> TurnDeps:
     defaults, consolidation = services.config.agents.defaults, core.memory.consolidation
     return TurnDeps(
@@ -397,7 +399,7 @@ def _turn_deps(
         workspace=services.workspace,
         turns_folder=services.places.turns,
         traces=TraceRecorder(TraceStore(services.places.traces, services.redactor), services.clock, services.workspace),
-        timeouts=turn_timeouts(services.config),
+        timeouts=timeouts or turn_timeouts(services.config),
         roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days, archived=consolidation.archived),
         hooks=approvals.hooks_with(approvals.approval_router, background.task_taint),
         hook_runner=plugins.hook_runner,

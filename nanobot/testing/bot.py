@@ -10,6 +10,7 @@ from typing import Any
 
 from nanobot.agent.events import EventSink, TurnEvent, TurnResult
 from nanobot.agent.hooks.api import Hook
+from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.bus.events import InboundMessage
@@ -195,6 +196,7 @@ async def open_bot(
     home: Path,
     *script: Line,
     config: Config | None = None,
+    timeouts: TurnTimeouts | None = None,
     environ: Mapping[str, str] | None = None,
     restart: Callable[[], None] | None = None,
     hooks: Sequence[ToolPolicy] = (),
@@ -215,6 +217,7 @@ async def open_bot(
         workspace=home / "workspace",
         provider=provider,
         environ=environ or {},
+        timeouts=timeouts,
         restart=restart,
         hooks=hooks,
         own_hooks=own_hooks,
