@@ -35,8 +35,9 @@ def show_image(files: Opener, path: str, file: BinaryIO) -> ToolResult:
         return ToolResult.failed(f"{path} is {kind} of {human_size(size)}. {error}")
     except OSError as error:
         return ToolResult.failed(f"{path} cannot be shown: its copy was not written ({error.strerror or error}).")
-    scaled = "" if picture.size == picture.came else f", shown as {picture.size[0]} x {picture.size[1]}"
-    text = f"{path} is {kind} of {picture.came[0]} x {picture.came[1]} pixels, {human_size(size)}{scaled}."
+    scaled = "" if picture.size == picture.original_size else f", shown as {picture.size[0]} x {picture.size[1]}"
+    width, height = picture.original_size
+    text = f"{path} is {kind} of {width} x {height} pixels, {human_size(size)}{scaled}."
     return ToolResult(
         [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": str(copy)}}], display=text
     )
