@@ -136,19 +136,17 @@ def view_of(
     writable = (*resolver.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
     open_to = PathPrefixSet(*writable)
     secrets = _unmoved(grants.secrets)
-    given = PathPrefixSet(*secrets)
-    there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
-    hidden = tuple(place for place in resolver.real(there) if place not in given)
+    granted = PathPrefixSet(*secrets)
+    existing = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
+    hidden = tuple(place for place in resolver.real(existing) if place not in granted)
     places: dict[Path, PathAccess] = {}
 
-    def add(found: Iterable[Path], access: PathAccess) -> None:
-        for place in found:
+    def add(targets: Iterable[Path], access: PathAccess) -> None:
+        for place in targets:
             places[place] = max(places.get(place, access), access)
 
     add(writable, PathAccess.WRITE)
-    start = (
-        (folder,) if folder is not None and not paths.restrict else ()
-    )  # if restricted, the folder is mounted already
+    start = (folder,) if folder is not None and not paths.restrict else ()  # if restricted, it is mounted already
     add(resolver.real((*paths.library, *start)), PathAccess.READ_TOO)
     if home not in open_to:
         if paths.restrict:
@@ -214,15 +212,15 @@ def _protected(
     in_workspace, open_to = PathPrefixSet(workspace), PathPrefixSet(*writable)
     in_covered = PathPrefixSet(*((covered,) if covered is not None else ()))
     open_in_covered = PathPrefixSet(*filter(in_covered.below, writable))
-    found = []
+    protected_paths = []
     for place in resolver.real(paths.never_written):
         if place not in (open_in_covered if place in in_covered else open_to):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if in_workspace.below(place) else place
         protected = first if first.name in _PROTECTED_WHOLE else place
         if _visible(protected) or (make and _make_missing(protected)):
-            found.append(protected)
-    return found
+            protected_paths.append(protected)
+    return protected_paths
 
 
 def _make_missing(place: Path) -> bool:
