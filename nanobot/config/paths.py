@@ -78,7 +78,7 @@ class DataPaths:
 
     @property
     def usage(self) -> Path:
-        """The ledger of model usage, one file a month."""
+        """The ledger of model usage, one file for each month."""
         return self.state / "usage"
 
     @property
@@ -132,7 +132,7 @@ class DataPaths:
 
     @property
     def media(self) -> Path:
-        """Received attachments, one folder a channel."""
+        """Received attachments, one folder for each channel."""
         return self.data / "media"
 
     @property

@@ -1,4 +1,4 @@
-"""The schema of config.json with its defaults: one model a section, one line a key.
+"""The schema of config.json with its defaults: one model for each section, one line for each key.
 
 `Config()` gives the defaults, filled from NANOBOT_ variables. It reads no file; that is the loader's task. Channels are
 in `channels`.

@@ -26,12 +26,12 @@ def heartbeat_task(runtime: Runtime, channels: GatewayChannels) -> SupervisedTas
     settings = runtime.config.gateway.heartbeat
     if "enabled" in settings.model_fields_set and not settings.enabled:
         return None
-    heart = HeartbeatRunner(runtime, channels)
+    runner = HeartbeatRunner(runtime, channels)
     service = HeartbeatService(
         runtime.workspace,
         BackgroundModel(runtime),
-        on_execute=heart.execute,
-        on_notify=heart.notify,
+        on_execute=runner.execute,
+        on_notify=runner.notify,
         interval_s=settings.interval_s,
         clock=runtime.clock,
         state_file=DataPaths(runtime.data_dir).state / "heartbeat.json",

@@ -76,7 +76,7 @@ class LiveConfig:
         self._renew_heartbeat = renew_heartbeat
         self._heartbeat_pending = False
         self._poll_s = poll_s
-        self._seen = _stamp(file)
+        self._stamp = _stamp(file)
         self._tree = _tree(config)
         self.problem: str | None = None
 
@@ -86,8 +86,8 @@ class LiveConfig:
             if self._heartbeat_pending:
                 self._heartbeat_pending = not await self._renew_heartbeat()
             stamp = _stamp(self._file)
-            if stamp != self._seen:
-                self._seen = stamp
+            if stamp != self._stamp:
+                self._stamp = stamp
                 await self.reload()
 
     async def reload(self) -> None:

@@ -56,7 +56,7 @@ class HealthReporter:
         channels = {name: self._channel(name) for name in [*self.channels.names, *self.channels.broken]}
         members = {name: self._member(task) for name, task in self.supervisor.tasks.items()}
         problems = [self._redact(problem) for problem in self._problems(free)]
-        report: Report = {
+        return {
             "status": "failing" if problems else "ok",
             "problems": problems,
             "version": __version__,
@@ -80,7 +80,6 @@ class HealthReporter:
             "diskFreeBytes": free,
             "lastError": self._redact(status.last_error or ""),
         }
-        return report
 
     async def _count(self) -> JournalCounts:
         now = self.runtime.clock.monotonic()
