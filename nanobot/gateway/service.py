@@ -166,12 +166,7 @@ async def open_gateway(
             await _shut_down(gateway, running, options.turns_s)
 
 
-async def _assemble(
-    runtime: Runtime,
-    places: DataPaths,
-    options: Options,
-    shutdown: ShutdownRequests,
-) -> Gateway:
+async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutdown: ShutdownRequests) -> Gateway:
     """Create all parts without starting them. Raises ConfigError if no channel can start."""
     config, bus, clock = runtime.config, runtime.bus, runtime.clock
     dead_letters = DeadLetters(bus)
