@@ -6,6 +6,7 @@ package with entry points in our groups; its name and version are checked before
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -100,43 +101,12 @@ def _version_of(point: "EntryPoint") -> tuple[str, str]:
     """The package's version, and why it is incompatible."""
     if point.dist is None:
         return "", ""
-    specifier = next((text for line in point.dist.requires or () if (text := _required_nanobot(line))), "")
-    misfit = f"it is written for nanobot {specifier}, and this is {__version__}" if not _fits(specifier) else ""
+    from packaging.requirements import InvalidRequirement, Requirement  # only if a plugin is installed
+
+    misfit = ""
+    for line in point.dist.requires or ():
+        with suppress(InvalidRequirement):  # the installer has accepted it
+            requirement = Requirement(line)
+            if plain(requirement.name) == "nanobot" and not requirement.specifier.contains(__version__, True):
+                misfit = f"it is written for nanobot {requirement.specifier}, and this is {__version__}"
     return str(point.dist.metadata["Version"] or ""), misfit
-
-
-def _required_nanobot(requirement: str) -> str:
-    """The version specifier for nanobot in a requirement line; empty for other packages."""
-    match = _REQUIREMENT.match(requirement.partition(";")[0])
-    return match[2].strip(" ()") if match is not None and plain(match[1]) == "nanobot" else ""
-
-
-def _fits(specifier: str) -> bool:
-    """Whether this version satisfies the specifier. Unknown clauses are ignored: the installer has checked them."""
-    return all(
-        _satisfies(*match.groups()) for match in map(_CLAUSE.fullmatch, specifier.split(",")) if match is not None
-    )
-
-
-def _satisfies(operator: str, version: str) -> bool:
-    required, ours = _numbers(version), _numbers(__version__)
-    size = max(len(required), len(ours))
-    required_padded, ours_padded = required + (0,) * (size - len(required)), ours + (0,) * (size - len(ours))
-    same = ours[: len(required)] == required if version.endswith("*") else ours_padded == required_padded
-    return {
-        "==": same,
-        "!=": not same,
-        ">=": ours_padded >= required_padded,
-        "<=": ours_padded <= required_padded,
-        ">": ours_padded > required_padded,
-        "<": ours_padded < required_padded,
-        "~=": ours_padded >= required_padded and ours[: len(required) - 1] == required[:-1],
-    }[operator]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
-
-
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
-_CLAUSE = re.compile(r"\s*(==|!=|>=|<=|~=|>|<)\s*v?(\d+(?:\.\d+)*(?:\.\*)?)\s*")

@@ -54,7 +54,7 @@ class Nanobot:
     ) -> Self:
         """Create a bot from a config file; None uses the default path. Raises ConfigError.
 
-        `hooks` run in every turn, after those of plugins. Raises TypeError for an object that is not a hook.
+        `hooks` run in every turn, after those of plugins. `async with` raises TypeError for an object that is no hook.
         """
         config_path = Path(path).expanduser() if path else get_config_path()
         folder = Path(workspace) if workspace else None

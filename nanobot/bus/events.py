@@ -48,7 +48,7 @@ class InboundMessage:
     """Whether other people read the chat, according to the platform."""
     is_mentioned: bool = False
     """Whether it addresses the bot: by name, reply, command or button."""
-    plainly: str = ""
+    fallback_text: str = ""
     """The reply if no model can write one: a report must reach its person anyway."""
     scope: str = ""
     """For a subagent's report: the chat whose memory it may use. Empty: the owner's."""
@@ -112,7 +112,7 @@ class InboundMessage:
             payload.get("journal_key"),
             bool(payload.get("in_group", False)),
             bool(payload.get("is_mentioned", False)),
-            str(payload.get("plainly", "")),
+            str(payload.get("fallback_text", "")),
             str(payload.get("scope", "")),
             list(payload.get("attachments", ())),
         )
@@ -299,7 +299,7 @@ class OutboundMessage:
 
 _OMITTED_IF_EMPTY = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "plainly", "scope", "attachments",
+    "is_mentioned", "fallback_text", "scope", "attachments",
 }  # fmt: skip
 _OPTIONAL_FIELDS = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """Optional fields, omitted from JSON if empty."""

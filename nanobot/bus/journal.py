@@ -116,7 +116,7 @@ class Journal(Protocol):
         """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
         ...
 
-    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
+    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of a turn's streamed answer."""
         ...
 
@@ -260,13 +260,13 @@ class SqliteJournal:
 
         await self._ask(update)
 
-    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
-        row = (turn_id, strict_json(growth.to_json()), self._now())
+    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
+        row = (turn_id, strict_json(update.to_json()), self._now())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
     async def shown(self) -> dict[str, StreamUpdate]:
         rows = await self._ask(lambda db: db.execute("SELECT turn_id, growth FROM shown").fetchall())
-        return {turn_id: StreamUpdate.from_json(json.loads(growth)) for turn_id, growth in rows}
+        return {turn_id: StreamUpdate.from_json(json.loads(body)) for turn_id, body in rows}
 
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         now = self._now()

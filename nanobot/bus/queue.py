@@ -283,10 +283,10 @@ class MessageBus:
         if self._journal is not None and (journal_id := message.journal_id) is not None:
             await self._write_or_report(lambda journal: journal.sending(journal_id, message.sent_ids))
 
-    async def showing(self, turn_id: str, growth: StreamUpdate) -> None:
+    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of this turn's streamed answer. Never raises."""
         if self._journal is not None:
-            await self._write_or_report(lambda journal: journal.showing(turn_id, growth))
+            await self._write_or_report(lambda journal: journal.showing(turn_id, update))
 
     def shown(self, turn_id: str) -> StreamUpdate | None:
         """Pop what the platform showed of this turn's answer before a crash."""

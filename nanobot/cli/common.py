@@ -92,7 +92,7 @@ def ask_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any] | N
 
     async def ask() -> dict[str, Any] | None:
         async with connect(paths.state) as connection:
-            return await connection.ask(request) if connection is not None else None
+            return await connection.request(request) if connection is not None else None
 
     return asyncio.run(ask())
 

@@ -1,4 +1,4 @@
-"""The `channels` section of config.json: one model a platform.
+"""The `channels` section of config.json: one model for each platform.
 
 All inherit `ChannelConfig`. An unknown platform belongs to a plugin: its section is passed to the channel unchanged.
 `allowFrom`: an empty list allows paired users only, ["*"] everyone.

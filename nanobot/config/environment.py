@@ -35,7 +35,7 @@ class Resolved:
 
 
 def resolve(tree: Any, environ: Mapping[str, str], secrets: References | None = None) -> Resolved:
-    """Replace references by their values. Raises BadTextError if one cannot be resolved; its text shows no values.
+    """Replace references by their values. Raises UnresolvedTextError, which shows no values, if that is not possible.
 
     `${VAR}`, `${file:...}` and `${cmd:...}` are replaced in every string; a whole `file:...` or `cmd:...` only under a
     key that holds a secret. Without `secrets`, files and commands stay as written.
@@ -72,7 +72,7 @@ class _Sources:
     secrets: References | None
 
     def text(self, written: str, path: KeyPath) -> str:
-        """The value of a string. Raises BadTextError."""
+        """The value of a string. Raises UnresolvedTextError."""
         if not is_pointer(path, written):
             return _REFERENCE.sub(lambda match: self._expand(match, path), written)
         if written.startswith("file:"):

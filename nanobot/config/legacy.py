@@ -4,6 +4,7 @@ Names are camelCase; `*` matches any one name. A key includes everything below i
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from nanobot.config.spelling import camel
@@ -80,7 +81,7 @@ MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
 
 def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with moved keys in their new place; if both places are set, the new one wins."""
-    result: dict[str, Any] = _deep_copy(tree)
+    result: dict[str, Any] = deepcopy(dict(tree))
     for old, new in MOVED.items():
         holder, key = _find_key(result, old)
         if holder is None or key is None:
@@ -115,7 +116,3 @@ def _create_path(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] 
 
 def _existing_key(holder: Mapping[str, Any], name: str) -> str | None:
     return next((key for key in holder if key == name or camel(key) == name), None)
-
-
-def _deep_copy(value: Any) -> Any:
-    return {key: _deep_copy(entry) for key, entry in value.items()} if isinstance(value, dict) else value

@@ -7,8 +7,7 @@ from nanobot.config.loaded_from import KeyPath
 from nanobot.security.references import is_reference
 from nanobot.security.secrets import Redactor, is_secret_name
 
-SECRET_ENDINGS = ("key", "token", "secret", "password")
-SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
+_SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
 _HIDDEN = "••••"
 _AS_TEXT = Redactor()
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -19,7 +18,7 @@ def is_secret(path: KeyPath) -> bool:
     names = [part for part in path if isinstance(part, str)]
     if not names:
         return False
-    return names[-1].lower().endswith(SECRET_ENDINGS) or any(name in SECRET_MAPS for name in names)
+    return is_secret_name(names[-1]) or any(name in _SECRET_MAPS for name in names)
 
 
 def mask_value(path: KeyPath, value: Any) -> Any:

@@ -22,9 +22,9 @@ def get_config_path() -> Path:
     return _selected or expand("~/.nanobot/config.json")
 
 
-def get_data_dir(config_path: Path | None = None) -> Path:
+def get_data_dir() -> Path:
     """The data folder, which is the folder of the config."""
-    return (config_path or get_config_path()).parent
+    return get_config_path().parent
 
 
 def expand(path: Path | str) -> Path:
@@ -78,7 +78,7 @@ class DataPaths:
 
     @property
     def usage(self) -> Path:
-        """The ledger of model usage, one file a month."""
+        """The ledger of model usage, one file for each month."""
         return self.state / "usage"
 
     @property
@@ -132,7 +132,7 @@ class DataPaths:
 
     @property
     def media(self) -> Path:
-        """Received attachments, one folder a channel."""
+        """Received attachments, one folder for each channel."""
         return self.data / "media"
 
     @property

@@ -108,9 +108,8 @@ def to_document(config: Config) -> dict[str, Any]:
     for path in from_environment:
         delete_key(result, path)
     for path in environment.fill(result, Config, os.environ).variables.keys() - from_environment:
-        set_value(
-            result, path, _to_json(value_at(config, path))
-        )  # a default, but if left out, a variable would override it
+        # a default, but if left out, a variable would override it
+        set_value(result, path, _to_json(value_at(config, path)))
     for path, reference in loaded.references.items():
         if reference.loaded is not MISSING and value_at(config, path) == reference.loaded:
             set_value(result, path, reference.written)

@@ -1,4 +1,4 @@
-"""The schema of config.json with its defaults: one model a section, one line a key.
+"""The schema of config.json with its defaults: one model for each section, one line for each key.
 
 `Config()` gives the defaults, filled from NANOBOT_ variables. It reads no file; that is the loader's task. Channels are
 in `channels`.
@@ -425,7 +425,7 @@ class Config(BaseSettings, Section):
         defaults = self.agents.defaults
         for key, name in (("modelPreset", defaults.model_preset or None), *_fallback_names(defaults.fallback_models)):
             if name is not None and name not in self.model_presets:
-                raise unknown_name_error(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
+                raise _unknown_name(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
         provider_names = [("agents.defaults.provider", defaults.provider)]
         provider_names += [
             (f"modelPresets.{name}.provider", preset.provider) for name, preset in self.model_presets.items()
@@ -438,7 +438,7 @@ class Config(BaseSettings, Section):
         for key, name in provider_names:
             if name != AUTO and not find_by_name(name) and not self._custom_section(name):
                 names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
-                raise unknown_name_error(key, name, names, "providers")
+                raise _unknown_name(key, name, names, "providers")
         return self
 
     @property
@@ -513,7 +513,7 @@ class Config(BaseSettings, Section):
         return next((known for known in custom if plain_name(known) == plain_name(name)), None)
 
 
-def unknown_name_error(key: str, name: str, known: Any, section: str) -> ValueError:
+def _unknown_name(key: str, name: str, known: Any, section: str) -> ValueError:
     """An error about a name that does not exist, with a note that carries its key."""
     from nanobot.config.keys import nearest
 

@@ -114,10 +114,6 @@ class GatewayChannels:
     def __post_init__(self) -> None:
         self.manager = ChannelManager([], self.bus, retries=self._retries, dead_letter=self.dead_letter)
 
-    def streams(self, name: str) -> bool:
-        """Whether the channel shows an answer while the model writes it."""
-        return self.manager.streams(name)
-
     @property
     def enabled(self) -> list[str]:
         """The channels that the config enables."""

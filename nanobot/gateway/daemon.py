@@ -43,6 +43,11 @@ class ServiceSpec:
     data_dir: Path
 
     @property
+    def env_file(self) -> Path:
+        """The owner's environment variables for the service, one NAME=value per line; may be missing."""
+        return self.data_dir / "gateway.env"
+
+    @property
     def arguments(self) -> list[str]:
         """The command line."""
         options = ["--config", str(self.config)] if self.config is not None else []
@@ -69,7 +74,7 @@ Type=notify
 NotifyAccess=main
 ExecStart={" ".join(_quote(argument) for argument in spec.arguments)}
 WorkingDirectory={_escape(str(spec.data_dir))}
-EnvironmentFile=-{_escape(str(spec.data_dir / "gateway.env"))}
+EnvironmentFile=-{_escape(str(spec.env_file))}
 Environment=PYTHONUNBUFFERED=1
 Restart=always
 RestartSec=5
@@ -107,7 +112,7 @@ def launchd_agent(spec: ServiceSpec) -> bytes:
     """The agent's property list."""
     properties = {
         "Label": LABEL,
-        "ProgramArguments": spec.arguments,
+        "ProgramArguments": [*spec.arguments, "--env-file", str(spec.env_file)],
         "WorkingDirectory": str(spec.data_dir),
         "EnvironmentVariables": {"PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1"},
         "RunAtLoad": True,
@@ -172,10 +177,10 @@ class Systemd:
             self._ask("daemon-reload")
             self._ask("enable", UNIT)
             self._ask("restart", UNIT)
-        lines = [f"Written: {self._unit}", "The gateway is running and restarts automatically."]
+        lines = _installed(self._unit, spec)
         if self._run(["loginctl", "show-user", "--property=Linger", "--value", _user()]).stdout.strip() != "yes":
             lines.append("To keep it running while you are logged out: loginctl enable-linger")
-        return [*lines, f"Environment variables it needs: one NAME=value per line in {spec.data_dir / 'gateway.env'}"]
+        return lines
 
     def uninstall(self) -> list[str]:
         if not self.is_installed():
@@ -230,7 +235,7 @@ class Launchd:
             if self.is_active():
                 self._ask("bootout", f"{self._domain}/{LABEL}")
             self._ask("bootstrap", self._domain, str(self._plist))
-        return [f"Written: {self._plist}", "The gateway is running and restarts automatically."]
+        return _installed(self._plist, spec)
 
     def uninstall(self) -> list[str]:
         if not self.is_installed():
@@ -253,6 +258,8 @@ class Launchd:
         return ["Stopped."]
 
     def restart(self) -> list[str]:
+        if not self.is_active():
+            return self.start()
         self._ask("kickstart", "-k", f"{self._domain}/{LABEL}")
         return ["Restarted."]
 
@@ -300,6 +307,14 @@ def _restore_on_failure(file: Path, disable: Callable[[], object] = lambda: None
         else:
             write_atomic(file, before, mode=0o644)
         raise
+
+
+def _installed(file: Path, spec: ServiceSpec) -> list[str]:
+    return [
+        f"Written: {file}",
+        "The gateway is running and restarts automatically.",
+        f"Environment variables it needs: one NAME=value per line in {spec.env_file}",
+    ]
 
 
 def _user() -> str:

@@ -13,6 +13,7 @@ from nanobot.gateway.owners import owners_chats
 from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.runtime.build import Runtime
 from nanobot.utils.clock import timestamp
+from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +32,12 @@ class DeadLetters:
         self._queue: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MAX_QUEUED)
         self._notices: list[OutboundMessage] = []
         self.count = 0
-        self.last = ""
 
     async def put(self, message: OutboundMessage, error: DeliveryFailedError) -> None:
         """Queue a dead letter. Never blocks or raises."""
         if any(message is notice for notice in self._notices):  # do not report undeliverable reports
             return
         self.count += 1
-        self.last = str(error)
         log.error("%s", error)
         if not self._queue.full():
             self._queue.put_nowait((message, error))
@@ -61,7 +60,7 @@ class DeadLetters:
             return
         row: ChatMessage = {
             "role": "user",
-            "content": f"[{error} The user has not seen it. It began: {_head(message)}]",
+            "content": f"[{error} The user has not seen it. It began: {_excerpt(message)}]",
             "origin": Origin.SYSTEM,
             "provenance": Provenance.SYSTEM,
             "timestamp": timestamp(runtime.clock),
@@ -77,7 +76,7 @@ class DeadLetters:
     ) -> None:
         """Send a notice by the first channel that delivers it, except the one that failed."""
         others = [name for name in manager.names if name != message.channel and _is_up(manager, name)]
-        text = f"{error}\nIt said: {_head(message)}"
+        text = f"{error}\nIt said: {_excerpt(message)}"
         try:
             async with aclosing(owners_chats(runtime, manager, others)) as chats:
                 async for chat in chats:
@@ -117,6 +116,5 @@ def _is_up(manager: ChannelManager, name: str) -> bool:
     return channel is not None and channel.is_running
 
 
-def _head(message: OutboundMessage) -> str:
-    text = " ".join(message.content.split())
-    return text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}..."
+def _excerpt(message: OutboundMessage) -> str:
+    return clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)

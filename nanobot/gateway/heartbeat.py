@@ -10,11 +10,12 @@ from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMe
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.owners import is_private, owners_chats
+from nanobot.gateway.owners import owners_chats
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import LLMProvider, LLMResponse
+from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 
 log = logging.getLogger(__name__)
@@ -25,12 +26,12 @@ def heartbeat_task(runtime: Runtime, channels: GatewayChannels) -> SupervisedTas
     settings = runtime.config.gateway.heartbeat
     if "enabled" in settings.model_fields_set and not settings.enabled:
         return None
-    heart = HeartbeatRunner(runtime, channels)
+    runner = HeartbeatRunner(runtime, channels)
     service = HeartbeatService(
         runtime.workspace,
         BackgroundModel(runtime),
-        on_execute=heart.execute,
-        on_notify=heart.notify,
+        on_execute=runner.execute,
+        on_notify=runner.notify,
         interval_s=settings.interval_s,
         clock=runtime.clock,
         state_file=DataPaths(runtime.data_dir).state / "heartbeat.json",
@@ -121,4 +122,5 @@ class HeartbeatRunner:
         if key is None:
             return None
         channel, _, chat_id = key.partition(":")
-        return Address(channel, chat_id) if is_private(self._runtime, channel, chat_id) else None
+        chat = Address(channel, chat_id)
+        return chat if is_private(self._runtime.sessions, self._runtime.pairing, chat) else None

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from nanobot.agent.events import TurnOutcome, TurnResult
+from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.cron.notify import is_worth_sending, may_notify, message_for
 from nanobot.cron.service import TICK_S, CronService
@@ -87,8 +87,10 @@ class JobRunner:
         if result.later:  # shutting down: the turn and this run resume at the next start
             await asyncio.Event().wait()
         failed = result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL)
-        if may_notify(job) if failed else is_worth_sending(job, result.text):
-            await self._deliver(job, due, result)
+        if failed and may_notify(job):
+            await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
+        elif not failed and is_worth_sending(job, result.text):
+            await self._deliver(job, due, result.turn_id, result.text)
         if failed:
             raise JobFailedError(result.text or f"The turn was {result.outcome}.")
         return result.text
@@ -114,18 +116,15 @@ class JobRunner:
             await self._tell_owner(text)
         raise JobSkippedError(f"{reason}; the job is disabled")
 
-    async def _deliver(self, job: CronJob, due: Due, result: TurnResult) -> None:
+    async def _deliver(self, job: CronJob, due: Due, turn_id: str, text: str) -> None:
         payload = job.payload
-        text = result.text
-        if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
-            text = f"The job {job.name!r} failed: {text}"
         receipt = await self._runtime.bus.publish_outbound(
             OutboundMessage(
                 payload.channel or "cli",
                 payload.to or "direct",
                 text,
                 kind=OutboundKind.REPLY,
-                turn_id=result.turn_id,
+                turn_id=turn_id,
                 thread_id=payload.thread_id,
                 answers=due.run_id,
             )

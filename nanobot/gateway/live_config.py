@@ -16,7 +16,7 @@ from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.gateway.channels import GatewayChannels, channel_section
-from nanobot.security import redaction as vault
+from nanobot.security.redaction import learn_secrets
 from nanobot.security.secrets import named_secrets
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class LiveConfig:
         self._renew_heartbeat = renew_heartbeat
         self._heartbeat_pending = False
         self._poll_s = poll_s
-        self._seen = _stamp(file)
+        self._stamp = _stamp(file)
         self._tree = _tree(config)
         self.problem: str | None = None
 
@@ -86,11 +86,11 @@ class LiveConfig:
             if self._heartbeat_pending:
                 self._heartbeat_pending = not await self._renew_heartbeat()
             stamp = _stamp(self._file)
-            if stamp != self._seen:
-                self._seen = stamp
-                await self.look()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                await self.reload()
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Read the file and apply its changes."""
         try:
             if _stamp(self._file) is None:  # deleting the file must not switch off every channel
@@ -101,7 +101,7 @@ class LiveConfig:
             log.error("%s", self.problem)  # noqa: TRY400 the owner needs no traceback
             return
         self.problem = None
-        vault.learn_secrets(named_secrets(new.model_dump(), {}))
+        learn_secrets(named_secrets(new.model_dump(), {}))
         after = _tree(new)
         changed = [*_changes(self._tree, after)]
         self._tree = after

@@ -6,15 +6,8 @@ from contextlib import aclosing
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.channels.manager import ChannelManager
+from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
-
-
-def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
-    """Whether only one person has written in this chat, who is an owner if there are owners. Blocking."""
-    session = runtime.sessions.read(f"{channel}:{chat_id}")
-    rows = session.messages if session is not None else ()
-    senders = [str(row["sender_id"]) for row in rows if row.get("sender_id")]
-    return runtime.pairing.people(channel).is_same_person(senders)
 
 
 async def tell_owner(runtime: Runtime, manager: ChannelManager, channels: Sequence[str], text: str) -> None:
@@ -31,8 +24,8 @@ async def owners_chats(
 ) -> AsyncGenerator[Address, None]:
     """Yield the private chats with owners of these channels, the best first, each once.
 
-    First the private chat of each owner, opened if the platform allows that; then the newest chats in which only an
-    owner has written. Raises StorageError.
+    First the private chat of each owner, opened if the platform allows that; then the newest chats that only an owner
+    reads. Raises StorageError.
     """
     with_owners = [name for name in channels if runtime.pairing.people(name).owners]
     owners = runtime.pairing.load().owners
@@ -51,6 +44,7 @@ async def owners_chats(
 def _known_chats(runtime: Runtime, channels: Sequence[str]) -> Iterator[Address]:
     for row in runtime.sessions.list_sessions():
         channel, _, chat_id = str(row["key"]).partition(":")
+        chat = Address(channel, chat_id)
         known = not row["archived"] and channel in channels and ":" not in chat_id
-        if known and is_private(runtime, channel, chat_id):
-            yield Address(channel, chat_id)
+        if known and is_private(runtime.sessions, runtime.pairing, chat):
+            yield chat

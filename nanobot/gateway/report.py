@@ -5,19 +5,21 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
 from nanobot.bus.journal import Journal, JournalCounts
 from nanobot.channels.status import ChannelState
-from nanobot.config.paths import DataPaths
 from nanobot.errors import StorageError
 from nanobot.gateway.channels import GatewayChannels
+from nanobot.gateway.dead_letters import DeadLetters
 from nanobot.gateway.loop_monitor import LoopMonitor
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
-from nanobot.utils.clock import Clock
+from nanobot.runtime.build import Runtime
+from nanobot.security.redaction import redact_known
 
 GONE_S = 45.0
 """How long a channel may be disconnected before the report is failing."""
@@ -36,39 +38,30 @@ Report = dict[str, Any]
 class HealthReporter:
     """Builds the report."""
 
-    places: DataPaths
-    clock: Clock
+    runtime: Runtime
     journal: Journal
     channels: GatewayChannels
     supervisor: TaskSupervisor
     loop_monitor: LoopMonitor
-    running: Callable[[], int]
-    """How many turns run."""
-    last_error: Callable[[], str | None]
-    model_error: Callable[[], str | None]
-    """Why the last model call failed; None once a model has answered since."""
-    dead_letters: Callable[[], int]
-    redact: Callable[[str], str]
-    plugins: Callable[[], list[str]]
-    """Errors of plugins and hooks. They do not make the report failing."""
+    dead_letters: DeadLetters
     began: float
     _counts: JournalCounts | None = None
-    _counted: float = 0.0
+    _counted_at: float = 0.0
     _journal_error: str = ""
 
     async def report(self) -> Report:
         """The report as JSON data. Never raises."""
         counts = await self._count()
-        free = _free(self.places)
+        runtime, status, free = self.runtime, self.runtime.status, _free_bytes(self.runtime.data_dir)
         channels = {name: self._channel(name) for name in [*self.channels.names, *self.channels.broken]}
         members = {name: self._member(task) for name, task in self.supervisor.tasks.items()}
-        problems = [self.redact(problem) for problem in self._problems(free)]
-        report: Report = {
+        problems = [self._redact(problem) for problem in self._problems(free)]
+        return {
             "status": "failing" if problems else "ok",
             "problems": problems,
             "version": __version__,
             "pid": os.getpid(),
-            "uptimeS": round(self.clock.monotonic() - self.began, 1),
+            "uptimeS": round(runtime.clock.monotonic() - self.began, 1),
             "channels": channels,
             "members": members,
             "messages": {
@@ -79,35 +72,38 @@ class HealthReporter:
                 "waitingOut": counts.waiting_out,
                 "failedOut": counts.failed_out,
             },
-            "deadLetters": self.dead_letters(),
-            "runningTurns": self.running(),
-            "plugins": [self.redact(trouble) for trouble in self.plugins()],
-            "modelError": self.redact(self.model_error() or ""),
+            "deadLetters": self.dead_letters.count,
+            "runningTurns": len(status.running),
+            "plugins": [self._redact(trouble) for trouble in runtime.troubles()],
+            "modelError": self._redact(status.model_error or ""),
             "loopLagS": round(self.loop_monitor.lag_s, 4),
             "diskFreeBytes": free,
-            "lastError": self.redact(self.last_error() or ""),
+            "lastError": self._redact(status.last_error or ""),
         }
-        return report
 
     async def _count(self) -> JournalCounts:
-        if self._counts is None or self.clock.monotonic() - self._counted > COUNTED_S:
+        now = self.runtime.clock.monotonic()
+        if self._counts is None or now - self._counted_at > COUNTED_S:
             try:
                 self._counts, self._journal_error = await self.journal.counts(), ""
             except StorageError as error:
                 self._journal_error = str(error)
-            self._counted = self.clock.monotonic()
+            self._counted_at = now
         return self._counts or JournalCounts()
 
     def _channel(self, name: str) -> dict[str, Any]:
         channel = self.channels.manager.get(name)
         if channel is None:
-            return {"state": ChannelState.FAILED.value, "lastError": self.redact(self.channels.broken.get(name, ""))}
+            return {"state": ChannelState.FAILED.value, "lastError": self._redact(self.channels.broken.get(name, ""))}
         status = channel.status.to_json()
-        return {**status, "lastError": self.redact(status["lastError"])}
+        return {**status, "lastError": self._redact(status["lastError"])}
 
     def _member(self, task: SupervisedTask) -> dict[str, Any]:
         status = task.to_json()
-        return {**status, "lastError": self.redact(status["lastError"])}
+        return {**status, "lastError": self._redact(status["lastError"])}
+
+    def _redact(self, text: str) -> str:
+        return self.runtime.toolbox.services.redactor.text(redact_known(text))
 
     def _problems(self, free: int | None) -> Iterator[str]:
         """Yield what a person should look at, one line each."""
@@ -128,19 +124,19 @@ class HealthReporter:
                 yield f"{name}: failed and restarts soon: {task.last_error}"
             elif task.stale_s and (silent_s := task.silent_s() or 0.0) > task.stale_s:
                 yield f"{name}: no activity for {silent_s:.0f} s"
-        if (why := self.model_error()) is not None:
+        if (why := self.runtime.status.model_error) is not None:
             yield f"model: the last turn got no answer: {why}"
         if self._journal_error:
             yield self._journal_error
         if self.loop_monitor.silent_s > SILENT_S or self.loop_monitor.lag_s > LAG_S:
             yield f"the event loop was blocked for {max(self.loop_monitor.silent_s, self.loop_monitor.lag_s):.1f} s"
         if free is not None and free < LEAST_FREE:
-            yield f"only {free // 1024 // 1024} MB are free on the disk of {self.places.data}: free some space"
+            yield f"only {free // 1024 // 1024} MB are free on the disk of {self.runtime.data_dir}: free some space"
 
 
-def _free(places: DataPaths) -> int | None:
+def _free_bytes(folder: Path) -> int | None:
     try:
-        return shutil.disk_usage(places.data).free
+        return shutil.disk_usage(folder).free
     except OSError:
         return None
 

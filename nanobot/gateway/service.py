@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,6 @@ from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
-from nanobot.security import redaction as vault
-from nanobot.security.secrets import Redactor, secret_values
 from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -97,25 +94,20 @@ class Gateway:
         return " ".join(f"{channel.name}: {channel.status.last_error}" for channel in channels)
 
 
-Service = Callable[[Runtime, GatewayChannels], SupervisedTask]
-"""Makes an additional supervised task."""
-
-
 async def serve(
     config: Config,
     *,
     data_dir: Path,
     workspace: Path,
     options: Options | None = None,
-    services: Sequence[Service] = (),
-    wishes: ShutdownRequests | None = None,
+    shutdown: ShutdownRequests | None = None,
 ) -> ExitReason:
     """Run until a stop or restart is requested. Return the reason.
 
     Raises InstanceLockedError, ConfigError, StorageError.
     """
     async with open_gateway(
-        config, data_dir=data_dir, workspace=workspace, options=options, services=services, wishes=wishes
+        config, data_dir=data_dir, workspace=workspace, options=options, shutdown=shutdown
     ) as gateway:
         return await gateway.wait()
 
@@ -127,19 +119,17 @@ async def open_gateway(
     data_dir: Path,
     workspace: Path | None = None,
     options: Options | None = None,
-    services: Sequence[Service] = (),
-    wishes: ShutdownRequests | None = None,
+    shutdown: ShutdownRequests | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway that is ready when the block begins, and shut it down within five seconds at its end.
 
-    `services` make additional tasks. Raises InstanceLockedError if a gateway of this data folder runs already,
-    ConfigError if no channel can start, StorageError.
+    Raises InstanceLockedError if a gateway of this data folder runs already, ConfigError if no channel can start,
+    StorageError.
     """
-    options, shutdown, places = options or Options(), wishes or ShutdownRequests(), DataPaths(data_dir)
-    environ = os.environ if environ is None else environ
+    options, shutdown, places = options or Options(), shutdown or ShutdownRequests(), DataPaths(data_dir)
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
@@ -153,12 +143,12 @@ async def open_gateway(
                 provider=provider,
                 environ=environ,
                 bus=bus,
-                streams=lambda name: any(channels.streams(name) for channels in streaming),
+                streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
-        gateway = await _assemble(runtime, places, options, shutdown, environ, services)
+        gateway = await _assemble(runtime, places, options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
@@ -176,14 +166,7 @@ async def open_gateway(
             await _shut_down(gateway, running, options.turns_s)
 
 
-async def _assemble(
-    runtime: Runtime,
-    places: DataPaths,
-    options: Options,
-    shutdown: ShutdownRequests,
-    environ: Mapping[str, str],
-    services: Sequence[Service],
-) -> Gateway:
+async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutdown: ShutdownRequests) -> Gateway:
     """Create all parts without starting them. Raises ConfigError if no channel can start."""
     config, bus, clock = runtime.config, runtime.bus, runtime.clock
     dead_letters = DeadLetters(bus)
@@ -197,22 +180,9 @@ async def _assemble(
     await channels.open_terminal(terminal)
     _register_message_tool(runtime, channels)
     loop_monitor = LoopMonitor(clock, channels.statuses)
-    redactor = Redactor(lambda: secret_values(config.model_dump(), environ))
     assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
     reporter = HealthReporter(
-        places,
-        clock,
-        bus.journal,
-        channels,
-        supervisor,
-        loop_monitor,
-        running=lambda: len(runtime.status.running),
-        last_error=lambda: runtime.status.last_error,
-        model_error=lambda: runtime.status.model_error,
-        dead_letters=lambda: dead_letters.count,
-        redact=lambda text: redactor.text(vault.redact_known(text)),
-        plugins=runtime.troubles,
-        began=clock.monotonic(),
+        runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
     health = HealthServer(config.gateway.host, port, reporter.report)
@@ -251,7 +221,6 @@ async def _assemble(
         SupervisedTask("config", live.run, problem=lambda: live.problem),
         SupervisedTask("health", health.run, problem=lambda: health.problem),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
-        *(make(runtime, channels) for make in services),
     ):
         supervisor.add(task)
     return Gateway(runtime, channels, supervisor, reporter, health, control, shutdown)

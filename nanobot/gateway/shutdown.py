@@ -27,7 +27,7 @@ class ShutdownRequests:
         self._requested.set()
 
     @property
-    def told(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a stop or restart was requested."""
         return self._requested.is_set()
 

@@ -30,13 +30,11 @@ def is_allowed(config: Config, pairing: PairingStore, channel: str, sender_id: s
 
 def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -> bool:
     """Whether only owners read this chat: the terminal, and chats where nobody else has written."""
-    from nanobot.channels.registry import find  # imported on first use
-
     if chat.channel == "cli":
         return True
-    spec, people = find(chat.channel), pairing.people(chat.channel)
-    if spec is not None and spec.is_group(chat.chat_id):
+    if is_group(chat):
         return False
+    people = pairing.people(chat.channel)
     if people.role_of(Sender.of(chat.chat_id)) is Role.OWNER:
         return True
     audiences = _audiences(sessions, chat)
@@ -57,11 +55,8 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     chat it goes to. In doubt, the chat's.
     """
     chat = message.address
-    if message.scope and message.origin in (
-        Origin.SUBAGENT,
-        Origin.GOAL,
-    ):  # the readers of that time may no longer be known
-        return Scope(message.scope)
+    if message.scope and message.origin in (Origin.SUBAGENT, Origin.GOAL):
+        return Scope(message.scope)  # the readers of that time may no longer be known
     if chat.channel not in config.channels.enabled_by_name():  # the terminal or a program of the owner
         return OWNERS
     chat_scope = Scope(f"{chat.channel}:{chat.chat_id}")
@@ -109,12 +104,12 @@ def has_other_writers(config: Config, pairing: PairingStore, session_key: str) -
     from nanobot.channels.access import AccessPolicy  # not imported at a terminal's start
     from nanobot.channels.registry import find
 
-    switched_on, channel = config.channels.enabled_by_name(), session_key.partition(":")[0]
-    for name in switched_on if channel == "unified" else {channel}:
+    channels, channel = config.channels.enabled_by_name(), session_key.partition(":")[0]
+    for name in channels if channel == "unified" else {channel}:
         spec, people = find(name), pairing.people(name)
         if people.owners:
             return True
-        if name not in switched_on:
+        if name not in channels:
             continue
         allow_list = AccessPolicy.of(name, config.channels.section(name)).allow_from
         if allow_list.everybody or len({*allow_list.entries, *people.approved}) > 1:

@@ -121,7 +121,7 @@ async def build_runtime(
     model: str | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
-    patience: TurnTimeouts | None = None,
+    timeouts: TurnTimeouts | None = None,
     chains: ProviderChains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
@@ -153,7 +153,7 @@ async def build_runtime(
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
-    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, patience)
+    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
         core.models.renew()
@@ -226,25 +226,25 @@ def _create_core(
         places,
         services.workspace,
         opener=context.files.descriptor,
-        words_of=services.file_provenance.of,
+        provenance_of=services.file_provenance.of,
     )
     toolbox.tools.register(SessionSearchTool(archive))
     spending = Spending(config, places, services.clock)
     chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
     models = ConfiguredModels(config, chains, model, provider, spending.add_meter)
-    vitals = AgentStatus(services.clock)
-    upkeep = MemoryService(
+    status = AgentStatus(services.clock)
+    memory = MemoryService(
         config,
         places,
         context.memory,
         services.sessions,
         models,
-        vitals,
+        status,
         services.clock,
         others_write=partial(audience.has_other_writers, config, services.pairing),
         scope_of=partial(audience.scope_of_row, config, services.pairing),
     )
-    return _CoreParts(context, archive, models, spending, vitals, upkeep)
+    return _CoreParts(context, archive, models, spending, status, memory)
 
 
 class _ApprovalParts:
@@ -376,7 +376,7 @@ def _command_context(
         memory=core.memory,
         extra_commands={
             **core.memory.commands(),
-            **skills_command(core.context.skills),
+            "skills": skills_command(core.context.skills),
             "search": search_command(core.archive),
             "tasks": background.subagents.command,
             "goal": background.goals.command,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.commands.context import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.session_search import format_hits
+from nanobot.bus.events import Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
@@ -17,7 +18,7 @@ from nanobot.messages.types import OWNER_CHANNELS, Provenance
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.state import Role
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime.audience import has_other_writers
+from nanobot.runtime.audience import has_other_writers, is_group
 from nanobot.session.folder import SessionFolder
 
 if TYPE_CHECKING:
@@ -44,15 +45,15 @@ class ScopedArchive:
         workspace: Path,
         *,
         opener: Callable[[str, int], int],
-        words_of: Callable[[Path], Provenance | None],
+        provenance_of: Callable[[Path], Provenance | None],
     ) -> None:
-        """`opener` opens memory files; `words_of` returns their provenance."""
+        """`opener` opens memory files; `provenance_of` returns whose content they hold."""
         self._config = config
         self._pairing = pairing
         self._places = places
         self._workspace = workspace
         self._opener = opener
-        self._words_of = words_of
+        self._provenance_of = provenance_of
 
     def search(
         self, scope: Scope, text: str, *, limit: int = _MAX_HITS, since: float = 0.0, leave_out_turn: str = ""
@@ -91,7 +92,7 @@ class ScopedArchive:
 
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
         sources = partial(sources_of, sessions, self._workspace / "memory")
-        return Recall(SearchIndex(self._places.search, sources, self._opener), words_of_file=self._words_of)
+        return Recall(SearchIndex(self._places.search, sources, self._opener), provenance_of=self._provenance_of)
 
     def _may_read(self, scope: Scope, file: "IndexedFile") -> bool:
         return may_reveal(self._config, self._pairing, scope, file)
@@ -100,7 +101,7 @@ class ScopedArchive:
 def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "IndexedFile") -> bool:
     """Whether this scope may see the content of a file.
 
-    A chat sees itself and what worked for it. The owner sees everything except private conversations of other people
+    A chat sees itself and the work it requested. The owner sees everything except private conversations of other people
     and the work they requested.
     """
     if file.source.kind == "memory":
@@ -108,9 +109,9 @@ def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "Index
         return owner == scope.folder or (not owner and name == "SHARED.md")
     channel, _, chat = file.key.partition(":")
     if channel == _SUBAGENT and file.scopes != {""}:
-        [worked_for] = file.scopes if len(file.scopes) == 1 else [""]
-        is_known = not file.outside or _is_group(*_split_chat(worked_for))
-        return bool(worked_for) and (is_known if scope.is_owners else scope.chat == worked_for)
+        [requester] = file.scopes if len(file.scopes) == 1 else [""]
+        is_known = not file.outside or _is_group(requester)
+        return bool(requester) and (is_known if scope.is_owners else scope.chat == requester)
     if not scope.is_owners:
         return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
     if channel == _CRON:
@@ -120,7 +121,7 @@ def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "Index
     people = pairing.people(channel)
     if (
         len({Sender.of(sender).key for sender in file.senders}) > 1
-        or _is_group(channel, chat)
+        or _is_group(file.key)
         or people.role_of(Sender.of(chat)) is Role.OWNER
     ):
         return True
@@ -148,13 +149,6 @@ def _format_search_result(result: "RecallResult", text: str) -> str:
     return "\n\n".join([*head, *lines, *tail]) or f"No match for {text[:200]!r}."
 
 
-def _split_chat(chat: str) -> tuple[str, str]:
-    channel, _, name = chat.partition(":")
-    return channel, name
-
-
-def _is_group(channel: str, chat: str) -> bool:
-    from nanobot.channels.registry import find  # imported on first use
-
-    spec = find(channel)
-    return spec is not None and spec.is_group(chat)
+def _is_group(chat_key: str) -> bool:
+    channel, _, chat_id = chat_key.partition(":")
+    return is_group(Address(channel, chat_id))

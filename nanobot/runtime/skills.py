@@ -53,26 +53,24 @@ def _sandbox_checker(config: Config) -> Callable[[str], str]:
     return why_forbidden
 
 
-def skills_command(skills: SkillsLoader) -> "dict[str, CommandEntry]":
-    """The `/skills` command: the skills and their missing requirements."""
+def skills_command(skills: SkillsLoader) -> "CommandEntry":
+    """`/skills`: the skills and their missing requirements."""
     from nanobot.agent.commands.context import CommandEntry  # the CLI lists skills without it
 
     async def answer(call: "CommandCall") -> str:
-        found = await asyncio.to_thread(skills.skills)
-        rows = [_format_skill(skill) for skill in found[:_MAX_LISTED]]
-        more = [f"and {len(found) - _MAX_LISTED} more: nanobot skills list"] if len(found) > _MAX_LISTED else []
+        known = await asyncio.to_thread(skills.skills)
+        rows = [_format_skill(skill) for skill in known[:_MAX_LISTED]]
+        more = [f"and {len(known) - _MAX_LISTED} more: nanobot skills list"] if len(known) > _MAX_LISTED else []
         return "\n".join([*rows, *more]) or "There are no skills."
 
-    return {"skills": CommandEntry(answer, "list the skills and what they still need")}
+    return CommandEntry(answer, "list the skills and what they still need")
 
 
 def _format_skill(skill: Skill) -> str:
-    needs = (
-        f"\n  needs {clip_line(one_line(', '.join(skill.missing_hints)), 2 * _MAX_DESCRIPTION_CHARS)}"
-        if skill.missing
-        else ""
-    )
-    return f"{skill.name}: {clip_line(skill.description, _MAX_DESCRIPTION_CHARS)}{needs}"
+    text = f"{skill.name}: {clip_line(skill.description, _MAX_DESCRIPTION_CHARS)}"
+    if skill.missing:
+        text += f"\n  needs {clip_line(one_line(', '.join(skill.missing_hints)), 2 * _MAX_DESCRIPTION_CHARS)}"
+    return text
 
 
 def _setting_checker(config: Config) -> Callable[[str], bool]:

@@ -41,20 +41,8 @@ IN_PART = {
 """Appended to an entry of the history log whose conversation contained untrusted content."""
 
 _DOCUMENTS = (
-    ".pdf",
-    ".doc",
-    ".docx",
-    ".xls",
-    ".xlsx",
-    ".ppt",
-    ".pptx",
-    ".odt",
-    ".ods",
-    ".odp",
-    ".rtf",
-    ".epub",
-    ".eml",
-)
+    ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".ods", ".odp", ".rtf", ".epub", ".eml",
+)  # fmt: skip
 """Documents are other people's content wherever they lie."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
@@ -155,7 +143,7 @@ class ProvenanceStore:
         output are marked at once, so that a crash leaves none unmarked. Raises StorageError.
         """
         from nanobot.security.file_reads import FileReadWatcher  # imported late: only commands need them
-        from nanobot.security.shell.writes import files_written
+        from nanobot.security.shell.file_runs import files_written
 
         if words is not None:
             for file in files_written(command, folder):
@@ -261,8 +249,7 @@ class ProvenanceStore:
     def _may_persist(self, command: str, folder: Path) -> bool:
         """Whether a command names or runs in a path that later turns read, or may write files that programs run by
         themselves."""
-        from nanobot.security.shell.file_runs import output_words, unquoted_words
-        from nanobot.security.shell.writes import files_written
+        from nanobot.security.shell.file_runs import files_written, output_words, unquoted_words
 
         here = _inside(_key(folder), self._workspace) if self._workspace is not None else ()
         words = {

@@ -108,7 +108,7 @@ class StreamRedactor:
         self._indexes = [index for index in _all() if index.longest]
         self._held_back = ""
 
-    def passed(self, text: str) -> str:
+    def feed(self, text: str) -> str:
         """Take the next text and return what may be shown by now."""
         if not self._indexes:
             return text
@@ -142,7 +142,7 @@ class RedactedOutput:
         self._margin = longest * 4 + _MAX_WRAPPED_LINE if longest else 0
         self._held_back = b""
 
-    def passed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
         """Take the next chunk and return what may be written by now."""
         data = self._redact(self._held_back + data)
         end = max(len(data) - self._margin, 0)

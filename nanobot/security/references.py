@@ -67,9 +67,7 @@ class References:
             return error
 
     def _run(self, target: str) -> bytes:
-        from nanobot.security.secret_commands import (
-            run_secret_command,  # imported late: only configs with a command need it
-        )
+        from nanobot.security.secret_commands import run_secret_command  # imported late: rarely needed
 
         return run_secret_command(target, self._folder, LONGEST)
 

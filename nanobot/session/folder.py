@@ -156,7 +156,7 @@ class SessionFolder:
             pass
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}.jsonl", *(f"{stem}-{number}.jsonl" for number in range(2, 10_000)))
-        return next(path_ for name in names if not (path_ := self._archive / name).exists())
+        return next(target for name in names if not (target := self._archive / name).exists())
 
 
 def _encoding_of(path: Path) -> str | None:

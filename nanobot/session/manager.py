@@ -146,7 +146,7 @@ class SessionManager:
             self._claim(session)
             if session.is_cleared:
                 self._archive_cleared(session)
-            is_new = session.stored is not None and session.stored.print is None and not session.stored.record
+            is_new = session.stored is not None and session.stored.fingerprint is None and not session.stored.record
             if session.was_changed(deeply=True) or (is_new and session.last_consolidated):
                 self._rewrite(session)
                 return
@@ -189,7 +189,7 @@ class SessionManager:
         except StorageError:
             session.last_consolidated = before
             raise
-        _stored(session).print = None
+        _stored(session).fingerprint = None
 
     def archive(self, key: str) -> Path | None:
         """Move the session's file to the archive and start over. Return its path, None if there was no file."""
@@ -218,10 +218,10 @@ class SessionManager:
         rows = [row for path, archived in self._files.files() if (row := list_entry(path, archived)) is not None]
         return sorted(rows, key=lambda row: str(row["updated_at"]), reverse=True)
 
-    def latest(self, counts: Callable[[str], bool]) -> str | None:
-        """Return the key of the most recently used live session accepted by `counts`."""
+    def latest(self, accepts: Callable[[str], bool]) -> str | None:
+        """Return the key of the most recently used live session whose key `accepts` accepts."""
         keys = (str(row["key"]) for row in self.list_sessions() if not row["archived"])
-        return next(filter(counts, keys), None)
+        return next(filter(accepts, keys), None)
 
     def find(self, key_or_stem: str) -> Path | None:
         """Return the file of a live session by its key, or of any session by its file stem."""
@@ -290,7 +290,7 @@ class SessionManager:
             self._files.move_to_archive(session.stored.path)
             self._live[session.key] = session
         stored = session.stored
-        is_new = stored.print is None and not stored.record
+        is_new = stored.fingerprint is None and not stored.record
         if is_new and self._files.is_taken_over(stored.path, session.key):
             session.stored = StoredFile(self._files.file_of(session.key))
 
@@ -314,7 +314,7 @@ class SessionManager:
         session.last_consolidated = opened.anchor.count
         apply_record(session, opened.record, opened.rows)
         session.stored = StoredFile(
-            stored.path, opened.print, b"", opened.record_at, opened.anchor, opened.lines, opened.tail_at
+            stored.path, opened.fingerprint, b"", opened.record_at, opened.anchor, opened.lines, opened.tail_at
         )
         if opened.record:
             session.stored.record = changeable_part(session)
@@ -325,9 +325,9 @@ class SessionManager:
         if session.is_cleared or stored.writing:
             return False
         try:
-            return FileFingerprint.of(stored.path.stat()) != stored.print
+            return FileFingerprint.of(stored.path.stat()) != stored.fingerprint
         except FileNotFoundError:
-            return stored.print is not None
+            return stored.fingerprint is not None
         except OSError:
             return False
 
@@ -369,7 +369,7 @@ class SessionManager:
             if is_new:
                 stored.record = record
                 return Append(stored.path, data, record_of(session, 0, Anchor()))
-            end = stored.print.size if stored.print is not None else stored.record_at
+            end = stored.fingerprint.size if stored.fingerprint is not None else stored.record_at
             if record != stored.record or end + len(data) - stored.record_at > _RECORD_EVERY:
                 anchor = self._anchor(session)
                 data += record_of(session, stored.lines, anchor)
@@ -412,12 +412,12 @@ class SessionManager:
     def _update_stored(self, session: Session, append: Append) -> None:
         """Update what is known of the file after an append. After a foreign write it is read again next time."""
         stored = _stored(session)
-        before, after = stored.print, append.print
+        before, after = stored.fingerprint, append.fingerprint
         if before is None or after is None:
             is_ours = append.created
         else:
             is_ours = before.inode == after.inode and append.start - before.size in {0, 1}
-        stored.print = append.print if is_ours else None
+        stored.fingerprint = append.fingerprint if is_ours else None
         stored.lines = stored.lines if is_ours else None
         session.release_old_rows()
 
@@ -468,7 +468,7 @@ def _stored(session: Session) -> StoredFile:
     return session.stored
 
 
-def _take(counted: Counter[int], number: int) -> bool:
-    """Take one of these numbers; whether there was one."""
-    counted[number] -= 1
-    return counted[number] >= 0
+def _take(counts: Counter[int], fingerprint: int) -> bool:
+    """Take one off the count of a fingerprint. Return False if none was left."""
+    counts[fingerprint] -= 1
+    return counts[fingerprint] >= 0

@@ -47,7 +47,7 @@ class Anchor:
 class SessionTail:
     """The loaded end of a session file. `skipped` messages precede `rows`."""
 
-    print: FileFingerprint
+    fingerprint: FileFingerprint
     record: Row = field(default_factory=dict)
     record_at: int = 0
     anchor: Anchor = Anchor()
@@ -113,7 +113,7 @@ def peek(path: Path) -> tuple[SessionTail, str | None]:
     """Return the last metadata record with the line count, and the last message's timestamp. Raises OSError."""
     with _open(path) as descriptor:
         opened = _peek(descriptor)
-        size = opened.print.size
+        size = opened.fingerprint.size
         end = _read(descriptor, max(0, size - _BLOCK), size)
     at = end.rfind(b'"timestamp"')
     parts = end[at : at + 64].split(b'"', 4) if at >= 0 else []
@@ -300,7 +300,7 @@ def _offset_of(descriptor: int, line: int, lines: int) -> int:
     while lines - line < line and chunk < size:
         start = _line_start(descriptor, size - chunk)
         data = _read(descriptor, start, size)
-        count = sum(_MARK not in line_ for line_ in _split(data))
+        count = sum(_MARK not in text for text in _split(data))
         if count >= lines - line:
             return _walk(data, start, count - (lines - line))
         chunk *= 2
@@ -313,19 +313,19 @@ def _offset_of(descriptor: int, line: int, lines: int) -> int:
     return size
 
 
-def _walk(data: bytes, at: int, line: int) -> int:
-    """Return the offset of message line number `line` of the data, which starts at offset `at`."""
-    for line_ in _split(data):
-        if line == 0:
+def _walk(data: bytes, at: int, count: int) -> int:
+    """Return the offset after `count` message lines of the data, which starts at offset `at`."""
+    for line in _split(data):
+        if count == 0:
             break
-        at += len(line_)
-        line -= _MARK not in line_
+        at += len(line)
+        count -= _MARK not in line
     return at
 
 
 def _tail(descriptor: int, opened: SessionTail, limit: int) -> tuple[int, DecodedLines]:
     """Return start and content of the last rows from a user message on, in chunks that double in size."""
-    size, chunk = opened.print.size, _FIRST_CHUNK
+    size, chunk = opened.fingerprint.size, _FIRST_CHUNK
     while True:
         start = max(opened.anchor.offset, size - chunk)
         if start > opened.anchor.offset:

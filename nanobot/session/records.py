@@ -74,7 +74,7 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
     except OSError:
         return None
     record = opened.record
-    modified = datetime.fromtimestamp(opened.print.mtime_ns / 1e9)
+    modified = datetime.fromtimestamp(opened.fingerprint.mtime_ns / 1e9)
     created = parse_time(record.get("created_at")) or modified
     updated = parse_time(last) or parse_time(record.get("updated_at")) or modified
     return {

@@ -32,11 +32,11 @@ def _serialised(method: "Callable[Concatenate[Session, P], R]") -> "Callable[Con
     """Serialise threads: two that load the older messages at once would insert them twice."""
 
     @wraps(method)
-    def held(session: "Session", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def locked(session: "Session", /, *args: P.args, **kwargs: P.kwargs) -> R:
         with session._lock:  # noqa: SLF001 decorates methods of Session
             return method(session, *args, **kwargs)
 
-    return held
+    return locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StoredFile:
     """What the manager knows of a session's file."""
 
     path: Path
-    print: FileFingerprint | None = None
+    fingerprint: FileFingerprint | None = None
     """The file as last seen; None if there is none yet, or if another process wrote to it since."""
     record: bytes = b""
     """The part of the last metadata record whose change requires a new record."""

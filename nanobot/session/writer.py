@@ -30,7 +30,7 @@ class Append:
     header: bytes = b""
     """First line of a file that does not exist yet."""
     start: int = 0
-    print: FileFingerprint | None = None
+    fingerprint: FileFingerprint | None = None
     created: bool = False
     error: OSError | None = None
 
@@ -104,7 +104,7 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
             os.ftruncate(descriptor, end)
         raise
     append.start = end + (0 if append.created else len(before))
-    append.print = FileFingerprint.of(os.fstat(descriptor))
+    append.fingerprint = FileFingerprint.of(os.fstat(descriptor))
 
 
 def _sync_concurrently(opened: dict[Path, int]) -> dict[Path, OSError]:

@@ -1,4 +1,4 @@
-"""A whole agent with a scripted model, and a sink that records the events of its turns."""
+"""An agent with a scripted model, and a sink that records the events of its turns."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ from nanobot.utils.clock import Clock
 
 @dataclass(slots=True)
 class Pause:
-    """A model that says `text`, then waits for `resume` (or for ever) before it goes on with the script's next line."""
+    """Streams `text`, then sets `reached` and waits for `resume` before the next line of the script."""
 
     text: str = ""
     resume: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,16 +43,16 @@ class Pause:
 Line = str | LLMResponse | Exception | Pause
 
 
-def calls(*wanted: tuple[str, dict[str, Any]], text: str | None = None) -> LLMResponse:
+def calls(*requested: tuple[str, dict[str, Any]], text: str | None = None) -> LLMResponse:
     """A response that asks for tools: `calls(("list_dir", {"path": "."}))`."""
-    requests = [ToolCallRequest(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(wanted)]
+    requests = [ToolCallRequest(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(requested)]
     return LLMResponse(text, requests, "tool_calls")
 
 
 class ScriptedProvider(LLMProvider):
-    """A model that says what it was told to, line by line, and remembers what it was asked.
+    """A model that answers from a script, one line per request, and records the requests.
 
-    A line is a text, a whole LLMResponse, an exception to raise, or a Pause. Out of lines, it fails the test.
+    A line is a text, a whole LLMResponse, an exception to raise, or a Pause. Without a line left, a request fails.
     """
 
     def __init__(self, *lines: Line, model: str = "scripted") -> None:
@@ -67,11 +67,10 @@ class ScriptedProvider(LLMProvider):
         self._lines.extend(lines)
 
     def clear(self) -> None:
-        """Take the lines back that were not said."""
+        """Remove the remaining lines."""
         self._lines.clear()
 
     def get_default_model(self) -> str:
-        """The name it goes by."""
         return self._model
 
     async def chat_stream(
@@ -82,7 +81,7 @@ class ScriptedProvider(LLMProvider):
         max_tokens: int = 4096,
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
-        """The next line of the script, text word by word."""
+        """Stream the next line of the script."""
         self.requests.append([{**row} for row in messages])
         self.tools.append(tools or [])
         line = self._next()
@@ -108,18 +107,17 @@ class ScriptedProvider(LLMProvider):
 
 
 class RecordingSink:
-    """Keeps every turn event."""
+    """Collects turn events."""
 
     def __init__(self) -> None:
         self.events: list[TurnEvent] = []
 
     def __call__(self, event: TurnEvent) -> None:
-        """Keep it."""
         self.events.append(event)
 
     @property
     def types(self) -> list[str]:
-        """What happened, by name."""
+        """The types of the events, in order."""
         return [event.type for event in self.events]
 
 
@@ -138,7 +136,7 @@ class Bot:
 
     @property
     def requests(self) -> list[list[ChatMessage]]:
-        """What the model was asked, request by request."""
+        """The messages of each request to the model."""
         return self.provider.requests
 
     @property
@@ -161,24 +159,24 @@ class Bot:
         return self._runtime.sessions.get_or_create(key)
 
     def register(self, tool: Tool) -> None:
-        """Offer one more tool to the model."""
+        """Register a tool."""
         self._runtime.tools.register(tool)
 
     async def say(self, text: str, session: str = "cli:direct") -> str:
-        """Say something, get the reply."""
+        """Send a message as the owner and return the reply."""
         return (await self.turn(text, session)).text
 
     async def turn(self, text: str, session: str = "cli:direct") -> TurnResult:
-        """Say something, get the whole result; what happened is in `sink`."""
+        """Send a message as the owner and return the result of its turn. Its events are in `sink`."""
         message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
         return await self.run_turn(message, self.sink)
 
     async def run_turn(self, message: InboundMessage, sink: EventSink | None = None, **options: Any) -> TurnResult:
-        """Run the turn of any message; `options` as of `AgentLoop.run_turn`."""
+        """Run the turn of a message. `options` are those of `AgentLoop.run_turn`."""
         return await self._runtime.loop.run_turn(message, sink, **options)
 
     async def send(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
-        """Send a message nobody waits for: while its session works in the same chat, it may join that turn."""
+        """Send a message as a channel does: it may join a turn that already runs in its chat."""
         return await self._runtime.loop.submit(message, sink)
 
     def answer(self, question: str, answer: Answer) -> bool:
@@ -186,7 +184,7 @@ class Bot:
         return self._runtime.questions.answer(question, answer)
 
     async def stop(self, session: str = "cli:direct") -> bool:
-        """Stop the running turn of a session; False where none runs."""
+        """Stop the running turn of a session. Return False if none runs."""
         return await self._runtime.loop.stop_turn(session)
 
     async def shut_down(self) -> None:
@@ -194,7 +192,7 @@ class Bot:
         await self._runtime.loop.stop()
 
     async def resume(self, session: str = "cli:direct", sink: EventSink | None = None) -> TurnResult | None:
-        """Resume the interrupted turn of a session; None where there is none."""
+        """Resume the interrupted turn of a session. Return None if there is none."""
         return await self._runtime.loop.resume(session, sink)
 
     @asynccontextmanager
@@ -233,7 +231,7 @@ async def open_bot(
     home: Path,
     *script: Line,
     config: Config | None = None,
-    patience: TurnTimeouts | None = None,
+    timeouts: TurnTimeouts | None = None,
     environ: Mapping[str, str] | None = None,
     restart: Callable[[], None] | None = None,
     hooks: Sequence[ToolPolicy] = (),
@@ -242,10 +240,10 @@ async def open_bot(
     provider: ScriptedProvider | None = None,
     bus: MessageBus | None = None,
 ) -> AsyncIterator[Bot]:
-    """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
+    """Open a bot with the data folder `home` and the workspace `home/workspace`, and close it when the block ends.
 
-    Of the environment it sees nothing but what is handed in. `provider` is a scripted model of your own, whose script
-    is added to; `bus` is one with a journal, to outlive a crash.
+    Environment variables come from `environ` only. The `script` is appended to that of `provider`, if passed. A `bus`
+    with a journal lets messages outlive a crash.
     """
     provider = provider or ScriptedProvider()
     provider.script(*script)
@@ -255,7 +253,7 @@ async def open_bot(
         workspace=home / "workspace",
         provider=provider,
         environ=environ or {},
-        patience=patience,
+        timeouts=timeouts,
         restart=restart,
         hooks=hooks,
         own_hooks=own_hooks,

@@ -77,12 +77,12 @@ def channel_rows() -> dict[str, Row]:
 def channel_checks(platform: type[Platform]) -> list[Check]:
     """The checks for a channel on this platform."""
     return [
-        Check(name.replace(" ", "_"), partial(_hold, platform, row), lacking(platform, row))
+        Check(name.replace(" ", "_"), partial(_run, platform, row), lacking(platform, row))
         for name, row in channel_rows().items()
     ]
 
 
-async def _hold(platform: type[Platform], row: Row, folder: Path) -> None:
+async def _run(platform: type[Platform], row: Row, folder: Path) -> None:
     (own := folder / "platform").mkdir()
     async with platform(own).open() as opened:
         await row(opened, folder)
@@ -125,13 +125,13 @@ async def test_a_message_that_could_not_be_journaled_is_not_acknowledged_and_is_
         life.bus.full = True
         message_id = await platform.says("hello")
         await until(lambda: life.bus.refused)
-        told = platform.acknowledged(message_id)
+        was_acknowledged = platform.acknowledged(message_id)
         life.bus.full = False
         await platform.repeat_last()
         await life.shows("You said: hello")
         await until(lambda: platform.acknowledged(message_id))
 
-    assert not told
+    assert not was_acknowledged
     assert len(life.heard) == 1
 
 
@@ -201,7 +201,7 @@ async def test_a_thread_has_its_own_session_and_is_answered_in_the_thread(platfo
     assert answer.thread_id == platform.thread
 
 
-# who is heard
+# access
 
 
 @needs("group")
@@ -254,9 +254,9 @@ async def test_an_unknown_sender_gets_a_pairing_code_once_and_nothing_else(platf
         await platform.says("please", sender=platform.stranger, chat=platform.stranger_chat)
         await life.asked("after")
 
-    (told,) = platform.shown(platform.stranger_chat)
+    (reply,) = platform.shown(platform.stranger_chat)
     (waiting,) = life.people.pending(platform.name)
-    assert waiting.code in told.text
+    assert waiting.code in reply.text
     assert heard(life) == "after"
 
 
@@ -346,10 +346,10 @@ async def test_a_missing_file_is_reported_in_the_answer(platform: Platform, tmp_
         await platform.says("hello")
         await life.posted(await life.hears("hello"), "here it is", media=[str(tmp_path / "none.png")])
 
-    told = " ".join(one.text for one in platform.shown())
-    assert "here it is" in told
-    assert "none.png" in told
-    assert "cannot be read" in told
+    text = " ".join(one.text for one in platform.shown())
+    assert "here it is" in text
+    assert "none.png" in text
+    assert "cannot be read" in text
     assert all(one.files == [] for one in platform.shown())
 
 
@@ -399,9 +399,9 @@ async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) ->
         life.answers(message, "done")
         await life.shows("done")
 
-    told = [one.text for one in platform.shown()]
-    assert len(told) == 3
-    assert all(word in text for word, text in zip(("reading", "notes.md", "done"), told, strict=True))
+    texts = [one.text for one in platform.shown()]
+    assert len(texts) == 3
+    assert all(word in text for word, text in zip(("reading", "notes.md", "done"), texts, strict=True))
 
 
 async def test_an_outbound_message_that_is_published_twice_is_sent_once(platform: Platform, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ async def test_an_outbound_message_that_is_published_twice_is_sent_once(platform
     assert len(platform.shown()) == 2
 
 
-# growing answers
+# streaming
 
 
 @needs("edits")
@@ -434,10 +434,10 @@ async def test_a_streamed_answer_is_one_message_and_ends_as_the_reply(platform: 
         await life.shows("one two three")
         await life.posted(message, "next")
 
-    told = platform.shown()
+    shown = platform.shown()
     assert "two" not in first
-    assert [one.text for one in told] == ["one two three", "next"]
-    assert told[0].edits >= 2
+    assert [one.text for one in shown] == ["one two three", "next"]
+    assert shown[0].edits >= 2
 
 
 @needs("edits", "limit")
@@ -507,7 +507,7 @@ async def test_streaming_can_be_disabled(platform: Platform, tmp_path: Path) -> 
     assert answer.edits == 0
 
 
-# when the platform refuses
+# refused sends
 
 
 @needs("refuses", "rate_limits")
@@ -559,7 +559,7 @@ async def test_an_undeliverable_message_is_reported_to_the_owner_and_the_next_on
     assert (life.channel.status.failed, counts.failed_out) == (1, 1)
 
 
-# when the line breaks
+# broken connections
 
 
 @needs("loses_answers")
@@ -701,10 +701,10 @@ async def test_after_a_crash_between_two_parts_of_an_answer_only_the_missing_par
         await life.shows(said[-1])
         await until(lambda: life.channel.status.sent)
 
-    told = " ".join(one.text for one in platform.shown())
+    text = " ".join(one.text for one in platform.shown())
     assert platform.shown()[0].id == first.id
-    assert told.split()[: len(said)] == said
-    assert ("received this before" in told) is not platform.dedupes
+    assert text.split()[: len(said)] == said
+    assert ("received this before" in text) is not platform.dedupes
 
 
 @needs("limit")
@@ -721,9 +721,9 @@ async def test_a_part_that_was_being_sent_at_a_crash_arrives_once_or_is_marked(
         await life.shows(said[-1])
         await until(lambda: life.channel.status.sent)
 
-    told = " ".join(one.text for one in platform.shown())
-    assert told.split().count("w0") == (1 if platform.dedupes else 2)
-    assert ("received this before" in told) is not platform.dedupes
+    text = " ".join(one.text for one in platform.shown())
+    assert text.split().count("w0") == (1 if platform.dedupes else 2)
+    assert ("received this before" in text) is not platform.dedupes
 
 
 @needs("has_token")
@@ -737,7 +737,7 @@ async def test_a_revoked_token_makes_it_fail_with_instructions(platform: Platfor
         assert not life.channel.is_running
 
 
-# its life
+# lifecycle
 
 
 async def test_it_stops_without_leaving_tasks_or_connections(platform: Platform, tmp_path: Path) -> None:
@@ -786,7 +786,7 @@ async def test_it_can_write_to_a_person_known_only_by_id(platform: Platform, tmp
 
 
 def open_sockets() -> int:
-    """How many this process holds, where the system tells."""
+    """The number of sockets of this process; 0 if unknown."""
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
         return 0
@@ -794,7 +794,6 @@ def open_sockets() -> int:
 
 
 def named(descriptor: Path) -> str:
-    """What an open file is; nothing where it was closed meanwhile."""
     try:
         return str(descriptor.readlink())
     except OSError:  # closed meanwhile

@@ -47,10 +47,10 @@ class _Recorder(logging.Handler):
 
 
 @contextmanager
-def captured_logs(level: int, logger: str = "nanobot") -> Iterator[list[logging.LogRecord]]:
-    """Collect the records of a logger and its children, at this level and above, until the block ends."""
+def captured_logs(level: int) -> Iterator[list[logging.LogRecord]]:
+    """Collect what nanobot logs at this level and above, until the block ends."""
     handler = _Recorder(level)
-    log = logging.getLogger(logger)
+    log = logging.getLogger("nanobot")
     before = log.level
     log.addHandler(handler)
     log.setLevel(level)

@@ -1,4 +1,4 @@
-"""What holds for the events of every turn, however it ends: one truth for every test."""
+"""Rules that the events of every turn follow, however it ends."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,27 +8,27 @@ from nanobot.agent.events import TurnEvent
 _INSIDE = {"run": "", "step": "run", "text": "step", "reasoning": "step", "tool": "step"}
 
 
-def turn_problems(told: Sequence[TurnEvent]) -> list[str]:
-    """Every problem with the events of one turn in a sentence, none where they are as promised.
+def turn_problems(turn_events: Sequence[TurnEvent]) -> list[str]:
+    """Return what is wrong with the events of one turn, one line each.
 
-    Numbers without a gap under one id, what started has ended inside of what it started in, and a last event.
+    They have one turn id and sequence numbers without gaps, starts and ends nest in pairs, and TurnEnded comes last.
     """
-    return [*_numbers(told), *_pairs(told)]
+    return [*_numbers(turn_events), *_pairs(turn_events)]
 
 
-def _numbers(told: Sequence[TurnEvent]) -> Iterator[str]:
-    if [event.seq for event in told] != [*range(len(told))]:
-        yield f"numbers with a gap: {[event.seq for event in told]}"
-    if len({event.turn_id for event in told}) > 1:
+def _numbers(turn_events: Sequence[TurnEvent]) -> Iterator[str]:
+    if [event.seq for event in turn_events] != [*range(len(turn_events))]:
+        yield f"numbers with a gap: {[event.seq for event in turn_events]}"
+    if len({event.turn_id for event in turn_events}) > 1:
         yield "events of several turns"
-    ends = [at for at, event in enumerate(told) if isinstance(event, events.TurnEnded)]
-    if ends != [len(told) - 1] and told:
-        yield f"the turn ended at {ends} of {len(told)} events"
+    ends = [at for at, event in enumerate(turn_events) if isinstance(event, events.TurnEnded)]
+    if ends != [len(turn_events) - 1] and turn_events:
+        yield f"the turn ended at {ends} of {len(turn_events)} events"
 
 
-def _pairs(told: Sequence[TurnEvent]) -> Iterator[str]:
+def _pairs(turn_events: Sequence[TurnEvent]) -> Iterator[str]:
     opened: dict[str, str] = {}
-    for event in told:
+    for event in turn_events:
         kind, _, what = event.type.partition("_")
         name = f"tool {event.call_id}" if isinstance(event, events.ToolStarted | events.ToolEnded) else kind
         if kind == "turn" or kind not in _INSIDE:
@@ -46,10 +46,10 @@ def _pairs(told: Sequence[TurnEvent]) -> Iterator[str]:
         elif what == "ended":
             if name not in opened:
                 yield f"{name} ended without a start"
-            said = opened.pop(name, "")
-            if isinstance(event, events.TextEnded | events.ReasoningEnded) and event.text != said:
-                yield f"{kind} ended with {event.text!r} and was {said!r}"
-            if inside := [other for other in opened if _INSIDE[other.partition(" ")[0]] == kind]:
-                yield f"{name} ended before {inside}"
+            streamed = opened.pop(name, "")
+            if isinstance(event, events.TextEnded | events.ReasoningEnded) and event.text != streamed:
+                yield f"{kind} ended with {event.text!r} and was {streamed!r}"
+            if still_open := [other for other in opened if _INSIDE[other.partition(" ")[0]] == kind]:
+                yield f"{name} ended before {still_open}"
     if opened:
         yield f"never ended: {[*opened]}"

@@ -144,9 +144,9 @@ class LiveChannel:
         assert self.bus.journal is not None
         return await self.bus.journal.counts()
 
-    def answers(self, message: InboundMessage, text: str, turn_id: str = "") -> None:
+    def answers(self, message: InboundMessage, text: str) -> None:
         """Settle a message with this reply, as the agent does at the end of a turn."""
-        turn_id = turn_id or f"turn of {message.journal_key}"
+        turn_id = f"turn of {message.journal_key}"
         self.bus.begin(message, turn_id)
         self.post(message, text, turn_id=turn_id, answers=message.journal_key)
         self.bus.settle(message, InboundState.ANSWERED)

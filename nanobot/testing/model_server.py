@@ -1,17 +1,17 @@
-"""A model server on loopback that says what a test scripts, and refuses what the real ones refuse.
+"""A fake model server on loopback that plays a script, and refuses invalid requests as the real servers do.
 
     with FakeModels() as server:
         server.script(Calls(("list_dir", {"path": "."})), Say("Two files."))
         ...  # point a provider, or a child process, at server.v1
         assert server.chats[0].json["model"] == "m"
 
-It follows the public references, and is as strict as they are about the structure of a conversation:
+It implements these APIs, and validates the structure of a conversation as strictly as they do:
 
 - OpenAI chat completions, plain and streamed: platform.openai.com/docs/api-reference/chat
 - Anthropic Messages, plain and streamed: docs.anthropic.com/en/api/messages and .../messages-streaming
 - OpenAI `GET /v1/models`; Ollama `GET /api/tags` and `/api/version`: github.com/ollama/ollama/blob/main/docs/api.md
 
-It runs in a thread with an event loop of its own, so tests may be sync or async, and hold the loop as they like.
+It runs in a thread with its own event loop, so tests may be sync or async, and may block their loop.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ class Say(Step):
     finish: str = "stop"
     usage: Usage | None = field(default_factory=lambda: dict(USAGE))
     pieces: int = 3
-    """In how many deltas the text is streamed."""
+    """Number of deltas in which the text is streamed."""
 
 
 @dataclass(init=False)
 class Calls(Step):
-    """Ask for tools, all in one step. Arguments that are text are sent as they are, so they may be broken JSON."""
+    """Call tools, all in one step. Arguments that are a text are sent unchanged, so they may be broken JSON."""
 
     calls: list[tuple[str, Any]]
     text: str
@@ -77,7 +77,7 @@ class Calls(Step):
 
 @dataclass
 class Fail(Step):
-    """Answer with an error of the format that was asked in."""
+    """Answer with an error, in the format of the API that was called."""
 
     status: int
     message: str = "scripted failure"
@@ -89,21 +89,21 @@ class Fail(Step):
 
 @dataclass
 class Hang(Step):
-    """Take the request and stay silent; with `after`, say that first."""
+    """Accept the request and never answer; with `after`, stream that text first."""
 
     after: str = ""
 
 
 @dataclass
 class CutStream(Step):
-    """Begin to stream, then drop the connection."""
+    """Stream part of an answer, then drop the connection."""
 
     after: str = "The answer is"
 
 
 @dataclass
 class Lingering(Step):
-    """Answer, then keep the body open for so long, as some proxies do."""
+    """Answer, then keep the response open for `seconds`, as some proxies do."""
 
     step: Say
     seconds: float
@@ -111,12 +111,12 @@ class Lingering(Step):
 
 @dataclass
 class Reset(Step):
-    """Drop the connection without a byte."""
+    """Drop the connection without a response."""
 
 
 @dataclass
 class Garbage(Step):
-    """Answer with something else."""
+    """Answer with something that is no model response."""
 
     body: bytes = b"<html><head><title>Welcome to nginx!</title></head><body>hello</body></html>"
     content_type: str = "text/html"
@@ -126,21 +126,21 @@ class Garbage(Step):
 
 @dataclass
 class Raw(Step):
-    """Stream exactly these bytes, a chunk each: for the dialects of servers that nobody specified."""
+    """Stream exactly these chunks, for unspecified dialects of servers."""
 
     chunks: list[bytes]
     content_type: str = "text/event-stream"
 
     @classmethod
     def events(cls, *events: object, done: bool = True) -> "Raw":
-        """A stream of these objects as events; text goes out as it is."""
+        """Stream these objects as events; a text is sent unchanged."""
         lines = [event if isinstance(event, str) else json.dumps(event) for event in events]
         return cls([f"data: {line}\n\n".encode() for line in [*lines, *(["[DONE]"] if done else [])]])
 
 
 @dataclass
 class Plain(Step):
-    """Ignore `stream: true`, as some servers do."""
+    """Answer without streaming although it was requested, as some servers do."""
 
     step: Step
 
@@ -156,26 +156,26 @@ class Slow(Step):
 
 @dataclass
 class Fitting(Step):
-    """Do what fits the request: `choose` is given its body."""
+    """Choose the step by the body of the request."""
 
     choose: Callable[[dict[str, Any]], Step]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     arrived: float = field(default_factory=time.time)
-    """When it was read, as time.time() has it."""
+    """When it was read, by `time.time`."""
     times: list[float] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def answered(self) -> float:
-        """When the answer was sent, whole."""
+        """When its response was sent completely."""
         return self.times[-1]
 
     @property
@@ -199,9 +199,10 @@ class FakeModels:
         strict: bool = True,
         port: int = 0,
     ) -> None:
-        """`unknown`: fields of a request that are refused by name. `reasoning`: `reasoning_content` on tool-call rows.
+        """`unknown`: request fields that are refused by name. `reasoning`: whether a message with tool calls has
+        `reasoning_content`.
 
-        `kind` "ollama" knows no key and lists models its own way too; "web" is no model server at all.
+        `kind`: "ollama" also has Ollama's own list of models; "web" is a web server without models.
         """
         self.default = default or Say("ok")
         self.models = list(models)
@@ -213,7 +214,7 @@ class FakeModels:
         self.requests: list[Request] = []
         self.problems: list[str] = []
         self.bill: list[Usage] = []
-        """What it counted for each answer that it gave to the end and told the usage of."""
+        """The usage of each response that was sent completely."""
         self.open_connections = 0
         self.connections = 0
         self._steps: deque[Step] = deque()
@@ -235,7 +236,7 @@ class FakeModels:
 
     @property
     def url(self) -> str:
-        """Where it listens; the base URL for the Anthropic format."""
+        """Its URL, which is the base URL for the Anthropic format."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -245,18 +246,16 @@ class FakeModels:
 
     @property
     def chats(self) -> list[Request]:
-        """The requests that asked a model."""
+        """The requests to a model."""
         return [request for request in self.requests if request.method == "POST"]
 
     def script(self, *steps: Step) -> None:
-        """What to do next, a step a request. After the last one, the default."""
+        """Add steps, one for each request. After the last one, the default is used."""
         self._steps.extend(steps)
 
     def forget(self) -> None:
-        """Take back the steps that nobody asked for."""
+        """Remove the remaining steps."""
         self._steps.clear()
-
-    # The thread.
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -285,9 +284,9 @@ class FakeModels:
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
-                going_on = await self._answer(request, writer, reader)
+                keep_alive = await self._answer(request, writer, reader)
                 request.times.append(time.time())
-                if not going_on:
+                if not keep_alive:
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
@@ -296,7 +295,7 @@ class FakeModels:
             writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:
-        """Answer one request. False when the connection is to end."""
+        """Answer one request. Return False if the connection must be closed."""
         path = request.path.partition("?")[0].rstrip("/")
         if self.kind == "web":
             await _send(writer, 404 if path else 200, b"<html><title>A web page</title></html>", "text/html")
@@ -318,8 +317,8 @@ class FakeModels:
         if self.kind == "ollama":
             answers["/api/tags"] = {"models": [{"name": name, "model": name} for name in self.models]}
             answers["/api/version"] = {"version": "0.12.0"}
-        found = answers.get(path)
-        await _send_json(writer, 200 if found else 404, found or {"error": "not found"})
+        answer = answers.get(path)
+        await _send_json(writer, 200 if answer else 404, answer or {"error": "not found"})
 
     async def _chat(
         self, request: Request, wire: "_Format", writer: asyncio.StreamWriter, reader: asyncio.StreamReader
@@ -330,8 +329,9 @@ class FakeModels:
             await _send_json(writer, 400, wire.error(Fail(400, "We could not parse the JSON body of your request.")))
             return True
         if self.api_key and wire.key(request) != self.api_key:
-            told = wire.key(request)
-            fail = Fail(401, f"Incorrect API key provided: {told}.", "invalid_api_key", "authentication_error")
+            fail = Fail(
+                401, f"Incorrect API key provided: {wire.key(request)}.", "invalid_api_key", "authentication_error"
+            )
             await _send_json(writer, 401, wire.error(fail))
             return True
         refused = wire.check(body) if self.strict else None
@@ -373,7 +373,7 @@ class FakeModels:
             await _send(writer, step.status, step.body, step.content_type, step.headers)
             return True
         if isinstance(step, Hang) and not step.after:
-            await reader.read()  # until the other side hangs up
+            await reader.read()  # until the client closes the connection
             return False
         if isinstance(step, Raw):
             return await _stream(writer, step.chunks, each_s, step.content_type)
@@ -384,7 +384,7 @@ class FakeModels:
             return True
         if isinstance(step, Say | Calls):
             counted = USAGE if isinstance(step, Calls) else step.usage or {}
-            self.bill.append(counted)  # who has the answer finds it here
+            self.bill.append(counted)  # before the response, so that a client that has it finds it
             try:
                 if streamed:
                     return await _stream(writer, wire.stream(step, body), each_s)
@@ -457,7 +457,7 @@ async def _stream(
 
 
 class _Format:
-    """How one API says things."""
+    """The format of one API."""
 
     def __init__(self, server: FakeModels) -> None:
         self.server = server
@@ -478,7 +478,7 @@ class _Format:
         raise NotImplementedError
 
     def cut(self, chunks: list[bytes]) -> list[bytes]:
-        """The part of a streamed answer that comes before its end."""
+        """The chunks of a streamed response before its end."""
         raise NotImplementedError
 
 

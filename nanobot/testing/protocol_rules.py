@@ -1,11 +1,10 @@
-"""What the strictest model servers refuse about a conversation: one truth for the fake server and for every test.
+"""The rules by which the strictest model servers reject a conversation, for the fake server and for tests.
 
-A request, as a server gets it, is judged by `openai_problem` and `anthropic_problem`: a sentence like theirs, None
-where it is legal. A history, as `legalise` leaves it, is judged by the same rules in `openai_problems` and
-`anthropic_problems`: every problem in a sentence, none where it is legal.
+`openai_problem` and `anthropic_problem` check a request as a server gets it, and return its error text, or None.
+`openai_problems` and `anthropic_problems` check a history as `legalise` returns it, and return all errors.
 
-Sources: platform.openai.com/docs/api-reference/chat/create and docs.anthropic.com/en/api/messages, and the texts of the
-refusals that people report.
+Sources: platform.openai.com/docs/api-reference/chat/create and docs.anthropic.com/en/api/messages, and reported error
+texts.
 """
 
 import json
@@ -29,7 +28,7 @@ _OPENAI_ROW = {
 _CALL = {"id", "type", "function"}
 _OPENAI_BLOCKS = {"user": {"text", "image_url", "input_audio", "file"}}
 _HISTORY_BLOCKS = {**_OPENAI_BLOCKS, "tool": {"text", "image_url"}}
-"""In a history a result may hold pictures; on the wire they follow in a row of the user's."""
+"""In a history a result may contain images; in a request they follow in a user row."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -37,12 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 def openai_problem(body: _Row, reasoning: str = "optional") -> str | None:
-    """What OpenAI would refuse about this request."""
+    """Return why OpenAI would reject this request; None if it would not."""
     return next(_openai_request(body, reasoning), None)
 
 
 def openai_problems(history: Sequence[Any]) -> list[str]:
-    """What OpenAI would refuse about this history, our own fields aside."""
+    """Return why OpenAI would reject this history. Our own fields are ignored."""
     return list(_openai_conversation(history, _HISTORY_BLOCKS))
 
 
@@ -73,36 +72,36 @@ def _openai_request(body: _Row, reasoning: str) -> Iterator[str]:
 
 
 def _openai_conversation(rows: Sequence[Any], blocks: dict[str, set[str]]) -> Iterator[str]:
-    """Roles, contents, and each call with exactly one result behind it."""
-    owed: list[str] = []
+    """Check roles, contents, and that exactly one result follows each call."""
+    pending: list[str] = []
     for index, row in enumerate(rows):
         place = f"messages.[{index}]"
         role = row.get("role") if isinstance(row, dict) else None
         if role not in _OPENAI_ROW:
             yield f"Invalid value: {role!r} at {place}.role"
             continue
-        if owed and role != "tool":
+        if pending and role != "tool":
             yield (
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-                f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(owed)}"
+                f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(pending)}"
             )
-            owed = []
-        if role == "tool" and row.get("tool_call_id") not in owed:
+            pending = []
+        if role == "tool" and row.get("tool_call_id") not in pending:
             yield (
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
                 f"'tool_calls' - {place}"
             )
         elif role == "tool":
-            owed.remove(row["tool_call_id"])
+            pending.remove(row["tool_call_id"])
         if not _content_ok(row, role, blocks):
             yield f"Invalid value for 'content': expected a string, got {type(row.get('content')).__name__} - {place}"
         if "tool_calls" in row:
             yield from _calls_problems(row["tool_calls"], place, role)
-            owed = [call["id"] for call in row["tool_calls"] or () if isinstance(call, dict) and call.get("id")]
+            pending = [call["id"] for call in row["tool_calls"] or () if isinstance(call, dict) and call.get("id")]
         if not _encodes(row):
             yield f"We could not parse the JSON body of your request: {place} is not UTF-8"
-    if owed:
-        yield f"The following tool_call_ids did not have response messages: {', '.join(owed)}"
+    if pending:
+        yield f"The following tool_call_ids did not have response messages: {', '.join(pending)}"
 
 
 def _content_ok(row: _Row, role: str, blocks: dict[str, set[str]]) -> bool:
@@ -156,7 +155,7 @@ def _arguments_problems(arguments: Any, place: str) -> Iterator[str]:
 
 
 def _reasoning_problems(row: _Row, index: int, reasoning: str) -> Iterator[str]:
-    """What models that think aloud want, and what the others refuse."""
+    """Models with visible reasoning require `reasoning_content`, others reject it."""
     if reasoning == "required" and row.get("tool_calls") and not row.get("reasoning_content"):
         yield f"thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}"
     if reasoning == "forbidden" and "reasoning_content" in row:
@@ -186,17 +185,17 @@ def _encodes(row: _Row) -> bool:
 
 
 def signature_of(thinking: str) -> str:
-    """The signature this server gives to a thought, and wants back with it."""
+    """The signature that the fake server gives to a thinking block, and expects back."""
     return f"sig-{sum(thinking.encode()):x}-{len(thinking)}"
 
 
 def anthropic_problem(body: _Row) -> str | None:
-    """What Anthropic would refuse about this request."""
+    """Return why Anthropic would reject this request; None if it would not."""
     return next(_anthropic_request(body), None)
 
 
 def anthropic_problems(history: Sequence[Any]) -> list[str]:
-    """What Anthropic would refuse about this history once it is in its shape, our own fields aside."""
+    """Return why Anthropic would reject this history, converted to its format. Our own fields are ignored."""
     head = next((place for place, row in enumerate(history) if row.get("role") != "system"), len(history))
     return list(_anthropic_conversation(_in_anthropic_shape(history[head:])))
 
@@ -224,11 +223,11 @@ def _anthropic_request(body: _Row) -> Iterator[str]:
 
 
 def _anthropic_conversation(rows: Sequence[_Row]) -> Iterator[str]:
-    """Roles in turn, and behind each row that uses tools the results of exactly these."""
+    """Check that roles alternate, and that exactly the results of its calls follow each row with calls."""
     if rows and rows[0].get("role") != "user":
         yield "messages: first message must use the 'user' role"
     before = ""
-    owed: list[str] = []
+    pending: list[str] = []
     seen: set[str] = set()
     for index, row in enumerate(rows):
         place, role = f"messages.{index}", str(row.get("role"))
@@ -241,18 +240,18 @@ def _anthropic_conversation(rows: Sequence[_Row]) -> Iterator[str]:
         if not blocks:
             yield f"{place}.content: all messages must have non-empty content"
         results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-        if owed and results != owed:
-            yield f"{place}: `tool_use` ids were found without `tool_result` blocks immediately after: {owed}"
-        elif results != owed:
+        if pending and results != pending:
+            yield f"{place}: `tool_use` ids were found without `tool_result` blocks immediately after: {pending}"
+        elif results != pending:
             yield f"{place}: unexpected `tool_use_id` found in `tool_result` blocks: {results[0]}"
-        owed = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
-        if len(owed) > len(set(owed)) or seen.intersection(owed):
+        pending = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+        if len(pending) > len(set(pending)) or seen.intersection(pending):
             yield f"{place}: `tool_use` ids must be unique"
-        seen.update(owed)
+        seen.update(pending)
         for block in blocks:
             yield from _block_problems(block, role, place)
-    if owed:
-        yield f"messages: `tool_use` ids were found without `tool_result` blocks: {', '.join(owed)}"
+    if pending:
+        yield f"messages: `tool_use` ids were found without `tool_result` blocks: {', '.join(pending)}"
 
 
 def _block_problems(block: _Row, role: str, place: str) -> Iterator[str]:
@@ -273,7 +272,7 @@ def _block_problems(block: _Row, role: str, place: str) -> Iterator[str]:
 
 
 def _lost_thinking(rows: Sequence[_Row]) -> Iterator[str]:
-    """Thoughts of earlier turns may be missing; those before the calls that are being answered may not."""
+    """Thinking blocks of earlier turns may be missing; those before calls of the current turn may not."""
     asked = [index for index, row in enumerate(rows) if row.get("role") == "user" and not _has_results(row)]
     for index, row in enumerate(rows):
         if index < max(asked, default=0):
@@ -288,7 +287,7 @@ def _has_results(row: _Row) -> bool:
 
 
 def _in_anthropic_shape(history: Sequence[_Row]) -> list[_Row]:
-    """Chat messages as its wire has them: a call is a block of the assistant's row, a result one of the user's."""
+    """Convert chat messages: a call becomes a block of the assistant's row, a result one of a user row."""
     rows: list[_Row] = []
     for row in history:
         role, blocks = row.get("role"), _blocks(row.get("content"))

@@ -1,4 +1,4 @@
-"""What every provider promises: deltas add up to the response, calls are read, failures are typed.
+"""Conformance checks of providers: deltas add up to the response, calls are parsed, failures are typed.
 
 def make(server: FakeModels) -> LLMProvider:
     return MyProvider("a key", server.v1, "a-model")
@@ -7,8 +7,8 @@ def make(server: FakeModels) -> LLMProvider:
 def test_the_provider(check, tmp_path):
     check(tmp_path)
 
-The server is `model_server.FakeModels`, which speaks OpenAI chat completions and Anthropic messages. For another wire
-hand in a server of your own that plays the same steps.
+The server is `model_server.FakeModels`, which implements OpenAI chat completions and Anthropic messages. For another
+API pass a server of your own that plays the same steps.
 """
 
 import asyncio
@@ -38,44 +38,44 @@ LIST_DIR: ToolSchema = {
 def provider_checks(
     make: Callable[[Any], LLMProvider], server: Callable[[], FakeModels] = FakeModels, *, streams: bool = True
 ) -> list[Check]:
-    """A check for each promise. `make` gets what `server` made, and builds the provider that asks it.
+    """Return the checks. `make` creates the provider for a server created by `server`.
 
-    `streams`: whether the server streams where it is asked to; some do not.
+    `streams`: whether the server streams if requested; some do not.
     """
 
-    async def hold(row: Callable[[ProviderAtWork], Awaitable[None]], folder: Path) -> None:
+    async def run_check(check: Callable[[ProviderUnderTest], Awaitable[None]], folder: Path) -> None:
         with server() as running:
             provider = make(running)
             try:
-                await row(ProviderAtWork(provider, running, streams=streams))
+                await check(ProviderUnderTest(provider, running, streams=streams))
             finally:
                 await provider.close()
 
-    rows = {name: row for name, row in globals().items() if name.startswith("test_")}
-    return [Check(name.removeprefix("test_"), partial(hold, row)) for name, row in rows.items()]
+    checks = {name: check for name, check in globals().items() if name.startswith("test_")}
+    return [Check(name.removeprefix("test_"), partial(run_check, check)) for name, check in checks.items()]
 
 
 @dataclass(frozen=True)
-class ProviderAtWork:
-    """A provider, and the server that plays its model."""
+class ProviderUnderTest:
+    """A provider and its server."""
 
     provider: LLMProvider
     server: FakeModels
     streams: bool = field(default=True, kw_only=True)
 
     def script(self, *steps: Step) -> None:
-        """What the model does next."""
+        """Add steps to the script of the model."""
         if not self.streams:
             steps = tuple(Plain(step) if isinstance(step, Say | Calls) else step for step in steps)
         self.server.script(*steps)
 
-    async def deltas(self, rows: Sequence[ChatMessage] = ()) -> list[Delta]:
-        """What the provider makes of one request."""
-        return [delta async for delta in self.provider.chat_stream([*rows] or HELLO, [LIST_DIR])]
+    async def deltas(self) -> list[Delta]:
+        """Send a request and return all deltas."""
+        return [delta async for delta in self.provider.chat_stream(HELLO, [LIST_DIR])]
 
 
 def check_stream(deltas: Sequence[Delta]) -> Finished:
-    """What every finished stream keeps to; its end."""
+    """Check what holds for every finished stream, and return its end."""
     finished = [delta for delta in deltas if isinstance(delta, Finished)]
     assert len(finished) == 1
     assert deltas[-1] is finished[0]
@@ -91,10 +91,10 @@ def check_stream(deltas: Sequence[Delta]) -> Finished:
     return finished[0]
 
 
-async def test_deltas_concatenate_to_the_response(asked: ProviderAtWork) -> None:
-    asked.script(Say("Hello, you there.", reasoning="A greeting."))
+async def test_deltas_concatenate_to_the_response(subject: ProviderUnderTest) -> None:
+    subject.script(Say("Hello, you there.", reasoning="A greeting."))
 
-    response = check_stream(await asked.deltas()).response
+    response = check_stream(await subject.deltas()).response
 
     assert response.content == "Hello, you there."
     assert response.reasoning_content == "A greeting."
@@ -102,42 +102,42 @@ async def test_deltas_concatenate_to_the_response(asked: ProviderAtWork) -> None
     assert set(response.usage) >= {"prompt_tokens", "completion_tokens", "cached_tokens"}
 
 
-async def test_parallel_calls_are_read(asked: ProviderAtWork) -> None:
-    asked.script(Calls(("list_dir", {"path": "a"}), ("list_dir", {"path": "b"}), text="Both."))
+async def test_parallel_calls_are_read(subject: ProviderUnderTest) -> None:
+    subject.script(Calls(("list_dir", {"path": "a"}), ("list_dir", {"path": "b"}), text="Both."))
 
-    response = check_stream(await asked.deltas()).response
+    response = check_stream(await subject.deltas()).response
 
     assert [call.arguments for call in response.tool_calls] == [{"path": "a"}, {"path": "b"}]
     assert response.finish_reason == "tool_calls"
 
 
-async def test_a_call_written_as_text_is_read(asked: ProviderAtWork) -> None:
-    asked.script(Say('<tool_call>{"name": "list_dir", "arguments": {"path": "."}}</tool_call>', pieces=9))
+async def test_a_call_written_as_text_is_read(subject: ProviderUnderTest) -> None:
+    subject.script(Say('<tool_call>{"name": "list_dir", "arguments": {"path": "."}}</tool_call>', pieces=9))
 
-    deltas = await asked.deltas()
+    deltas = await subject.deltas()
 
     assert check_stream(deltas).response.tool_calls[0].arguments == {"path": "."}
     assert not any(isinstance(delta, TextDelta) for delta in deltas)
 
 
-async def test_an_answer_that_was_cut_by_its_length_says_so(asked: ProviderAtWork) -> None:
-    asked.script(Say("And then", finish="length"))
+async def test_an_answer_that_was_cut_by_its_length_says_so(subject: ProviderUnderTest) -> None:
+    subject.script(Say("And then", finish="length"))
 
-    assert check_stream(await asked.deltas()).response.finish_reason == "length"
-
-
-async def test_chat_and_chat_stream_give_the_same(asked: ProviderAtWork) -> None:
-    asked.script(Say("The same."), Say("The same."))
-
-    assert (await asked.provider.chat(HELLO)).content == check_stream(await asked.deltas()).response.content
+    assert check_stream(await subject.deltas()).response.finish_reason == "length"
 
 
-async def test_a_failure_is_typed_and_comes_before_any_delta(asked: ProviderAtWork) -> None:
-    asked.script(*[Fail(429, "slow down", retry_after=2)] * 2)
+async def test_chat_and_chat_stream_give_the_same(subject: ProviderUnderTest) -> None:
+    subject.script(Say("The same."), Say("The same."))
+
+    assert (await subject.provider.chat(HELLO)).content == check_stream(await subject.deltas()).response.content
+
+
+async def test_a_failure_is_typed_and_comes_before_any_delta(subject: ProviderUnderTest) -> None:
+    subject.script(*[Fail(429, "slow down", retry_after=2)] * 2)
     seen: list[Delta] = []
 
     try:
-        async for delta in asked.provider.chat_stream(HELLO, [LIST_DIR]):
+        async for delta in subject.provider.chat_stream(HELLO, [LIST_DIR]):
             seen.append(delta)  # noqa: PERF401 what came before the failure counts
     except RateLimitedError as error:
         assert error.retry_after_s == 2
@@ -146,23 +146,23 @@ async def test_a_failure_is_typed_and_comes_before_any_delta(asked: ProviderAtWo
         raise AssertionError("HTTP 429 did not raise RateLimitedError")
 
 
-async def test_a_call_may_be_cancelled_and_the_next_one_works(asked: ProviderAtWork) -> None:
-    await asked.provider.chat(HELLO)
-    asked.script(Hang())
-    task = asyncio.create_task(asked.deltas())
+async def test_a_call_may_be_cancelled_and_the_next_one_works(subject: ProviderUnderTest) -> None:
+    await subject.provider.chat(HELLO)
+    subject.script(Hang())
+    task = asyncio.create_task(subject.deltas())
     await asyncio.sleep(0.1)
 
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)
 
     assert isinstance(ended, asyncio.CancelledError)
-    assert check_stream(await asked.deltas()).response.content == "ok"
+    assert check_stream(await subject.deltas()).response.content == "ok"
 
 
-async def test_many_calls_at_once_do_not_mix(asked: ProviderAtWork) -> None:
-    asked.script(*(Say(f"answer {index}") for index in range(8)))
+async def test_many_calls_at_once_do_not_mix(subject: ProviderUnderTest) -> None:
+    subject.script(*(Say(f"answer {index}") for index in range(8)))
 
-    streams = await asyncio.gather(*(asked.deltas() for _ in range(8)))
+    streams = await asyncio.gather(*(subject.deltas() for _ in range(8)))
 
     assert sorted(check_stream(deltas).response.content or "" for deltas in streams) == [
         f"answer {index}" for index in range(8)

@@ -66,14 +66,9 @@ def zone_name(moment: datetime) -> str:
 def _host_zone() -> str:
     """The IANA name of the host's zone; empty if unknown (Windows)."""
     variable = os.environ.get("TZ", "").removeprefix(":")
-    path = (
-        variable
-        if variable.startswith("/")
-        else f"zoneinfo/{variable}"
-        if variable
-        else os.path.realpath("/etc/localtime")
-    )
-    return path.partition("zoneinfo/")[2]
+    if variable and not variable.startswith("/"):
+        return variable
+    return (variable or os.path.realpath("/etc/localtime")).partition("zoneinfo/")[2]
 
 
 def find_zone(name: str | None) -> tzinfo | None:

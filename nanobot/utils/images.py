@@ -45,7 +45,7 @@ class NoDecoderError(ImageError):
 
 @dataclass(frozen=True, slots=True)
 class FittedImage:
-    """An image in a form that every vision model accepts."""
+    """An image in a form that every vision model accepts. `original_size` is the size before scaling."""
 
     data: bytes
     kind: str
@@ -69,7 +69,7 @@ def image_kind(head: bytes) -> str | None:
 
 
 def fit_image(data: bytes) -> FittedImage:
-    """The image as it is sent; unchanged if it is suitable already. Takes up to a second. Raises PictureError."""
+    """The image as it is sent; unchanged if it is suitable already. Takes up to a second. Raises ImageError."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:

@@ -63,12 +63,11 @@ class _LoguruHandler(logging.Handler):
             level: str | int = logger.level(record.levelname).name
         except ValueError:
             level = record.levelno
-        origin = {"source": record.name}
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
-            logger.bind(**origin).log(level, "{}", _escape_control(self._clean(text)))
+            logger.bind(source=record.name).log(level, "{}", _escape_control(self._clean(text)))
         except (OSError, ValueError) as error:  # disk full, stream closed
             self._warn(getattr(error, "strerror", None) or str(error))
 

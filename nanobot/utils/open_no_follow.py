@@ -209,10 +209,7 @@ def rename_own(path: Path, target: Path) -> None:
             src_dir_fd=source_folder,
             dst_dir_fd=target_folder,
         )
-        for folder in (
-            target_folder,
-            source_folder,
-        ):  # in this order, so that a power cut leaves the file in one of them
+        for folder in (target_folder, source_folder):  # in this order: after a power cut the file is in one of them
             if folder is not None:
                 os.fsync(folder)
 

@@ -103,16 +103,13 @@ else:
     def descendants_of(head: int) -> list[Process]:
         """All descendants of this process, without itself."""
         table = _table_from_proc()
-        found = _with_descendants({head}, table)
-        return [Process(row.pid, row.command) for row in table.values() if row.pid in found and row.pid != head]
+        pids = _with_descendants({head}, table)
+        return [Process(row.pid, row.command) for row in table.values() if row.pid in pids and row.pid != head]
 
-    def _with_descendants(found: set[int], table: "dict[int, _Row]") -> set[int]:
-        grew = True
-        while grew:
-            young = {row.pid for row in table.values() if row.parent in found} - found
-            found |= young
-            grew = bool(young)
-        return found
+    def _with_descendants(pids: set[int], table: "dict[int, _Row]") -> set[int]:
+        while children := {row.pid for row in table.values() if row.parent in pids} - pids:
+            pids |= children
+        return pids
 
     def family_of(pid: int, mark: str, *, reaped: bool) -> list[Process]:
         """The living processes of the family; `reaped` if the child itself has ended and was waited for."""
@@ -120,12 +117,12 @@ else:
         # A PID may be reused once its process was reaped; a session without a leader is still the child's.
         own = not reaped or pid not in table
         mark_entry = f"{MARK}={mark}".encode()
-        found = {pid} if not reaped else set()
-        found |= {row.pid for row in table.values() if own and pid in (row.group, row.session)}
-        found |= {row.pid for row in table.values() if row.pid not in found and _has_mark(row.pid, mark_entry)}
-        found = _with_descendants(found, table)
-        found.discard(os.getpid())
-        return [Process(row.pid, row.command) for row in table.values() if row.pid in found]
+        pids = {pid} if not reaped else set()
+        pids |= {row.pid for row in table.values() if own and pid in (row.group, row.session)}
+        pids |= {row.pid for row in table.values() if row.pid not in pids and _has_mark(row.pid, mark_entry)}
+        pids = _with_descendants(pids, table)
+        pids.discard(os.getpid())
+        return [Process(row.pid, row.command) for row in table.values() if row.pid in pids]
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,12 @@ def clip_line(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]}... [{len(line) - limit} more characters]"
 
 
-def quote_lines(text: str, limit: int = 12_000) -> str:
+_MAX_QUOTED = 12_000
+
+
+def quote_lines(text: str) -> str:
     """Foreign text with every line marked, so that none can be mistaken for our own."""
-    text, more = text[:limit], len(text) - limit
+    text, more = text[:_MAX_QUOTED], len(text) - _MAX_QUOTED
     lines = [f"| {line}".rstrip() for line in text.splitlines()] or ["| (nothing)"]
     return "\n".join([*lines, f"[... {more} more characters that are not shown]"] if more > 0 else lines)
 

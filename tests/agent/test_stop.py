@@ -141,7 +141,7 @@ def _with(arguments: dict[str, Any], outside: Path) -> dict[str, Any]:
 
 async def test_a_session_that_another_process_holds_for_good_is_given_up(tmp_path: Path):
     holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
-    async with open_bot(tmp_path, "fine", patience=TurnTimeouts(restore=0.1)) as bot:
+    async with open_bot(tmp_path, "fine", timeouts=TurnTimeouts(restore=0.1)) as bot:
         assert holder.try_acquire()
         given_up = await bot.turn("go")
         holder.release()
@@ -198,8 +198,8 @@ async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
 
 async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(tmp_path: Path):
     deaf = DeafTool()
-    patience = TurnTimeouts(run_silence=0.1, cancel_grace=0.05)
-    async with open_bot(tmp_path, calls(("deaf", {})), "fine", patience=patience) as bot:
+    timeouts = TurnTimeouts(run_silence=0.1, cancel_grace=0.05)
+    async with open_bot(tmp_path, calls(("deaf", {})), "fine", timeouts=timeouts) as bot:
         bot.register(deaf)
         try:
             result = await bot.turn("go")
@@ -214,7 +214,7 @@ async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free
 
 async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
     steps = [calls(("exec", {"command": f"sleep 0.2; echo {number}"})) for number in range(4)]
-    async with open_bot(tmp_path, *steps, "done", patience=TurnTimeouts(run_silence=0.6)) as bot:
+    async with open_bot(tmp_path, *steps, "done", timeouts=TurnTimeouts(run_silence=0.6)) as bot:
         assert await bot.say("go") == "done"
 
 
@@ -222,7 +222,7 @@ async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypa
     async def never(models: ConfiguredModels, wanted: str | None) -> None:
         await asyncio.Event().wait()
 
-    async with open_bot(tmp_path, "fine", patience=TurnTimeouts(other_phases=0.2)) as bot:
+    async with open_bot(tmp_path, "fine", timeouts=TurnTimeouts(other_phases=0.2)) as bot:
         with monkeypatch.context() as patch:
             patch.setattr(ConfiguredModels, "get", never)
             result = await bot.turn("go")

@@ -55,11 +55,11 @@ def look_often() -> None:
 async def live_by(clock: SteppedClock) -> None:
     """What the command does, until it is told to stop."""
     look_often()
-    setup, wishes = read_setup(None, None), ShutdownRequests()
+    setup, shutdown = read_setup(None, None), ShutdownRequests()
     set_up_logging(LogTarget(DataPaths(setup.data_dir).gateway_log, "INFO", "INFO"))
-    with handle_signals(TERMINATION_SIGNALS, lambda number: wishes.stop()):
+    with handle_signals(TERMINATION_SIGNALS, lambda number: shutdown.stop()):
         async with open_gateway(
-            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, wishes=wishes, clock=clock
+            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, shutdown=shutdown, clock=clock
         ) as gateway:
             await gateway.wait()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nanobot.config.loader import load_config
-from nanobot.gateway.service import Options, Service, open_gateway
+from nanobot.gateway.service import Options, open_gateway
 from nanobot.testing import ScriptedProvider
 from tests.support.running_gateway import TOYS, OpenGateway, Running
 from tests.support.toy_gateway import Toy, free_port, install_toys, written
@@ -24,7 +24,6 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
     async def opened(
         *script: Any,
         home: Path = tmp_path / "home",
-        services: tuple[Service, ...] = (),
         options: Options | None = None,
         uses_config: bool = False,
         **config: Any,
@@ -40,7 +39,6 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
             data_dir=home,
             workspace=home / "workspace",
             options=options or Options(poll_s=0.02, turns_s=0.2),
-            services=services,
             provider=None if uses_config else model,
             environ={},
         ) as gateway:

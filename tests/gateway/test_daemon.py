@@ -123,6 +123,17 @@ def test_launchd_gets_a_list_it_can_read_and_is_asked_to_load_it(tmp_path: Path)
     assert launchd.is_installed()
 
 
+@POSIX
+def test_launchd_starts_a_stopped_gateway_when_it_is_asked_to_restart_it(tmp_path: Path):
+    host = Host("print")  # not loaded
+    launchd = Launchd(host, tmp_path / "agents")
+    launchd.install(spec(tmp_path))
+
+    launchd.restart()
+
+    assert host.asked[-1].startswith("launchctl bootstrap gui/")
+
+
 def test_a_host_without_either_is_told_how_to_live_without():
     assert find_daemon("linux", lambda name: None) is None
     assert isinstance(find_daemon("darwin", lambda name: None), Launchd)

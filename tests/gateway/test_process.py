@@ -1,6 +1,7 @@
 """A gateway as a process: it starts once, answers once, and leaves nothing behind when it goes, however it goes."""
 
 import json
+import plistlib
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.gateway.daemon import ServiceSpec, launchd_agent, nanobot_command
 from nanobot.testing.model_server import FakeModels, Hang, Say
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, ended
@@ -87,6 +89,23 @@ def test_a_hang_up_that_nohup_means_to_survive_is_survived(home: GatewayHome):
         wait_until(home.toy.got)
 
         assert process.poll() is None
+
+
+def test_what_launchd_starts_has_the_variables_of_the_env_file(home: GatewayHome, server: FakeModels):
+    providers = home.config["providers"]
+    home.change(providers={name: {**section, "apiKey": "${OWN_KEY}"} for name, section in providers.items()})
+    (home.data / "gateway.env").write_text("# keys\n\nOWN_KEY='abc $1 = #2'\n", encoding="utf-8")
+    agent = plistlib.loads(launchd_agent(ServiceSpec(nanobot_command(), None, home.data)))
+    home.toy.write("hi", message_id="1")
+
+    service = subprocess.Popen(agent["ProgramArguments"], cwd=agent["WorkingDirectory"], env=home.environ)
+    try:
+        wait_until(home.toy.got)
+    finally:
+        service.kill()
+        service.wait()
+
+    assert server.chats[0].headers["authorization"] == "Bearer abc $1 = #2"
 
 
 def test_without_a_channel_it_says_what_to_do_and_leaves_with_78(home: GatewayHome):

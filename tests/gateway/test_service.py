@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
+from nanobot.config.paths import DataPaths
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
-from nanobot.runtime.build import Runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
 from tests.support.eventually import eventually
@@ -69,12 +70,12 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
 
 async def test_there_is_one_gateway_a_data_folder(running: OpenGateway):
     async with running() as here:
-        holder = find_lock_holder(here.gateway.reporter.places)
+        holder = find_lock_holder(DataPaths(here.home))
         with pytest.raises(InstanceLockedError, match=f"pid {holder.pid if holder else None}"):
             async with running():
                 pass
 
-    assert find_lock_holder(here.gateway.reporter.places) is None
+    assert find_lock_holder(DataPaths(here.home)) is None
 
 
 async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: OpenGateway, tmp_path):
@@ -84,7 +85,7 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
 
     async with running() as here:
-        assert find_lock_holder(here.gateway.reporter.places) is not None
+        assert find_lock_holder(DataPaths(here.home)) is not None
 
 
 async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
@@ -108,18 +109,16 @@ async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_noth
 async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):
     tries = 0
 
-    def clockwork(runtime: Runtime, channels: object) -> SupervisedTask:
-        async def tick() -> None:
-            nonlocal tries
-            tries += 1
-            if tries == 1:
-                raise RuntimeError("a spring broke")
-            await asyncio.Event().wait()
+    async def tick() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RuntimeError("a spring broke")
+        await asyncio.Event().wait()
 
-        return SupervisedTask("clockwork", tick)
-
-    async with running("hello", services=(clockwork,)) as here:
-        clock = here.gateway.supervisor.tasks["clockwork"]
+    clock = SupervisedTask("clockwork", tick)
+    async with running("hello") as here:
+        here.gateway.supervisor.add(clock)
         await eventually(lambda: clock.last_error)
         red = await here.gateway.reporter.report()
         here.toy.write("hi", message_id="1")
@@ -199,6 +198,20 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
         report = await here.gateway.reporter.report()
 
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
+
+
+async def test_a_group_in_which_only_the_owner_has_written_gets_no_notice_for_the_owner(running: OpenGateway):
+    async with running("one", "two") as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["user8"]}}))
+        for number, chat in enumerate(["own", "group"]):
+            here.toys["plush"].write("hi", chat=chat, sender="user8", message_id=str(number), in_group=chat == "group")
+            await eventually(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
+
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        await eventually(lambda: len(here.toys["plush"].got()) == 3)
+
+    assert "a secret of mine" in here.toys["plush"].got("own")[-1]
+    assert here.toys["plush"].got("group") == ["two"]
 
 
 async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):

@@ -26,7 +26,15 @@ class ToyChannel(BaseChannel):
                 raise ConnectionError("the line was cut")
             for file in sorted(self.folder.glob("*.json")):
                 told = json.loads(file.read_text())
-                await self.receive(told["from"], told["chat"], told["text"], message_id=file.stem)
+                group = told["group"]
+                await self.receive(
+                    told["from"],
+                    told["chat"],
+                    told["text"],
+                    message_id=file.stem,
+                    is_private=not group,
+                    is_mentioned=group,
+                )
                 file.unlink()
             await asyncio.sleep(0.01)
 

@@ -31,7 +31,7 @@ def archive(folder: Path, *, owners: dict[str, list[str]], allowed: list[str], o
         places,
         folder,
         opener=os.open,
-        words_of=lambda path: None,
+        provenance_of=lambda path: None,
     )
 
 

@@ -62,7 +62,7 @@ def test_a_stream_of_wrapped_base64_is_clean_wherever_its_pieces_end(size):
     with secrets_scope(lambda: {SECRET: "a.key"}):
         stream = RedactedOutput()
 
-        passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
+        passed = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
 
     assert b"[key]" in passed
     assert SecretIndex([SECRET]).find("".join(passed.decode().split())) is None
@@ -74,7 +74,7 @@ def test_a_stream_is_clean_wherever_its_pieces_end(size):
     with secrets_scope(lambda: {SECRET: "a.key"}):
         stream = RedactedOutput()
 
-        passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
+        passed = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
 
     assert passed == (b"\xff\x00 line\n" * 5 + b"[key]|") * 4
 
@@ -85,8 +85,8 @@ def test_speech_is_clean_wherever_its_pieces_end_and_nothing_else_waits(size):
     with secrets_scope(lambda: {SECRET: "a.key", SECRET[:8]: "another"}):
         speech, other = StreamRedactor(), StreamRedactor()
 
-        pieces = [speech.passed(said[at : at + size]) for at in range(0, len(said), size)]
-        told = other.passed("Words with an end.")
+        pieces = [speech.feed(said[at : at + size]) for at in range(0, len(said), size)]
+        told = other.feed("Words with an end.")
 
     assert "".join([*pieces, speech.end()]) == "My secretary says: [key][key] ... [key], or 61207365, a se"
     assert told == "Words with an end."

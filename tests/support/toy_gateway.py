@@ -39,10 +39,11 @@ class Toy:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, text: str, *, chat: str = "7", sender: str = "7", message_id: str) -> None:
+    def write(self, text: str, *, chat: str = "7", sender: str = "7", message_id: str, in_group: bool = False) -> None:
         """Somebody writes to the bot."""
         temp = self.folder / f"{message_id}.tmp"
-        temp.write_text(json.dumps({"from": sender, "chat": chat, "text": text}), encoding="utf-8")
+        message = {"from": sender, "chat": chat, "text": text, "group": in_group}
+        temp.write_text(json.dumps(message), encoding="utf-8")
         temp.rename(self.folder / f"{message_id}.json")
 
     @property

@@ -38,12 +38,12 @@ class StreamAssembler:
                     self._text_started = True
                     if not self._hold_text:
                         self._emit(events.TextStarted())
-                self._emit_text(self._text_redactor.passed(text))
+                self._emit_text(self._text_redactor.feed(text))
             case ReasoningDelta(text) if text:
                 if not self._reasoning_started:
                     self._reasoning_started = True
                     self._emit(events.ReasoningStarted())
-                self._emit_reasoning(self._reasoning_redactor.passed(text))
+                self._emit_reasoning(self._reasoning_redactor.feed(text))
             case _:
                 pass  # fragments of a tool call: ToolStarted is emitted when it runs
 

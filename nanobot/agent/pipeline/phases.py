@@ -429,8 +429,8 @@ class Pipeline:
 
     async def _end_early(self, turn: Turn, outcome: TurnOutcome, text: str, error: Exception | None = None) -> None:
         """End a turn that did not reach SAVE by itself."""
-        if turn.message.plainly and outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
-            text = f"{turn.message.plainly}\n\n({text})"
+        if turn.message.fallback_text and outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
+            text = f"{turn.message.fallback_text}\n\n({text})"
         name = type(error).__name__ if error is not None else None
         turn.set_result(outcome, text, name, retryable=getattr(error, "retryable", True))
         await finish(self._store_end(turn, outcome))

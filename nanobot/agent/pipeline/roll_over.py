@@ -42,7 +42,7 @@ class RollOver:
 
     def reason(self, session: Session, now: datetime) -> str:
         """Why the session must roll over ("long" or "old"); empty if it need not."""
-        stored = session.stored.print if session.stored is not None else None
+        stored = session.stored.fingerprint if session.stored is not None else None
         if stored is None:
             return ""
         if self.max_bytes and stored.size > self.max_bytes:

@@ -95,6 +95,6 @@ def _report(task: Task) -> InboundMessage:
         provenance=task.seen,
         quiet=task.quiet,
         journal_key=task.journal_key,
-        plainly=texts.plain_report(task),
+        fallback_text=texts.plain_report(task),
         scope=task.scope.chat,
     )

@@ -23,7 +23,7 @@ def goal_notes(paths: PathPolicy, scope: Scope, goal: str) -> str:
     """Return the notes folder of a goal, relative to the workspace; empty if there is none."""
     name = f"{scope.notes}/{goal}"
     try:
-        return f"{name}/" if paths.kept(name).is_dir() else ""
+        return f"{name}/" if paths.resolve_own(name).is_dir() else ""
     except (OSError, PathDeniedError):
         return ""
 
@@ -31,7 +31,7 @@ def goal_notes(paths: PathPolicy, scope: Scope, goal: str) -> str:
 def make_notes(paths: PathPolicy, scope: Scope, goal: str) -> None:
     """Create the notes folder. On failure subagents work without it. Blocks."""
     try:
-        make_private_folder(paths.kept(f"{scope.notes}/{goal}"))
+        make_private_folder(paths.resolve_own(f"{scope.notes}/{goal}"))
     except (OSError, PathDeniedError) as error:
         log.warning("the notes folder of goal %s cannot be created: %s", goal, error)
 

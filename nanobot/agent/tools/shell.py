@@ -252,7 +252,7 @@ class ExecTool(Tool):
         hints = []
         if sandboxed:
             sandbox = self._sandbox
-            find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.fenced)
+            find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.uses_landlock)
             hints = await asyncio.to_thread(find_hints, outcome, command, sandbox.tmp, before)
         provenances = [known for known in (fetched, read_provenance if printed else None) if known is not None]
         return ToolResult(

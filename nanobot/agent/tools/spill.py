@@ -57,7 +57,7 @@ class SpillFile:
         with self._lock:
             room = max(0, self._cap - self.size)
             self.size += len(data)
-            self._write(self._redacted.passed(data[:room]) if room else b"")
+            self._write(self._redacted.feed(data[:room]) if room else b"")
 
     @property
     def full(self) -> bool:

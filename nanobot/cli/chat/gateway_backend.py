@@ -69,7 +69,7 @@ class GatewayBackend:
 
     async def session_info(self, session_key: str) -> SessionInfo:
         async with self._connect() as connection:
-            reply = await connection.ask({"do": "model", "session": session_key})
+            reply = await connection.request({"do": "model", "session": session_key})
         model = str(reply["name"]), int(reply["window"]), str(reply["provider"]), str(reply["reason"])
         return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]))
 
@@ -85,18 +85,18 @@ class GatewayBackend:
         """Run the turn. Cancelling stops it and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
         async with self._connect() as connection:
-            await connection.say({**request, "shows": show is not None, "answers": attended})
+            await connection.send({**request, "shows": show is not None, "answers": attended})
             return await self._run_until_end(connection, sink, waiting, show)
 
     async def resume(self, session_key: str, sink: EventSink, *, attended: bool = False) -> None:
         async with self._connect() as connection:
-            await connection.say({"do": "resume", "session": session_key, "answers": attended})
+            await connection.send({"do": "resume", "session": session_key, "answers": attended})
             await self._run_until_end(connection, sink)
 
     async def stop_turn(self, session_key: str) -> bool:
         if self._running is None:
             return False
-        await self._running.say({"do": "stop"})
+        await self._running.send({"do": "stop"})
         return True
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
@@ -108,7 +108,7 @@ class GatewayBackend:
 
     def _send_to_turn(self, frame: dict[str, Any]) -> None:
         if self._running is not None:
-            sending = asyncio.ensure_future(self._running.say(frame))
+            sending = asyncio.ensure_future(self._running.send(frame))
             self._sends.add(sending)
             sending.add_done_callback(self._sends.discard)
 
@@ -118,7 +118,7 @@ class GatewayBackend:
         if problem:
             return [problem], False
         async with self._connect() as connection:
-            reply = await connection.ask({"do": "exec", "command": command, "session": session_key})
+            reply = await connection.request({"do": "exec", "command": command, "session": session_key})
         return output_lines(str(reply["text"])), not reply["error"]
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
@@ -130,9 +130,9 @@ class GatewayBackend:
                     is_down = connection is None
                     yield _GATEWAY_DOWN if is_down else GATEWAY_BACK
                 if connection is not None:
-                    await connection.say({"do": "listen", "session": session_key})
+                    await connection.send({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
-                        while (frame := await connection.hear()) is not None:
+                        while (frame := await connection.receive()) is not None:
                             if frame.get("type") == "message":
                                 yield str(frame.get("text", ""))
             await asyncio.sleep(self._retry_s)
@@ -153,10 +153,10 @@ class GatewayBackend:
         async with connect(self._state) as connection:
             if connection is None:
                 return
-            await connection.say({"do": "background", "session": session_key})
-            while (frame := await connection.hear()) is not None and frame.get("type") != "told":
+            await connection.send({"do": "background", "session": session_key})
+            while (frame := await connection.receive()) is not None and frame.get("type") != "delivered":
                 if frame.get("type") == "working":
-                    on_start([str(task_name) for task_name in frame.get("at_work", ())])
+                    on_start([str(task_name) for task_name in frame.get("running", ())])
                 elif frame.get("type") == "message":
                     show(str(frame.get("text", "")))
 
@@ -172,7 +172,7 @@ class GatewayBackend:
         try:
             return await self._read_events(connection, sink, waiting, show)
         except asyncio.CancelledError:
-            await connection.say({"do": "stop"})
+            await connection.send({"do": "stop"})
             with suppress(TimeoutError, NanobotError):
                 async with asyncio.timeout(_RETRY_S):
                     await self._read_events(connection, sink, waiting, show)
@@ -184,7 +184,7 @@ class GatewayBackend:
     async def _read_events(
         self, connection: GatewayConnection, sink: EventSink | None, waiting: Joining | None, show: Show | None
     ) -> TurnResult:
-        while (frame := await connection.hear()) is not None:
+        while (frame := await connection.receive()) is not None:
             if frame.get("type") == "nothing":
                 return TurnResult(TurnOutcome.ANSWERED, "")
             if frame.get("type") == "joined" and waiting is not None:
@@ -213,5 +213,5 @@ async def find_backend(state: Path, session_key: str | None, *, continue_latest:
             or not settings_in(os.environ).items() <= dict(connection.hello.get("settings", {})).items()
         ):
             return None
-        about = await connection.ask({"do": "about", "session": session_key, "continue": continue_latest})
+        about = await connection.request({"do": "about", "session": session_key, "continue": continue_latest})
     return GatewayBackend(state, about)

@@ -4,11 +4,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nanobot.cli.common import ConfigOption, WorkspaceOption, read_setup
+from nanobot.errors import ConfigError
 
 HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
@@ -25,6 +27,7 @@ def run(
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
     allow_empty: AllowEmptyOption = False,
+    env_file: Annotated[Path | None, typer.Option("--env-file", hidden=True)] = None,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:
@@ -37,6 +40,8 @@ def run(
     from nanobot.security.redaction import redact_all
     from nanobot.utils.log import LogTarget, set_up_logging
 
+    if env_file is not None:
+        _set_variables(env_file)
     setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
     level = "DEBUG" if verbose else "INFO"
     set_up_logging(LogTarget(setup.paths.gateway_log, level, level), redact_all)
@@ -45,7 +50,7 @@ def run(
         requests = ShutdownRequests()
 
         def on_signal(number: int) -> None:
-            if requests.told:  # the second signal ends the process at once
+            if requests.is_requested:  # the second signal ends the process at once
                 os._exit(exit_code_for(number))
             requests.stop()
 
@@ -60,13 +65,28 @@ def run(
                     data_dir=setup.data_dir,
                     workspace=setup.workspace,
                     options=Options(port, allow_empty),
-                    wishes=requests,
+                    shutdown=requests,
                 )
             finally:
                 enforcing.cancel()
 
     if asyncio.run(run_gateway()) is ExitReason.RESTART:
         _restart()
+
+
+def _set_variables(env_file: Path) -> None:
+    """Set the variables of `gateway.env`, as systemd does by itself: NAME=value lines. The file may be missing."""
+    try:
+        for line in env_file.read_text(encoding="utf-8").splitlines():
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if equals and name and not name.startswith(("#", ";")):
+                is_quoted = len(value) > 1 and value[0] in "'\"" and value[0] == value[-1]
+                os.environ[name] = value[1:-1] if is_quoted else value
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{env_file} cannot be read: {reason}. Correct it or its permissions.") from error
 
 
 def _exit_after_timeout(end: Callable[[], None]) -> None:

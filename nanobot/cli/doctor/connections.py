@@ -69,7 +69,7 @@ class _ServerListing:
 
 def _ask_gateway_for(name: str, context: CheckContext) -> _ServerListing | None:
     """None if the gateway does not have the server. Raises NanobotError."""
-    status = require_gateway(context.places, {"do": "meet server", "name": name})
+    status = require_gateway(context.places, {"do": "mcp server", "name": name})
     return _ServerListing(status["tools"], status["leftOut"], status["unknown"]) if status["known"] else None
 
 

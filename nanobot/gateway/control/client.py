@@ -41,13 +41,13 @@ class GatewayConnection:
         self.hello = hello
         """The gateway's first frame: version, pid, workspace."""
 
-    async def say(self, frame: Frame) -> None:
+    async def send(self, frame: Frame) -> None:
         """Send a frame. Does not raise if the gateway is gone; `receive` reports that."""
         with suppress(OSError):
             self._writer.write(encode_frame(frame))
             await self._writer.drain()
 
-    async def hear(self) -> Frame | None:
+    async def receive(self) -> Frame | None:
         """Return the next frame, or None if the gateway is gone. Raises GatewayError for an error frame."""
         try:
             frame = await _read_frame(self._reader)
@@ -57,10 +57,10 @@ class GatewayConnection:
             raise GatewayError(str(frame.get("text")), int(frame.get("code", 1)))
         return frame
 
-    async def ask(self, frame: Frame) -> Frame:
+    async def request(self, frame: Frame) -> Frame:
         """Send a frame and return the answer. Raises GatewayError."""
-        await self.say(frame)
-        answer = await self.hear()
+        await self.send(frame)
+        answer = await self.receive()
         if answer is None:
             raise GatewayError("The gateway stopped before it answered. See `nanobot gateway status`.")
         return answer

@@ -81,7 +81,7 @@ class ControlRequests:
             "background": self._background,
             "send": self._send,
             "report": self._report,
-            "meet server": self._meet_server,
+            "mcp server": self._mcp_server,
             "stop gateway": self._stop_gateway,
             "restart gateway": self._restart_gateway,
         }
@@ -168,12 +168,11 @@ class ControlRequests:
             await self._runtime.loop.run_turn(message, client.send_event, waiting=drain_waiting, attended=attended)
 
         def on_frame(frame: Frame) -> None:
-            if frame.get("do") == "answer":
-                self._answer_approval(frame)
-                return
-            waiting[:] = [
-                _terminal_message(str(line["text"]), key, line.get("media", ())) for line in frame.get("lines", ())
-            ]
+            self._answer_approval(frame)
+            if frame.get("do") == "waiting":
+                waiting[:] = [
+                    _terminal_message(str(line["text"]), key, line.get("media", ())) for line in frame["lines"]
+                ]
 
         with self._forward_messages(key, client) if request.get("shows") else nullcontext():
             await _run_for_client(turn(), client, on_frame)
@@ -204,10 +203,10 @@ class ControlRequests:
         """Wait for the background work of a session, and send outbound messages to its chat meanwhile."""
         key, background = self._session_of(request), self._runtime.background
         with self._forward_messages(key, client):
-            if at_work := background.list_running(key):
-                client.send({"type": "working", "at_work": at_work})
+            if running := background.list_running(key):
+                client.send({"type": "working", "running": running})
             await _run_for_client(background.wait_until_delivered(key), client, self._answer_approval)
-        client.send({"type": "told"})
+        client.send({"type": "delivered"})
 
     def _forward_messages(self, key: str, client: ControlClient) -> AbstractContextManager[None]:
         """Send the client the outbound messages to the session's chat until the block ends."""
@@ -244,7 +243,7 @@ class ControlRequests:
     async def _report(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "report", **await self._reporter.report()})
 
-    async def _meet_server(self, request: Frame, client: ControlClient) -> None:
+    async def _mcp_server(self, request: Frame, client: ControlClient) -> None:
         """Connect to an MCP server if needed, and send the tools it offers."""
         servers = self._runtime.servers
         server = servers.find(str(request["name"])) if servers is not None else None
@@ -291,9 +290,9 @@ class ControlRequests:
                 await chosen.transcriber.close()
 
 
-async def _run_for_client(turn: Awaitable[None], client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
-    """Run a turn until it ends, or the client stops it or leaves. Other frames go to `on_frame`."""
-    running = asyncio.ensure_future(turn)
+async def _run_for_client(work: Awaitable[None], client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
+    """Run `work` until it ends, or the client stops it or leaves. Other frames go to `on_frame`."""
+    running = asyncio.ensure_future(work)
     receiving = asyncio.ensure_future(_receive_until_stop(client, on_frame))
     try:
         await asyncio.wait((running, receiving), return_when=asyncio.FIRST_COMPLETED)

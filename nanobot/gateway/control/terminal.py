@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -25,8 +24,8 @@ class TerminalChannel(BaseChannel):
     name = TERMINAL
     stall_s = 0.0
 
-    def __init__(self, bus: MessageBus, config: Any = None) -> None:
-        super().__init__(config or {}, bus)
+    def __init__(self, bus: MessageBus) -> None:
+        super().__init__({}, bus)
         self._open: list[tuple[str, Show]] = []
         self._opened = asyncio.Event()
 

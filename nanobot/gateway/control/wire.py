@@ -7,7 +7,7 @@ long) it is a port on loopback, named in `state/gateway.port` with a token that 
     client  {"do": "turn", "text": ..., "session": ..., "media": [...], "answers": ...}
     client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
     client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
-    client  {"do": "background", "session": ...}     working (at_work), message (text) ..., told: once nothing works
+    client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
     server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
 
 Imports nothing heavy, for commands that only talk to the gateway.

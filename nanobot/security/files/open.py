@@ -106,7 +106,7 @@ class Opener:
 
     def own_location(self, path: str | Path) -> "AbstractContextManager[FileLocation]":
         """The location of a workspace file that nanobot itself writes; missing folders are made private."""
-        return self._locate(path, lambda path, _: self.policy.kept(path), make=True, mode=PRIVATE_FOLDER)
+        return self._locate(path, lambda path, _: self.policy.resolve_own(path), make=True, mode=PRIVATE_FOLDER)
 
     def _locate(
         self,

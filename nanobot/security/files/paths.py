@@ -206,7 +206,7 @@ class PathPolicy:
             )
         return real
 
-    def kept(self, path: str | Path) -> Path:
+    def resolve_own(self, path: str | Path) -> Path:
         """Return the real path of a workspace file that nanobot itself writes. Raises PathDeniedError.
 
         A command may have replaced the file by a link: it is followed to paths that tools may write, not to own state.

@@ -112,9 +112,8 @@ class LandlockRules:
             self._ruleset = -1
 
     def _rules(self, view: View) -> Iterator[tuple[Path, int]]:
-        closed = {place for place, access in view.places if access in (PathAccess.HIDE, PathAccess.COVER)} | {
-            Path("/dev")
-        }
+        closed = {Path("/dev")}
+        closed |= {place for place, access in view.places if access in (PathAccess.HIDE, PathAccess.COVER)}
         yield Path("/"), _READ_DIR
         yield from ((place, _READ) for place in (_without_closed(Path("/"), closed) if view.whole else _system()))
         for name in _DEVICES:
@@ -161,10 +160,8 @@ def _system() -> Iterator[Path]:
 
 def _drop_capabilities() -> None:
     """Drop all capabilities of this thread, also for programs that it starts."""
-    for number in range(_LAST_CAPABILITY + 1):
-        _libc().prctl(
-            _CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0))
-        )  # fails without capabilities: nothing to drop
+    for number in range(_LAST_CAPABILITY + 1):  # fails without capabilities: nothing to drop
+        _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))
     header = _Header(0x20080522, 0)
     _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,13 +18,13 @@ from nanobot.security.sandbox.links import ProtectedLinks
 from nanobot.security.sandbox.probe import SandboxSupport, probe_sandbox
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import View, ViewGrants, view_of
-from nanobot.utils.files import make_private_folder
+from nanobot.utils.files import make_private_folder, remove_old_files
 from nanobot.utils.processes import Argv
 
 logger = logging.getLogger(__name__)
 
 SandboxMode = Literal["auto", "bwrap", "none"]
-_TMP_KEPT_DAYS = 7
+_TMP_KEPT_S = 7 * 86_400.0
 _OWN_TMP = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
 """Caches go to /tmp, which belongs to the command, since it cannot write the home folder."""
 _LANDLOCK_HOLDS = (
@@ -86,54 +85,54 @@ class Sandbox:
     def __init__(
         self,
         paths: PathPolicy,
-        wish: SandboxMode = "auto",
+        mode: SandboxMode = "auto",
         *,
         network: bool = True,
         cache: Path | None = None,
         tmp: Path | None = None,
     ) -> None:
         self._paths = paths
-        self._wish = wish
+        self._mode = mode
         self._network = network
         self._cache = cache
         self._tmp = tmp
-        self._found: SandboxSupport | None = None
+        self._support: SandboxSupport | None = None
         self._lock = threading.Lock()
 
     @property
     def is_available(self) -> bool:
         """Whether commands run in a sandbox here."""
-        return self.wanted and (self.found.bwrap is not None or self.fenced)
+        return self.wanted and (self.support.bwrap is not None or self.uses_landlock)
 
     @property
-    def fenced(self) -> bool:
+    def uses_landlock(self) -> bool:
         """Whether only Landlock protects."""
-        return self._is_landlock_only(self.found)
+        return self._is_landlock_only(self.support)
 
     @property
     def wanted(self) -> bool:
         """Whether the owner wants a sandbox."""
-        return self._wish != "none"
+        return self._mode != "none"
 
     @property
     def required(self) -> bool:
         """Whether no command may run without a sandbox."""
-        return self._wish == "bwrap"
+        return self._mode == "bwrap"
 
     @property
-    def found(self) -> SandboxSupport:
-        """What the probe found."""
+    def support(self) -> SandboxSupport:
+        """The result of the probe."""
         with self._lock:
-            if self._found is None:
-                self._found = probe_sandbox(self.view, self._cache)
-                if self._found.bwrap is None and self.wanted:
-                    logger.warning("%s", self._found.problem)
-            return self._found
+            if self._support is None:
+                self._support = probe_sandbox(self.view, self._cache)
+                if self._support.bwrap is None and self.wanted:
+                    logger.warning("%s", self._support.problem)
+            return self._support
 
     def forget(self) -> None:
         """Drop the probe's result after a failure: probe again before the next command."""
         with self._lock:
-            self._found = None
+            self._support = None
             if self._cache is not None:
                 self._cache.unlink(missing_ok=True)
 
@@ -163,7 +162,7 @@ class Sandbox:
         self, command: Sequence[str], folder: Path, grants: ViewGrants | None = None, paths: PathPolicy | None = None
     ) -> SandboxedCommand:
         """How to start this command in the sandbox. Raises SandboxUnavailableError."""
-        support = self.found
+        support = self.support
         view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
         links = ProtectedLinks(self._paths.workspace, self._paths.never_written)
         if (bwrap := support.bwrap) is not None:
@@ -193,7 +192,7 @@ class Sandbox:
         if self.required:
             others.insert(0, f'"auto" {"uses Landlock alone" if can_scope() else "asks the owner about each"}')
         return (
-            f"Commands cannot be sandboxed on this machine: {self.found.problem} "
+            f"Commands cannot be sandboxed on this machine: {self.support.problem} "
             f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
         )
 
@@ -212,7 +211,7 @@ class Sandbox:
         """What the sandbox protects, for `status` and `doctor`. Makes no file and no folder."""
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do everything that nanobot may do")
-        support = self._found or probe_sandbox(partial(self.view, make=False), self._cache, keep=False)
+        support = self._support or probe_sandbox(partial(self.view, make=False), self._cache, keep=False)
         bwrap = support.bwrap
         if self._is_landlock_only(support):
             loopback = (_LOOPBACK,) if self._network else ()
@@ -247,7 +246,7 @@ class Sandbox:
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(missing))
 
     def _is_landlock_only(self, support: SandboxSupport) -> bool:
-        return self._wish == "auto" and support.bwrap is None and can_scope()
+        return self._mode == "auto" and support.bwrap is None and can_scope()
 
 
 def _foreign_owner(workspace: Path) -> int | None:
@@ -265,10 +264,6 @@ def _prepare_tmp(tmp: Path) -> Path | None:
         make_private_folder(tmp)
     except OSError:
         return None
-    long_ago = time.time() - _TMP_KEPT_DAYS * 86_400
-    with suppress(OSError), os.scandir(tmp) as entries:
-        for entry in entries:
-            if entry.stat(follow_symlinks=False).st_mtime < long_ago and not entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108
+    with suppress(OSError):
+        remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
     return tmp

@@ -19,13 +19,13 @@ def listening_sockets(table: Path = _UNIX) -> tuple[Path, ...]:
         lines = table.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
     except OSError:
         return ()
-    found = {}
+    names = {}
     for line in lines:
         fields = line.split(None, 7)
         if len(fields) == 8 and fields[3] == _LISTENING and fields[7].startswith("/"):
-            found[fields[7]] = True
+            names[fields[7]] = True
     is_enterable = cache(_is_enterable)
-    return tuple(Path(name) for name in found if _is_reachable(name, is_enterable))
+    return tuple(Path(name) for name in names if _is_reachable(name, is_enterable))
 
 
 def _is_reachable(name: str, is_enterable: Callable[[Path], bool]) -> bool:
@@ -33,24 +33,24 @@ def _is_reachable(name: str, is_enterable: Callable[[Path], bool]) -> bool:
     such a path cannot be covered by a mount either.
     """
     try:
-        found = os.lstat(name)
+        status = os.lstat(name)
     except OSError:
         return False
-    return stat.S_ISSOCK(found.st_mode) and all(map(is_enterable, Path(os.path.realpath(name)).parents))
+    return stat.S_ISSOCK(status.st_mode) and all(map(is_enterable, Path(os.path.realpath(name)).parents))
 
 
 def _is_enterable(folder: Path) -> bool:
     """Whether mode bits let us enter the folder, ignoring capabilities."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return False
-    if found.st_uid == os.geteuid():
-        return bool(found.st_mode & stat.S_IXUSR)
+    if status.st_uid == os.geteuid():
+        return bool(status.st_mode & stat.S_IXUSR)
     ours = {os.getegid(), *os.getgroups()}
-    if found.st_gid in ours:
-        return bool(found.st_mode & stat.S_IXGRP)
-    return bool(found.st_mode & stat.S_IXOTH) or _ACL in os.listxattr(folder)
+    if status.st_gid in ours:
+        return bool(status.st_mode & stat.S_IXGRP)
+    return bool(status.st_mode & stat.S_IXOTH) or _ACL in os.listxattr(folder)
 
 
 _ACL = "system.posix_acl_access"

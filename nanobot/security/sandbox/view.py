@@ -8,11 +8,32 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.sandbox.path_prefixes import PathPrefixSet, PathResolver
 from nanobot.utils.files import make_private_folder
+
+
+class PathPrefixSet:
+    """Some real paths and everything inside them, compared as text: this runs many times before each command."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._prefixes = tuple(map(_as_folder, paths))
+
+    def __contains__(self, path: Path) -> bool:
+        """Whether this real path is one of them or inside one."""
+        return _as_folder(path).startswith(self._prefixes)
+
+    def below(self, path: Path) -> bool:
+        """Whether it is inside one of them, and not that path itself."""
+        text = os.fspath(path)
+        return text != os.sep and text.startswith(self._prefixes)
+
+
+def _as_folder(path: Path) -> str:
+    return os.fspath(path).rstrip(os.sep) + os.sep
+
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap", "/sys",
@@ -25,6 +46,24 @@ _PRIVATE_TO_COMMAND = PathPrefixSet(*map(Path, ("/run", "/tmp", "/dev", "/proc")
 """Folders that are the command's own: nothing of the host appears there."""
 _PROTECTED_WHOLE = frozenset({"cron"})
 """Workspace folders in which commands write nothing: protected as a whole, so that missing files are safe too."""
+
+
+class PathResolver:
+    """Resolves paths, each parent folder once."""
+
+    def __init__(self) -> None:
+        self._real_folder = cache(os.path.realpath)
+
+    def real(self, paths: Iterable[Path]) -> tuple[Path, ...]:
+        """The real paths without duplicates; `~` is the user's home."""
+        return tuple(map(Path, dict.fromkeys(map(self._resolve, paths))))
+
+    def _resolve(self, path: Path) -> str:
+        folder, name = os.path.split(os.path.expanduser(path))  # noqa: PTH111
+        if name in {"", ".", ".."}:
+            return os.path.realpath(os.path.join(folder, name))  # noqa: PTH118
+        real = os.path.join(self._real_folder(folder), name)  # noqa: PTH118
+        return os.path.realpath(real) if os.path.islink(real) else real  # noqa: PTH114
 
 
 class PathAccess(IntEnum):
@@ -97,13 +136,13 @@ def view_of(
     writable = (*resolver.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
     open_to = PathPrefixSet(*writable)
     secrets = _unmoved(grants.secrets)
-    given = PathPrefixSet(*secrets)
-    there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
-    hidden = tuple(place for place in resolver.real(there) if place not in given)
+    granted = PathPrefixSet(*secrets)
+    existing = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
+    hidden = tuple(place for place in resolver.real(existing) if place not in granted)
     places: dict[Path, PathAccess] = {}
 
-    def add(found: Iterable[Path], access: PathAccess) -> None:
-        for place in found:
+    def add(targets: Iterable[Path], access: PathAccess) -> None:
+        for place in targets:
             places[place] = max(places.get(place, access), access)
 
     add(writable, PathAccess.WRITE)
@@ -173,15 +212,15 @@ def _protected(
     in_workspace, open_to = PathPrefixSet(workspace), PathPrefixSet(*writable)
     in_covered = PathPrefixSet(*((covered,) if covered is not None else ()))
     open_in_covered = PathPrefixSet(*filter(in_covered.below, writable))
-    found = []
+    protected_paths = []
     for place in resolver.real(paths.never_written):
         if place not in (open_in_covered if place in in_covered else open_to):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if in_workspace.below(place) else place
         protected = first if first.name in _PROTECTED_WHOLE else place
         if _visible(protected) or (make and _make_missing(protected)):
-            found.append(protected)
-    return found
+            protected_paths.append(protected)
+    return protected_paths
 
 
 def _make_missing(place: Path) -> bool:

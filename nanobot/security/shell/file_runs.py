@@ -1,4 +1,4 @@
-"""Which commands run the content of files, named or by convention, and which only show, move or count it.
+"""Which commands run the content of files, named or by convention, which only show, move or count it, and which write.
 
 Running a file with untrusted content makes the command untrusted. Reading such a file does not.
 """
@@ -6,10 +6,11 @@ Running a file with untrusted content makes the command untrusted. Reading such 
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nanobot.security.shell.parse import ParsedCommand, read_line
-from nanobot.security.shell.rules import written_words
+from nanobot.security.shell.rules import copied_into, operands, written_words
 from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
 
 _DATA_COMMANDS = frozenset({
@@ -175,6 +176,23 @@ def output_words(text: str) -> Iterator[str]:
     """The words that name files which a line writes, as far as its words show."""
     for command in expand_wrappers(read_line(text)):
         yield from written_words(command)
+
+
+def files_written(text: str, folder: Path) -> Iterator[Path]:
+    """Files that a line, run in this folder, writes as far as its words show; existing folders excluded. Blocks."""
+    names = [*_OUTPUT.findall(text), *(_FETCHED.findall(text) if "wget" in text else ())]
+    for command in expand_wrappers(read_line(text)):
+        names += written_words(command)
+        names += [f"{name}/{Path(source).name}" for name in copied_into(command) for source in operands(command)]
+    for name in dict.fromkeys(names):
+        with suppress(RuntimeError):  # unknown `~user`
+            file = folder / Path(name).expanduser()
+            if name and "\0" not in name and not file.is_dir():
+                yield file
+
+
+_OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
+_FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
 
 
 def readable_folders(text: str) -> Iterator[str]:

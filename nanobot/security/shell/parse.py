@@ -288,7 +288,7 @@ class _Parser:
             char = self._text[self._at]
             if char in "<>":
                 self._at += 1
-                parts[-1] += self._bracketed("(", ")")
+                parts[-1] += self._in_brackets()
             elif char == "\\":
                 parts[-1] += self._text[self._at + 1 : self._at + 2].replace("\n", "")
                 self._at += 2
@@ -358,7 +358,7 @@ class _Parser:
             return self._text[start : self._at]
         if after == "(":
             self._at += 1
-            return self._bracketed("(", ")")
+            return self._in_brackets()
         if after == "{":
             start, end = self._at, behind_bracket(self._text, self._at + 1, "{", "}")
             inner = self._text[start + 2 : end - 1]
@@ -398,9 +398,9 @@ class _Parser:
             return ""
         return value
 
-    def _bracketed(self, opening: str, closing: str) -> str:
+    def _in_brackets(self) -> str:
         start = self._at
-        self._at = behind_bracket(self._text, self._at, opening, closing)
+        self._at = behind_bracket(self._text, self._at, "(", ")")
         inner = self._text[start + 1 : self._at - 1]
         self._result.whole = self._result.whole and _CASE.search(inner) is None  # brackets of `case` are not balanced
         return self._substitution(inner)

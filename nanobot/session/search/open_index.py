@@ -140,7 +140,7 @@ class OpenIndex:
         file = own[1]
         earlier = self._db.execute(f"{columns} WHERE file = ? AND id < ? ORDER BY id DESC LIMIT ?", (file, row, before))
         later = self._db.execute(f"{columns} WHERE file = ? AND id > ? ORDER BY id LIMIT ?", (file, row, after))
-        return [FilePosition(*one) for one in [*reversed(earlier.fetchall()), own, *later.fetchall()]]
+        return [FilePosition(*values) for values in [*reversed(earlier.fetchall()), own, *later.fetchall()]]
 
     def read(self, file: IndexedFile, position: FilePosition) -> bytes:
         """Return the bytes at a position. Raises OSError."""
@@ -260,13 +260,13 @@ class OpenIndex:
         state = replace(state, read_to=state.read_to + len(data))
         head, tail = file_checksums(file, state.read_to)
         self._db.execute("BEGIN IMMEDIATE")
-        for text_ in texts:
-            words = index_words(redact_known(text_.text))
+        for entry in texts:
+            words = index_words(redact_known(entry.text))
             if not words:
                 continue
             row = self._db.execute(
                 "INSERT INTO rows (file, at, size, nth, time, role) VALUES (?, ?, ?, ?, ?, ?)",
-                (state.id, text_.at, text_.size, text_.nth, text_.time, text_.role),
+                (state.id, entry.at, entry.size, entry.nth, entry.time, entry.role),
             ).lastrowid
             self._db.execute("INSERT INTO words (rowid, text, place) VALUES (?, ?, ?)", (row, words, f"f{state.id}"))
         self._write(replace(state, head=head, tail=tail))

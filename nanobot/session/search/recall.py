@@ -65,12 +65,12 @@ class Recall:
         self,
         index: SearchIndex,
         *,
-        words_of_file: Callable[[Path], Provenance | None] = lambda path: None,
+        provenance_of: Callable[[Path], Provenance | None] = lambda path: None,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """`words_of_file` returns the provenance of a memory file; None if it is the owner's."""
+        """`provenance_of` returns the provenance of a memory file; None if it is the owner's."""
         self._index = index
-        self._file_provenance = words_of_file
+        self._provenance_of = provenance_of
         self._timeout_s = timeout_s
 
     def search(
@@ -147,7 +147,7 @@ class Recall:
         if file.source.kind is SourceKind.MEMORY:
             path = file.source.path
             text = format_entry(data, path.name)
-            stored = None if path.name == "HISTORY.md" else self._file_provenance(path)  # its entries have marks
+            stored = None if path.name == "HISTORY.md" else self._provenance_of(path)  # its entries have marks
             trust = [trust_in_entry(text), stored or Provenance.FILE]
             return _Match(file, text, redact_known(text), _minute_of(position.time), least_trusted(trust))
         rows = decode(data)[0]

@@ -187,7 +187,7 @@ def test_what_works_here_is_remembered_until_it_does_not(home: SandboxHome):
     assert walls.is_available
     written = cache.read_bytes()
     cache.write_text(json.dumps({**json.loads(written), "own_proc": False}), encoding="utf-8")
-    remembered = Sandbox(home.paths, "bwrap", cache=cache).found.bwrap
+    remembered = Sandbox(home.paths, "bwrap", cache=cache).support.bwrap
     walls.forget()
     forgotten = not cache.exists()
 
@@ -200,7 +200,7 @@ def test_what_works_here_is_remembered_until_it_does_not(home: SandboxHome):
 
 def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: SandboxHome):
     walls = Sandbox(home.paths, "bwrap")
-    bwrap = walls.found.bwrap
+    bwrap = walls.support.bwrap
     assert bwrap is not None
     script = "cat /proc/$1/comm; cat /proc/$1/environ /proc/$1/root/etc/hostname; kill -0 $1 && echo ended; true"
 
