@@ -33,9 +33,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("default")
 
-for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
-    if signal.getsignal(number) is signal.SIG_IGN:  # in the background of a script, or of nohup; children inherit it
-        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
