@@ -223,4 +223,5 @@ async def open_bot(
         own_hooks=own_hooks,
         clock=clock,
     ) as runtime:
+        runtime.memory.consolidation.pause_s = 60.0  # or, on a slow machine, it takes a line of the script
         yield Bot(runtime, provider)
