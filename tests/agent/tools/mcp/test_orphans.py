@@ -85,5 +85,5 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
     waited = time.monotonic() - begun
 
     assert before >= 2
-    assert waited < 1
+    assert waited < 5
     assert wait_until_gone(mark, 10) == []
