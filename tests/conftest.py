@@ -142,6 +142,14 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(autouse=True)
+def no_slow_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test cuts the power: in its own process a sync is a call that may be counted, and takes no time."""
+    if request.node.get_closest_marker("bench") is None:
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, lambda descriptor: None, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """What one test holds secret, another may say."""
     forget_all()

@@ -260,4 +260,5 @@ async def open_bot(
         clock=clock,
         bus=bus,
     ) as runtime:
+        runtime.memory.consolidation.pause_s = 60.0  # or, on a slow machine, it takes a line of the script
         yield Bot(runtime, provider)

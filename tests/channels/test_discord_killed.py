@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from tests.fakes.discord import world as there
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.support.eventually import eventually
+from tests.support.toy_gateway import free_port
 
 CHILD = """
 import sys
@@ -20,12 +20,6 @@ Route.BASE = sys.argv.pop()
 from nanobot.__main__ import main
 main()
 """
-
-
-def a_free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 async def gateway(home: Path, api: str) -> asyncio.subprocess.Process:
@@ -53,7 +47,7 @@ async def test_a_gateway_that_is_killed_in_the_middle_answers_every_message_once
         }
         config = {
             "channels": {"discord": section},
-            "gateway": {"port": a_free_port()},
+            "gateway": {"port": free_port()},
             "agents": {"defaults": {"steering": "queue"}},
         }
         (tmp_path / ".nanobot" / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -264,7 +264,7 @@ def test_a_reader_who_leaves_ends_it_quietly(home, server):
 
     assert code == 0
     assert process.stderr.read() == b""
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 8
     process.stderr.close()
 
 

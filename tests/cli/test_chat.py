@@ -81,7 +81,7 @@ def test_somebody_who_waits_sees_it_at_once_and_that_it_can_be_stopped(terminal)
     terminal.say("think")
 
     terminal.see("thinking")
-    assert time.monotonic() - started < 1  # 0.3 on a machine that has nothing else to do
+    assert time.monotonic() - started < 4  # 0.3 on a machine that has nothing else to do
     terminal.see("I have thought")
 
 

@@ -68,8 +68,11 @@ def test_version(word: str):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["stats"], "Error: No such command 'stats'. Did you mean 'status'?\nSee nanobot --help\n"),
-        (["sessions", "lst"], "Error: No such command 'lst'. Did you mean 'list'?\nSee nanobot sessions --help\n"),
+        (["stats"], "Error: No such command 'stats'. Did you mean `nanobot status`?\nSee nanobot --help\n"),
+        (
+            ["sessions", "lst"],
+            "Error: No such command 'lst'. Did you mean `nanobot sessions list`?\nSee nanobot sessions --help\n",
+        ),
         (["--versio"], "Error: No such option: --versio (Possible options: --version)\nSee nanobot --help\n"),
     ],
 )

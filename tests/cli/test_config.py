@@ -55,8 +55,8 @@ def test_what_others_wrote_stays(home: Home):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("set", "agents.defaults.modell", "m"), "Did you mean model?"),
-        (("get", "agents.defaults.modell"), "Did you mean model?"),
+        (("set", "agents.defaults.modelx", "m"), "Did you mean model?"),
+        (("get", "agents.defaults.modelx"), "Did you mean model?"),
         (("set", "agents.defaults.maxTokens", "many"), 'agents.defaults.maxTokens must be a whole number, not "many"'),
         (("set", "providers.custom.apiBase", "localhost:1"), "providers.custom.apiBase must be"),
     ],

@@ -488,7 +488,7 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
     began = time.monotonic()
     found = {one.check.id: one for one in run_checks(checks, patient)}
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     assert found["hangs"].findings[0].text == "no answer within 0.1 s"
     assert found["breaks"].findings[0].text == "This check crashed: KeyError: 'b'"
     assert found["sound"].verdict == "ok"

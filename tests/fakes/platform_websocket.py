@@ -7,7 +7,6 @@ id it knows, keeps what it said until that is acknowledged, and reads on from th
 import asyncio
 import base64
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -21,6 +20,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.websocket.channel import WebSocketChannel
 from nanobot.config.channels import WebSocketConfig
 from nanobot.testing.platform import Platform, Shown
+from tests.support.toy_gateway import free_port
 
 AGAIN_S = 0.02
 
@@ -168,9 +168,7 @@ class WebSocketPlatform(Platform):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.clients: dict[str, Client] = {}
         self._ids = count(1)
         self._last: tuple[Client, str, str] | None = None

@@ -310,7 +310,7 @@ async def test_silence_ends_within_its_limit(server, step, timeouts, waited_for)
     with pytest.raises(errors.ProviderTimeoutError, match=waited_for):
         await ask(server, timeouts=timeouts)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # the defaults are minutes
 
 
 async def test_text_is_handed_out_while_the_answer_is_on_its_way(server):
@@ -388,17 +388,17 @@ async def test_connections_are_used_again(server):
 async def test_a_server_that_keeps_the_body_open_delays_no_answer_and_keeps_its_connection(server):
     asked = provider(server)
     await asked.chat(HELLO)
-    server.script(Lingering(Say("done"), 0.3))
+    server.script(Lingering(Say("done"), 1.5))
     started = time.monotonic()
 
     answer = await asked.chat(HELLO)
     seconds = time.monotonic() - started
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(1.6)
     await asked.chat(HELLO)
     await asked.close()
 
     assert answer.content == "done"
-    assert seconds < 0.1
+    assert seconds < 1.2
     assert server.connections == 1
 
 
@@ -410,7 +410,7 @@ async def test_closing_does_not_wait_for_a_body_that_stays_open(server):
     await asked.chat(HELLO)
     await asked.close()
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4
 
 
 async def test_a_hundred_chats_at_once_all_get_their_answers(server):

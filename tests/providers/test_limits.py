@@ -123,7 +123,7 @@ async def test_waits_one_after_the_other_share_a_timer_and_each_has_its_own_end(
     with pytest.raises(ProviderTimeoutError, match="next token"):
         await wait_for(limits, began=True)
 
-    assert 0.05 < time.monotonic() - started < 1
+    assert 0.05 < time.monotonic() - started < 4
 
 
 async def test_a_cancel_by_somebody_else_is_no_timeout():

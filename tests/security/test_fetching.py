@@ -99,7 +99,7 @@ async def test_a_slow_server_is_left_at_the_deadline(serve):
     with pytest.raises(FetchError, match=r"within 0\.3 s"):
         await fetched(serve, QUICK)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 BAD = {

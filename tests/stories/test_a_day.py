@@ -315,7 +315,7 @@ def a_small_disk(place: Path) -> Iterator[Path | None]:
         yield disk
 
 
-SHORT = ("killed", "steered", "full", "dead", "killed")
+SHORT = ("killed", "steered", "full", "dead")
 LONG = ("others", "killed", "full", *["others"] * 4, "steered", *["others"] * 4, "dead", *["others"] * 4, "steered")
 LONG += ("full", "others", "others", "others", "killed", "others")
 
@@ -326,7 +326,7 @@ LONG += ("full", "others", "others", "others", "killed", "others")
         pytest.param(SHORT, 8, marks=pytest.mark.timeout(180)),
         pytest.param(LONG, 25, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
-    ids=["in five steps", "of twenty-four hours"],
+    ids=["in four steps", "of twenty-four hours"],
 )
 async def test_a_day(tmp_path: Path, hours: Sequence[str], who: int):
     home = tmp_path / "home"

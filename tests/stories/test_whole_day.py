@@ -41,7 +41,7 @@ def long(seed: int) -> list[str]:
     return ["spawn", "/goal", "kill", "/new", *drawn, "kill", "hello", "brew"]
 
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Day:

@@ -22,6 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.toy_gateway import free_port
+
 PASSWORD = "mail password"
 SPF = {"friends.test": "mail.friends.test"}
 """Which host may send mails of a domain."""
@@ -76,7 +78,7 @@ def mail_servers() -> Iterator[MailServers]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mail-", ignore_cleanup_errors=True)))
         folder.chmod(0o755)  # their users have to get in
-        imaps, imap, smtp, policy = _free_ports(4)
+        imaps, imap, smtp, policy = (free_port() for _ in range(4))
         _write_certificates(folder)
         _write_dovecot(folder, imaps, imap)
         _write_postfix(folder, smtp, policy)
@@ -88,14 +90,6 @@ def mail_servers() -> Iterator[MailServers]:
         stack.enter_context(_running(master, folder / "postfix.out"))
         _wait_for(None, smtp, folder)
         yield MailServers(folder, imaps, imap, smtp)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _ids_of(user: str) -> tuple[int, int]:

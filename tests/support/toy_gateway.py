@@ -10,7 +10,8 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,16 @@ class GatewayHome(Home):
             process.communicate(timeout=10)
 
 
+_PORTS = count(10_000 + os.getpid() * 997 % 20_000)
+"""Below the ports that a system hands out by itself: nobody takes one between the look at it and its use."""
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port := next(_PORTS)))
+            return port
 
 
 def written(file: Path, told: Any) -> None:

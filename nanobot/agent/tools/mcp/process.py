@@ -130,6 +130,7 @@ class ServerProcess:
                 transport.close()
             for pipe in (process.stdout, process.stderr, process.stdin)[len(transports) :]:
                 pipe.close()  # type: ignore[union-attr]
+            threading.Thread(target=process.wait, name="mcp server", daemon=True).start()  # reaps it
             raise
 
     @classmethod

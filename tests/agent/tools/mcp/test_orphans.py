@@ -57,5 +57,5 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
     waited = time.monotonic() - begun
 
     assert before >= 2
-    assert waited < 1
+    assert waited < 5
     wait_until(lambda: alive(mark) == [])

@@ -8,10 +8,9 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 from nanobot.agent.tools.base import ToolResult
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from tests.support.mcp import OpenBench
+from tests.support.toy_gateway import free_port
 
 NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
 
@@ -102,11 +102,8 @@ async def test_everything_of_npm_on_stdio(bench: OpenBench):
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    yield number
+def port() -> int:
+    return free_port()
 
 
 @contextmanager

@@ -100,7 +100,7 @@ async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_othe
 
     result = await all_of_them.call("mcp_lamp_echo", n=1)
 
-    assert waited < 2
+    assert waited < 10  # the hanging one would have twenty seconds more
     assert result.content == '{"n": 1}'
     assert {name.split("_")[1] for name in all_of_them.registry.names} == {"lamp"}
     phases = {server.settings.name: server.state.phase for server in all_of_them.servers.servers}

@@ -209,16 +209,16 @@ async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
     ticks = asyncio.create_task(asyncio.sleep(0.05))
     begun = time.perf_counter()
 
-    slow = asyncio.create_task(registry.execute("blocks", {"seconds": 3}))
+    slow = asyncio.create_task(registry.execute("blocks", {"seconds": 8}))
     await ticks
     ticked = time.perf_counter() - begun
     said = await slow
     after = await registry.execute("blocks", {})
 
-    assert ticked < 0.5
+    assert ticked < 4
     assert "was stopped after 0.1 s" in said
     assert after == "here"
-    assert time.perf_counter() - begun < 2.5
+    assert time.perf_counter() - begun < 7
 
 
 async def test_the_turn_comes_in_where_it_is_asked_for(shelf: Shelf, ctx: ToolContext):
