@@ -164,14 +164,15 @@ async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGa
         assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
 
 
-async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway):
+@pytest.mark.parametrize("chat", ["direct", "20261123-142501-9f3c"], ids=["this chat", "a chat nobody has open"])
+async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway, chat: str):
     async with running() as here:
         bot = await bot_of(here.home)
         messages = bot.messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0.05)
 
-        sent = await command("send", "--channel", "cli", "--to", "direct", "the kettle is on", *config(here.home))
+        sent = await command("send", "--channel", "cli", "--to", chat, "the kettle is on", *config(here.home))
 
         assert sent.exit_code == 0
         assert await asyncio.wait_for(coming, 5) == "the kettle is on"

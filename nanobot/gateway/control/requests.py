@@ -194,7 +194,7 @@ class ControlRequests:
 
     async def _listen(self, request: Frame, client: ControlClient) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
-        with self._forward_messages(str(request["session"]), client):
+        with self._forward_messages(str(request["session"]), client, for_all=True):
             client.send({"type": "listening"})
             while await client.receive() is not None:
                 pass
@@ -208,9 +208,15 @@ class ControlRequests:
             await _run_for_client(background.wait_until_delivered(key), client, self._answer_approval)
         client.send({"type": "delivered"})
 
-    def _forward_messages(self, key: str, client: ControlClient) -> AbstractContextManager[None]:
+    def _forward_messages(
+        self, key: str, client: ControlClient, *, for_all: bool = False
+    ) -> AbstractContextManager[None]:
         """Send the client the outbound messages to the session's chat until the block ends."""
-        return self._terminal.shown_by(_chat_of(key), lambda text: client.send({"type": "message", "text": text}))
+
+        def show(text: str) -> None:
+            client.send({"type": "message", "text": text})
+
+        return self._terminal.shown_by(_chat_of(key), show, for_all=for_all)
 
     async def _send(self, request: Frame, client: ControlClient) -> None:
         """Send a message to a chat or a person, and answer with its platform ids."""

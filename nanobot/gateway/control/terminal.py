@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -18,6 +19,13 @@ Show = Callable[[str], None]
 _SHOWN = (OutboundKind.REPLY, OutboundKind.NOTICE)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OpenTerminal:
+    chat_id: str
+    show: Show
+    for_all: bool
+
+
 class TerminalChannel(BaseChannel):
     """Shows messages in open terminal chats. Outbound only: their turns are requested through the control socket."""
 
@@ -26,19 +34,22 @@ class TerminalChannel(BaseChannel):
 
     def __init__(self, bus: MessageBus) -> None:
         super().__init__({}, bus)
-        self._open: list[tuple[str, Show]] = []
+        self._open: list[_OpenTerminal] = []
         self._opened = asyncio.Event()
 
     @contextmanager
-    def shown_by(self, chat_id: str, show: Show) -> Iterator[None]:
-        """Show messages to this chat with `show` until the block ends. `show` must neither block nor raise."""
-        chat = (chat_id, show)
-        self._open.append(chat)
+    def shown_by(self, chat_id: str, show: Show, *, for_all: bool = False) -> Iterator[None]:
+        """Show messages to this chat with `show` until the block ends; with `for_all`, also those of closed chats.
+
+        `show` must neither block nor raise.
+        """
+        terminal = _OpenTerminal(chat_id, show, for_all)
+        self._open.append(terminal)
         self._opened.set()
         try:
             yield
         finally:
-            self._open.remove(chat)
+            self._open.remove(terminal)
 
     async def start(self) -> None:
         self.status.set_state(ChannelState.UP)
@@ -68,4 +79,6 @@ class TerminalChannel(BaseChannel):
         return (f"terminal-{len(open_in)}",)
 
     def _open_in(self, chat: str) -> list[Show]:
-        return [show for chat_id, show in self._open if chat_id == chat]
+        """The terminals of a chat; of one that nobody has open, such as a single message's, all chats."""
+        open_here = [terminal.show for terminal in self._open if terminal.chat_id == chat]
+        return open_here or [terminal.show for terminal in self._open if terminal.for_all]
