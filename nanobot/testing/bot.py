@@ -210,7 +210,7 @@ class Bot:
         return self._runtime.file_provenance.of(file)
 
     def consolidate_after(self, pause_s: float) -> None:
-        """Consolidate a session that is due after so many seconds without a message, instead of one second."""
+        """Consolidate a session that is due after so many seconds without a message, instead of a minute."""
         self._runtime.memory.consolidation.pause_s = pause_s
 
     async def settled(self) -> None:

@@ -54,13 +54,22 @@ def test_piped_text_beside_a_message_is_part_of_it(home, server, words):
 
 def test_an_open_pipe_without_text_is_given_up_and_said_so(home, server):
     server.script(Say("Fine."))
-    process = home.start("agent", "how are you?", stdin=subprocess.PIPE)
+    hasty = "from nanobot.cli.commands import agent; agent._STDIN_WAIT_S = 0.5; import nanobot.__main__ as m; m.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", hasty, "agent", "how are you?"],
+        env=home.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
 
     out, aside = process.stdout.read(), process.stderr.read()
     process.communicate()
 
     assert (process.returncode, out) == (0, b"Fine.\n")
-    assert b"nothing was piped in within 10 s" in aside
+    assert b"nothing was piped in within 0.5 s" in aside
 
 
 def test_messages_without_a_session_do_not_see_each_other_and_the_chat_is_not_continued(home, server):

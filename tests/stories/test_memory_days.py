@@ -55,6 +55,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
     people = {"ann": "1", "ben": "2", "cem": "3"}
     clerk = Clerk()
     async with open_bot(tmp_path, config=Config.model_validate(config), provider=clerk) as bot:
+        bot.consolidate_after(0)
         for number in range(rounds):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
