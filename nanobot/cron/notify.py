@@ -4,7 +4,9 @@ import hashlib
 import re
 
 from nanobot.bus.events import InboundMessage
+from nanobot.cron.format import job_zone_or_host
 from nanobot.cron.misfire import format_lateness
+from nanobot.cron.schedule import from_ms
 from nanobot.cron.types import CronJob, Due, Notify
 from nanobot.messages.types import Origin
 
@@ -13,31 +15,41 @@ NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 _EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
-def message_for(job: CronJob, due: Due) -> InboundMessage:
+def message_for(job: CronJob, due: Due, user_zone: str | None = None, *, retry: int = 0) -> InboundMessage:
     """The inbound message of a run: at the job's target, in the job's session, with the run's id as message id.
 
-    Every attempt at a due instant has the same id. It is quiet unless every answer is sent, since messages the turn
-    sends itself would bypass `is_worth_sending`.
+    Every attempt at a due instant has the same id, but each `retry` after a failed turn one of its own. It is quiet
+    unless every answer is sent, since messages the turn sends itself would bypass `is_worth_sending`.
     """
     payload = job.payload
+    message_id = f"{due.run_id}:{retry}" if retry else due.run_id
     return InboundMessage(
         payload.channel or "cli",
         "cron",
         payload.to or "direct",
-        run_message(job, due),
+        run_message(job, due, user_zone),
         session_key_override=job.run_session,
-        message_id=due.run_id,
+        message_id=message_id,
         thread_id=payload.thread_id,
         origin=Origin.CRON,
         provenance=payload.provenance,
         quiet=not may_notify(job) or payload.notify is not Notify.ALWAYS,
-        journal_key=due.run_id,
+        journal_key=message_id,
     )
 
 
-def run_message(job: CronJob, due: Due) -> str:
-    """The text of a run: the job's message, then notes for the model about this run."""
-    notes = []
+def run_message(job: CronJob, due: Due, user_zone: str | None = None) -> str:
+    """The text of a run: the job's message, then what the model should know about this run."""
+    due_at = "started by hand" if due.manual else f"due at {due_time(job, due, user_zone)}"
+    notes = [f"This is the job {job.name!r}, {due_at}."]
+    if may_notify(job):
+        notes.append(
+            f"Your answer is sent to {job.payload.channel or 'cli'}, chat {job.payload.to or 'direct'}. If the text is "
+            "a reminder, remind the person of it; if it is a task, do it and report the result. Nobody is there to "
+            "answer questions."
+        )
+    else:
+        notes.append("Nobody sees your answer. Do what the text says.")
     if due.late_ms:
         notes.append(f"This run is late by {format_lateness(due.late_ms)}.")
     if due.missed:
@@ -45,7 +57,12 @@ def run_message(job: CronJob, due: Due) -> str:
         notes.append(f"{due.missed} earlier {runs} missed; this one stands for all.")
     if may_notify(job) and job.payload.notify is Notify.ON_ALERT:
         notes.append(f"If nothing needs the person's attention, answer with {NOTHING_TO_REPORT} alone.")
-    return f"{job.payload.message}\n\n[{' '.join(notes)}]" if notes else job.payload.message
+    return f"{job.payload.message}\n\n[{' '.join(notes)}]"
+
+
+def due_time(job: CronJob, due: Due, user_zone: str | None = None) -> str:
+    """The wall time of the due instant in the job's zone, such as `18:00`."""
+    return f"{from_ms(due.at_ms, job_zone_or_host(job, user_zone)):%H:%M}"
 
 
 def may_notify(job: CronJob) -> bool:

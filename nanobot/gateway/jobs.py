@@ -2,20 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.bus.events import OutboundKind, OutboundMessage
-from nanobot.cron.notify import is_worth_sending, may_notify, message_for
+from nanobot.cron.notify import due_time, is_worth_sending, may_notify, message_for
+from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronJob, Due, JobSkippedError
+from nanobot.cron.types import CronJob, Due, JobSkippedError, Notify
 from nanobot.errors import NanobotError
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.runtime.build import Runtime
+from nanobot.utils.text import duration
 
 log = logging.getLogger(__name__)
 
+RETRY_WAITS_S = (300.0, 900.0, 3600.0)
+"""Pauses before a job whose turn failed is tried again."""
+_SUCCEEDED = (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL)
 DELIVERY_S = 2.0
 """How long a run waits for the delivery of its report, so that `cron history` shows a refusal.
 
@@ -35,6 +42,13 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
     finally:
         serving.cancel()
         await asyncio.wait([serving])
+
+
+def _waits(job: CronJob, now_ms: int) -> Sequence[float]:
+    """The pauses before the retries that begin before the job is due again."""
+    left_s = math.inf if job.state.next_run_at_ms is None else (job.state.next_run_at_ms - now_ms) / 1000
+    totals = accumulate(RETRY_WAITS_S)
+    return [wait_s for wait_s, total_s in zip(RETRY_WAITS_S, totals, strict=True) if total_s < left_s]
 
 
 class JobFailedError(NanobotError):
@@ -83,17 +97,39 @@ class JobRunner:
         Raises JobFailedError, DeliveryFailedError, JobSkippedError.
         """
         await self._check_requester(job)
-        result = await self._runtime.loop.run_turn(message_for(job, due))
+        result = await self._run_turn(job, due)
+        if result.outcome not in _SUCCEEDED:
+            waits = _waits(job, to_ms(self._runtime.clock.now())) if result.outcome is TurnOutcome.FAILED else ()
+            if may_notify(job):
+                await self._deliver(job, due, result.turn_id, self._failure_text(job, due, result, waits))
+            for retry, wait_s in enumerate(waits, 1):
+                await asyncio.sleep(wait_s)
+                current = await asyncio.to_thread(self._service.get_job, job.id)
+                if current is None or not current.enabled:
+                    break
+                result = await self._run_turn(job, due, retry=retry)
+                if result.outcome is not TurnOutcome.FAILED:
+                    break
+        if result.outcome not in _SUCCEEDED:
+            raise JobFailedError(result.text or f"The turn was {result.outcome}.")
+        if is_worth_sending(job, result.text):
+            await self._deliver(job, due, result.turn_id, result.text)
+        return result.text
+
+    async def _run_turn(self, job: CronJob, due: Due, *, retry: int = 0) -> TurnResult:
+        message = message_for(job, due, self._runtime.config.agents.defaults.timezone, retry=retry)
+        result = await self._runtime.loop.run_turn(message)
         if result.later:  # shutting down: the turn and this run resume at the next start
             await asyncio.Event().wait()
-        failed = result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL)
-        if failed and may_notify(job):
-            await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
-        elif not failed and is_worth_sending(job, result.text):
-            await self._deliver(job, due, result.turn_id, result.text)
-        if failed:
-            raise JobFailedError(result.text or f"The turn was {result.outcome}.")
-        return result.text
+        return result
+
+    def _failure_text(self, job: CronJob, due: Due, result: TurnResult, waits: Sequence[float]) -> str:
+        """What the chat gets if the turn failed: a reminder reminds without a model, too."""
+        if result.outcome is not TurnOutcome.FAILED or job.payload.notify is not Notify.ALWAYS:
+            return f"The job {job.name!r} failed: {result.text}"
+        when = due_time(job, due, self._runtime.config.agents.defaults.timezone)
+        again = f"It will be tried again in {duration(waits[0])}." if waits else "It is not tried again."
+        return f"Reminder, {when}: {job.payload.message}\n\nNo model worked on it. {again} {result.text}"
 
     async def _check_requester(self, job: CronJob) -> None:
         """Disable the job and raise JobSkippedError if the person who asked for it is no longer allowed there."""

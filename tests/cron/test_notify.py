@@ -55,12 +55,13 @@ def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
     assert message.message_id == message_for(made, Due("a", 60_000, 90_000, attempt=2)).message_id
 
 
-def test_a_run_is_told_that_it_is_late_and_stands_for_others():
-    late = Due("a", 1, 2, late_ms=7_500_000, missed=3)
+def test_a_run_is_told_what_it_is_for_whom_and_how_late():
+    late = Due("a", 18 * 3_600_000, 2, late_ms=7_500_000, missed=3)
+    text = run_message(job(), late, "UTC")
 
-    assert run_message(job(), Due("a", 1, 2)) == "Look at the door"
-    assert run_message(job(), late) == (
-        "Look at the door\n\n[This run is late by 2 h 5 min. 3 earlier runs were missed; this one stands for all.]"
-    )
+    assert text.startswith("Look at the door\n\n[This is the job 'a', due at 18:00. Your answer is sent to cli")
+    assert text.endswith("This run is late by 2 h 5 min. 3 earlier runs were missed; this one stands for all.]")
+    assert "Nobody sees your answer" in run_message(job(deliver=False), late)
+    assert "started by hand" in run_message(job(), Due("a", 1, 2, manual=True))
     assert NOTHING_TO_REPORT in run_message(job(Notify.ON_ALERT), late)
     assert NOTHING_TO_REPORT not in run_message(job(Notify.ON_ALERT, deliver=False), late)

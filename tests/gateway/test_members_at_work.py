@@ -1,6 +1,7 @@
 """What lives in the gateway beside the channels: jobs run and are told, the heartbeat does what HEARTBEAT.md asks."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -61,6 +62,17 @@ def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: Gatew
         ended(process)
 
     assert home.toy.got() == ["The kettle is on."]
+
+
+def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):
+    server.default = Fail(401)
+
+    with home.gateway():
+        added(home, "Water the plants", *TO_SEVEN)
+        wait_until(lambda: home.toy.got("7"))
+
+    assert re.match(r"Reminder, \d\d:\d\d: Water the plants\n\nNo model worked on it\.", home.toy.got("7")[0])
+    assert "tried again in 5 min" in home.toy.got("7")[0]
 
 
 def test_a_word_by_hand_shows_where_a_job_posts(home: GatewayHome):

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +12,15 @@ import pytest
 from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
 from nanobot.config.paths import DataPaths
+from nanobot.cron.schedule import to_ms
+from nanobot.cron.types import CronSchedule
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
+from nanobot.providers.errors import AuthenticationError
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
 from tests.support.eventually import eventually
@@ -227,3 +232,21 @@ async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where
 
     assert "a secret of mine" in here.toys["plush"].got("own")[-1]
     assert "a secret of mine" not in str(here.toys["plush"].got("group"))
+
+
+async def test_a_job_that_no_model_worked_on_reminds_at_once_and_is_tried_again(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.gateway.jobs.RETRY_WAITS_S", (0.05, 0.05))
+    async with running(AuthenticationError(), AuthenticationError(), "The plants are watered.") as here:
+        jobs = here.gateway.runtime.cron()
+        schedule = CronSchedule("at", at_ms=to_ms(datetime.now(UTC)) + 300)
+        add = partial(jobs.add_job, "plants", schedule, "Water the plants", deliver=True, channel="toy", to="7")
+        job = await asyncio.to_thread(add)
+        await eventually(lambda: len(here.toy.got("7")) == 2)
+        await eventually(lambda: [row["outcome"] for row in jobs.history(job.id)] == ["ran"])
+
+    reminder, report = here.toy.got("7")
+    assert "Water the plants" in reminder
+    assert report == "The plants are watered."
+    assert len(here.model.requests) == 3

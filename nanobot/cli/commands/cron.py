@@ -334,7 +334,7 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
         async def on_job(job: CronJob, due: Due) -> str:
-            result = await runtime.loop.run_turn(message_for(job, due))
+            result = await runtime.loop.run_turn(message_for(job, due, setup.config.agents.defaults.timezone))
             if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
                 raise NanobotError(result.text)
             print_text(result.text)
