@@ -1,7 +1,8 @@
 """Parsing schedules from user input, and formatting jobs, schedules and times."""
 
+import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from nanobot.cron.misfire import job_zone
 from nanobot.cron.schedule import from_ms, to_ms
@@ -9,6 +10,12 @@ from nanobot.cron.types import CronError, CronJob, CronSchedule
 from nanobot.cron.zones import HOST, read_wall_time, zone_of
 from nanobot.utils.clock import zone_name
 
+_FROM_NOW = re.compile(
+    r"(?:\+|in ) ?(\d{1,6}(?:\.\d+)?) ?([smhdw]|(?:sec|min|second|minute|hour|day|week)s?)", re.IGNORECASE
+)
+_FROM_NOW_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?: ?([ap])m)?|(\d{1,2}) ?([ap])m", re.IGNORECASE)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
@@ -40,16 +47,60 @@ def parse_schedule(
     return CronSchedule("every", every_ms=round(every_seconds * 1000))
 
 
-def parse_instant(text: str, zone: tzinfo) -> datetime:
-    """Parse an ISO time; without an offset it is a wall time in the zone. Raises CronError."""
+def parse_instant(text: str, zone: tzinfo, now: datetime | None = None) -> datetime:
+    """Parse a time: ISO, `+20m`, `18:00`, `9:30am`, `tomorrow 9am` or `friday 18:00`. Raises CronError.
+
+    Without an offset it is a wall time in the zone. A time of day that has passed is tomorrow's; a day without a time
+    means 9:00.
+    """
+    now, text = (now or datetime.now(UTC)).astimezone(zone), text.strip()
     try:
-        moment = datetime.fromisoformat(text.strip())
+        if match := _FROM_NOW.fullmatch(text):
+            return now.astimezone(UTC) + timedelta(**{_FROM_NOW_UNITS[match[2][0].lower()]: float(match[1])})
+        if (moment := _next_wall_time(text, zone, now)) is not None:
+            return moment
+        moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None:
             to_ms(moment)
             return moment
         return read_wall_time(moment, zone).first
     except (ValueError, OverflowError) as error:
-        raise CronError(f"Cannot read {text!r} as a time. Write it like 2026-12-24T18:00.") from error
+        examples = "18:00, tomorrow 9am, +20m, 2026-12-24T18:00"
+        raise CronError(f"Cannot read {text!r} as a time. Examples: {examples}.") from error
+
+
+def _next_wall_time(text: str, zone: tzinfo, now: datetime) -> datetime | None:
+    """The instant of a time of day, a day, or both; None if the text is something else."""
+    first, _, rest = text.partition(" ")
+    days_ahead, is_weekday = _days_ahead(first.lower(), now)
+    time = rest if days_ahead is not None else text
+    time_of_day = _parse_time_of_day(time.strip().removeprefix("at ")) if time else (9, 0)
+    if time_of_day is None:
+        return None
+    date = now.date() + timedelta(days=days_ahead or 0)
+    instant = read_wall_time(datetime(date.year, date.month, date.day, *time_of_day), zone).first
+    if instant <= now and (days_ahead is None or is_weekday):
+        date += timedelta(days=7 if is_weekday else 1)
+        instant = read_wall_time(datetime(date.year, date.month, date.day, *time_of_day), zone).first
+    return instant
+
+
+def _days_ahead(word: str, now: datetime) -> tuple[int | None, bool]:
+    """How many days ahead a named day is, and whether it is a weekday, which comes again; None if it is no day."""
+    if word in ("today", "tomorrow"):
+        return int(word == "tomorrow"), False
+    number = next((number for number, name in enumerate(_WEEKDAYS) if word in (name, name[:3])), None)
+    return (None, False) if number is None else ((number - now.weekday()) % 7, True)
+
+
+def _parse_time_of_day(text: str) -> tuple[int, int] | None:
+    """Hour and minute; None if the text is no time of day. Raises ValueError for an hour that does not exist."""
+    if (match := _TIME_OF_DAY.fullmatch(text)) is None:
+        return None
+    hour, minute, half = int(match[1] or match[4]), int(match[2] or 0), (match[3] or match[5] or "").lower()
+    if half and not 1 <= hour <= 12:
+        raise ValueError(text)
+    return (hour % 12 + (12 if half == "p" else 0) if half else hour), minute
 
 
 def job_zone_or_host(job: CronJob, user_zone: str | None) -> tzinfo:

@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -243,3 +244,18 @@ def test_a_store_of_an_earlier_release_is_moved_to_the_workspace():
 
     assert [row["id"] for row in rows("list")] == ["1a2b3c4d"]
     assert (old.exists(), store().exists()) == (False, True)
+
+
+@pytest.mark.parametrize("words", [("tomorrow 9am", "Call Ann"), ("--at", "tomorrow 9am", "Call Ann")])
+def test_a_job_may_be_added_in_two_words(words: tuple[str, ...]):
+    made = json.loads(run("add", *words, "--json").stdout)
+
+    at = datetime.fromtimestamp(made["schedule"]["atMs"] / 1000, ZoneInfo("Europe/Berlin"))
+    assert (f"{at:%H:%M}", made["payload"]["message"]) == ("09:00", "Call Ann")
+    assert at.date() == (datetime.now(ZoneInfo("Europe/Berlin")) + timedelta(days=1)).date()
+
+
+@pytest.mark.parametrize("words", [("18:00",), ("18:00", "Call Ann", "-m", "Call Ben"), ("-e", "60")], ids=str)
+def test_a_job_without_a_text_or_with_two_is_refused(words: tuple[str, ...]):
+    assert run("add", *words).exit_code == 2
+    assert not store().exists()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cron.format import format_job, format_schedule, format_time, parse_schedule
+from nanobot.cron.format import format_job, format_schedule, format_time, parse_instant, parse_schedule
 from nanobot.cron.schedule import from_ms, to_ms
 from nanobot.cron.types import CronError, CronJob, CronSchedule
 from nanobot.cron.zones import HOST, clock_changes, read_wall_time, zone_of
@@ -54,11 +54,38 @@ def test_a_time_without_an_offset_is_of_the_job_s_zone_else_the_user_s_else_the_
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("18:00", "Mon 23 18:00"),
+        ("16:00", "Tue 24 16:00"),
+        ("9am", "Tue 24 09:00"),
+        ("12am", "Tue 24 00:00"),
+        ("9:30 PM", "Mon 23 21:30"),
+        ("today 23:00", "Mon 23 23:00"),
+        ("today 8:00", "Mon 23 08:00"),
+        ("tomorrow", "Tue 24 09:00"),
+        ("tomorrow 9am", "Tue 24 09:00"),
+        ("monday 8:00", "Mon 30 08:00"),
+        ("Fri at 7pm", "Fri 27 19:00"),
+        ("+20m", "Mon 23 17:20"),
+        ("in 2 hours", "Mon 23 19:00"),
+        ("+1.5 days", "Wed 25 05:00"),
+    ],
+)
+def test_a_time_in_everyday_words_is_the_next_one(text: str, expected: str):
+    berlin, five_o_clock = ZoneInfo("Europe/Berlin"), datetime(2026, 11, 23, 16, tzinfo=UTC)
+
+    assert parse_instant(text, berlin, five_o_clock).astimezone(berlin).strftime("%a %d %H:%M") == expected
+
+
+@pytest.mark.parametrize(
     ("wanted", "said"),
     [
         ({}, "One of them is needed"),
         ({"every_seconds": 5, "at": "2026-12-24T18:00"}, "Only one of them"),
-        ({"at": "tomorrow"}, "as a time. Write it like"),
+        ({"at": "soon"}, "as a time. Examples: 18:00"),
+        ({"at": "25:00"}, "as a time. Examples: 18:00"),
+        ({"at": "13pm"}, "as a time. Examples: 18:00"),
         ({"every_seconds": 0}, "at least one second"),
         ({"every_seconds": 0.5}, "at least one second"),
         ({"every_seconds": float("nan")}, "at least one second"),

@@ -34,7 +34,7 @@ from nanobot.cron.format import format_job, format_schedule, format_time, job_zo
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
@@ -82,7 +82,11 @@ class CronContext:
 
 
 def add(
-    message: Annotated[str, typer.Option("-m", "--message", help="What the agent does or says when the job runs.")],
+    when: Annotated[
+        str | None, typer.Argument(metavar="[TIME]", help="Once, e.g. 18:00, '+20m', 'tomorrow 9am'.")
+    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What the agent does or says then.")] = None,
+    message: Annotated[str, typer.Option("-m", "--message", help="The same, beside -e, -c or --at.")] = "",
     name: Annotated[str, typer.Option("-n", "--name", help="A short name for the job.")] = "",
     every: Annotated[
         float | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval.")
@@ -90,7 +94,7 @@ def add(
     cron: Annotated[
         str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="ISO", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
     tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
     deliver: Annotated[bool, typer.Option("-d", "--deliver", help="Send the answer to a chat.")] = False,
     channel: Annotated[str | None, typer.Option("--channel", help="The chat's channel, e.g. telegram.")] = None,
@@ -105,6 +109,13 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Add a job and print its next three runs."""
+    if when is not None and text is None and not message and (every, cron, at) != (None, None, None):
+        when, text = None, when
+    if when is not None and (at is not None or message):
+        raise UsageError("TIME and TEXT take the place of --at and --message. Leave one of both out.")
+    at, message = at or when, message or text or ""
+    if not message:
+        raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
     if every is None and cron is None and at is None:
         raise NanobotError(f"When should it run? Give -e SECONDS, -c EXPR or --at TIME, for example {_EXAMPLE}.")
     jobs = _open_jobs(config, workspace)
