@@ -64,6 +64,20 @@ def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: Gatew
     assert home.toy.got() == ["The kettle is on."]
 
 
+def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(home: GatewayHome, server: FakeModels):
+    server.script(Say("The kettle is on."), Fail(401))
+
+    with home.gateway():
+        for number in range(2):
+            home.toy.write("tea?", message_id=str(number))
+            wait_until(lambda number=number: len(home.toy.got()) > number)  # type: ignore[misc]
+        wait_until(lambda: "toy:7 failed" in home.log)
+
+    answered, failed = (line for line in home.log.splitlines() if "toy:7 " in line)
+    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, \d+ tokens", answered)
+    assert re.search(r"WARNING .*toy:7 failed after .* API key was rejected", failed)
+
+
 def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):
     server.default = Fail(401)
 

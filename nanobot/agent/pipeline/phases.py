@@ -45,8 +45,10 @@ from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
+from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ _MAX_REMEMBERED_SESSIONS = 64
 _MAX_REMEMBERED_ROWS = 2_000
 _PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """Phases expensive enough that many turns at once enter them one by one."""
+_LOGGED_CHARS = 500
 _COMPACT_S = 60.0
 """Time limit of COMPACT: a person waits for the answer meanwhile."""
 _NOTICE_AFTER_S = 10.0
@@ -401,6 +404,8 @@ class Pipeline:
                 joined=turn.joined or None,
             )
         )
+        if turn.for_model and not result.later:
+            _log_end(turn)
         return TurnPhase.DONE
 
     async def _handle_cancel(self, turn: Turn) -> None:
@@ -557,3 +562,15 @@ def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
         goal=goals is not None and goals.serves(message),
         notify=lambda text: emit(Notice(text=text)),
     )
+
+
+def _log_end(turn: Turn) -> None:
+    """Log the turn in one line, a failure as a warning."""
+    result, key = turn.result, turn.message.session_key
+    seconds = sum(turn.phase_seconds.values())
+    if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
+        log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, clip_line(result.text, _LOGGED_CHARS))
+        return
+    cost = f", {format_dollars(result.cost_usd)}" if result.cost_usd else ""
+    tokens = result.usage.get("prompt_tokens", 0) + result.usage.get("completion_tokens", 0)
+    log.info("%s %s in %.1f s, %d tokens%s", key, result.outcome, seconds, tokens, cost)

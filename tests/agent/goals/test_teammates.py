@@ -1,8 +1,6 @@
 """Subagents of one goal: they share notes, tell each other what they need to know, and are of no other goal's team."""
 
-import asyncio
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,10 +78,16 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
 
 
 async def has_ended(stage: Stage, label: str) -> None:
-    """Until the subagent of this label has its result."""
-    async with asyncio.timeout(10):
-        while not re.search(rf"  done .*  {label}", await stage.say("/tasks", "cli:other")):
-            await asyncio.sleep(0.005)
+    """Until the subagent of this label has its result on the disk."""
+
+    def is_stored() -> bool:
+        tasks = []
+        for file in (stage.home / "state" / "tasks").rglob("*.json"):
+            with suppress(FileNotFoundError):  # it is just being moved
+                tasks.append(json.loads(file.read_text("utf-8")))
+        return any((task.get("label"), task.get("state")) == (label, "done") for task in tasks)
+
+    await eventually(is_stored)
 
 
 # --- the notes
