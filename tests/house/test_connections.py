@@ -63,6 +63,8 @@ def called(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):  # also one that is handed on and called elsewhere
             yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
 
 
 def strangers(path: Path, source: str) -> list[str]:
@@ -93,6 +95,7 @@ def test_nobody_opens_a_connection_that_is_not_known():
         "import asyncio\nasyncio.open_connection('x', 1)",
         "loop.create_connection(f, 'x', 1)",
         "connect = asyncio.open_connection",
+        "from asyncio import open_connection as connect",
     ],
 )
 def test_a_new_way_out_is_found(source):
