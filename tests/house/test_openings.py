@@ -35,10 +35,15 @@ ALLOWED = {
     "cron.py": {"remove"},  # a job
     "disk.py": {"read_text"},  # the umask, as /proc tells it
     "grep_child.py": {"open", "scandir"},  # what it finds is looked up anew before it is told (search.py)
-    "mcp/listing.py": {"read_bytes", "write_atomic", "write_in_place"},  # the cache of a server's tools, a file of ours
+    "mcp/listing.py": {
+        "read_bytes",
+        "unlink",
+        "write_atomic",
+        "write_in_place",
+    },  # the cache of a server's tools, a file of ours
     "mcp/process_guard.py": {"listdir", "open"},  # /proc and /dev/null
     "mcp/server.py": {"open"},  # a connection
-    "own/loading.py": {"read_bytes"},  # the owner's tools, in a folder that the model cannot write to
+    "own/loading.py": {"read_bytes"},  # tools of the owner, which run in this process
     "own/source.py": {"scandir"},  # the same folder
     "permissions.py": {"iterdir"},  # names in the /tmp of commands, a folder of our own
     "spill.py": {"open"},  # files with names of our own, made anew and never through a link
