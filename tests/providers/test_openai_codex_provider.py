@@ -240,10 +240,10 @@ async def test_a_picture_that_is_gone_leaves_a_word(codex):
 
 
 async def test_a_session_has_a_cache_key_of_its_own_which_does_not_tell_whose(codex):
-    with call_context_scope(CallContext(session_key="telegram:4711")):
+    with call_context_scope(CallContext(session_key="telegram:4711-0815")):
         await codex.ask()
 
-    assert "4711" not in codex.server.chats[0].body.decode() + str(codex.server.chats[0].headers)
+    assert "4711-0815" not in codex.server.chats[0].body.decode() + str(codex.server.chats[0].headers)
     assert codex.sent["prompt_cache_key"] == codex.server.chats[0].headers["session_id"]
 
 
