@@ -55,6 +55,7 @@ class ToolFailure(StrEnum):
 
 
 _BY_TRUST = list(Provenance)
+_BY_NAME: dict[str, Provenance] = {str(provenance): provenance for provenance in Provenance}
 _TRUST: dict[str, int] = {provenance: rank for rank, provenance in enumerate(_BY_TRUST)}
 
 
@@ -83,7 +84,7 @@ def stored_provenance(row: Mapping[str, Any], session_key: str = "") -> Provenan
     """
     stored = row.get("provenance")
     if stored is not None:
-        return least_trusted([str(stored)])
+        return _BY_NAME.get(str(stored), Provenance.WEB)  # unknown counts as the lowest
     if row.get("role") == "tool":
         name = str(row.get("name", ""))
         return next(
