@@ -7,7 +7,7 @@ Chinese are supported. Questions, conditions, quotes, code, earlier turns and re
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -300,7 +300,7 @@ def find_claim(
             return False
 
     request = text_of(request_rows[-1]["content"]) if request_rows else ""
-    receipts, earlier_receipts = _receipts(turn_rows, tools), _receipts(earlier_rows, tools)
+    receipts, earlier_receipts = list(_receipts(turn_rows, tools)), _receipts(earlier_rows, tools)
     called_tools = frozenset(
         str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
     )
@@ -309,23 +309,22 @@ def find_claim(
     ), called_tools
 
 
-def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> list[CallReceipt]:
+def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> Iterator[CallReceipt]:
+    """Yield the receipts of these rows. Lazy: those of a long history are needed for a few answers only."""
     calls = {call["id"]: call["function"]["arguments"] for row in rows for call in row.get("tool_calls") or ()}
-    receipts: list[CallReceipt] = []
     for row in rows:
         if row["role"] == "user" and row.get("origin") == Origin.SUBAGENT:
-            receipts.append(SUBAGENT_REPORT)
+            yield SUBAGENT_REPORT
         elif row["role"] == "tool" and not had_no_effect(row):
             tool, arguments = tools.get(str(row.get("name"))), parse_arguments(calls.get(row["tool_call_id"], ""))[0]
-            receipts.append(make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row))
-    return receipts
+            yield make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row)
 
 
 def unsupported_claim(
     text: str,
     request: str,
     receipts: Sequence[CallReceipt],
-    earlier_receipts: Sequence[CallReceipt] = (),
+    earlier_receipts: Iterable[CallReceipt] = (),
     *,
     has_tools: bool = True,
     was_changed: WasChanged = lambda name, sentence: False,

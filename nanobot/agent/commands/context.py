@@ -17,7 +17,7 @@ from nanobot.usage.sums import UsageSummary
 
 
 class TurnModels(Protocol):
-    """What a turn asks for."""
+    """The models as a turn needs them."""
 
     async def get(self, name: str | None) -> Model:
         """Return the model of that name or preset; None means the configured one.
@@ -32,7 +32,7 @@ class TurnModels(Protocol):
 
 
 class Models(TurnModels, Protocol):
-    """What `/model` asks for besides."""
+    """The models as the `/model` command needs them."""
 
     async def choose(self, session: Session, name: str | None) -> Model:
         """Set the session's model; None means the configured one. The caller stores the session. Raises as `get`."""

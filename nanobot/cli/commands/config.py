@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
 from nanobot.cli.setup import prompts
@@ -43,9 +44,9 @@ def get(
     value = value_at(loaded, key_path)
     if value is MISSING:
         raise NanobotError(f"{dotted(key_path)} is not set.")
-    plain = mask_value(
-        key_path, value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value
-    )
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True)
+    plain = mask_value(key_path, value)
     if isinstance(plain, str) and not json:
         print_text(plain)
     else:
