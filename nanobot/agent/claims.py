@@ -283,7 +283,7 @@ def find_claim(
 ) -> tuple[str | None, frozenset[str]]:
     """Return the unsupported claim in this turn's answer, if any, and the names of the tools that were used.
 
-    Blocks: it checks files that commands may have changed.
+    Blocks if `rows` has tool calls: it checks files that commands may have changed.
     """
     turn_rows = [row for row in rows if row.get("turn_id") == context.turn_id]
     earlier_rows = [row for row in rows if row.get("turn_id") != context.turn_id]

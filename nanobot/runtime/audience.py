@@ -1,5 +1,6 @@
 """Who may write, who is an owner, and who else reads a chat: from pairing, sessions and platforms together."""
 
+import asyncio
 from collections.abc import Sequence
 
 from nanobot.agent.scope import OWNERS, Scope
@@ -50,7 +51,7 @@ def is_owners_own(config: Config, pairing: PairingStore, sessions: SessionManage
     return is_private(sessions, pairing, chat)
 
 
-def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
+async def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
     """Return whose memory the turn of a message may read: the owner's if nobody else reads the answer, else that of the
     chat it goes to. In doubt, the chat's.
     """
@@ -60,12 +61,16 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     if chat.channel not in config.channels.enabled_by_name():  # the terminal or a program of the owner
         return OWNERS
     chat_scope = Scope(f"{chat.channel}:{chat.chat_id}")
-    if message.in_group or is_group(chat) or (message.origin is not Origin.USER and _was_group(sessions, chat)):
+    if message.in_group or is_group(chat):
+        return chat_scope
+    # in threads: what may read a whole session file
+    if message.origin is not Origin.USER and await asyncio.to_thread(_was_group, sessions, chat):
         return chat_scope
     if not has_other_writers(config, pairing, chat_scope.chat):
         return OWNERS
-    by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
-    return OWNERS if by_owner or is_owners_own(config, pairing, sessions, chat) else chat_scope
+    if message.provenance is Provenance.OWNER and message.origin is Origin.USER:
+        return OWNERS
+    return OWNERS if await asyncio.to_thread(is_owners_own, config, pairing, sessions, chat) else chat_scope
 
 
 def _was_group(sessions: SessionManager, chat: Address) -> bool:

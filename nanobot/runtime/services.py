@@ -50,9 +50,9 @@ class Services:
             Redactor(lambda: secret_values(config.model_dump(), environ)),
         )
 
-    def scope_of(self, message: InboundMessage) -> Scope:
+    async def scope_of(self, message: InboundMessage) -> Scope:
         """Whose memory the turn of this message may read."""
-        return audience.scope_of(self.config, self.pairing, self.sessions, message)
+        return await audience.scope_of(self.config, self.pairing, self.sessions, message)
 
     def secrets(self) -> dict[str, str]:
         """Return all secret values, each with its name."""

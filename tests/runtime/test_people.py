@@ -49,7 +49,7 @@ def test_what_somebody_says_is_the_owners_only_where_nobody_else_is_let_in(
         (["*"], "telegram", "8", "8", "telegram:8"),
     ],
 )
-def test_the_owners_memory_is_told_where_nobody_else_reads(
+async def test_the_owners_memory_is_told_where_nobody_else_reads(
     tmp_path: Path, allowed: list[str], channel: str, sender: str, chat: str, scope: str
 ):
     places = DataPaths(tmp_path)
@@ -57,25 +57,25 @@ def test_the_owners_memory_is_told_where_nobody_else_reads(
         places.pairing.write_text(json.dumps({"owners": {"telegram": ["9"]}}), encoding="utf-8")
     pairing = PairingStore(places, FrozenClock(datetime(2026, 3, 1)))
 
-    found = scope_of(
+    found = await scope_of(
         config_with(allowed), pairing, SessionManager(tmp_path), InboundMessage(channel, sender, chat, "hi")
     )
 
     assert found == Scope(scope)
 
 
-def test_who_has_written_alone_is_no_owner_for_that(tmp_path: Path):
+async def test_who_has_written_alone_is_no_owner_for_that(tmp_path: Path):
     pairing, sessions = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
     session = sessions.get_or_create("telegram:7")
     session.add_message("user", "hi", sender_id="7")
     sessions.save(session)
 
-    found = scope_of(config_with(["7", "8"]), pairing, sessions, InboundMessage("telegram", "7", "7", "hi"))
+    found = await scope_of(config_with(["7", "8"]), pairing, sessions, InboundMessage("telegram", "7", "7", "hi"))
 
     assert found == Scope("telegram:7")
 
 
-def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memory(tmp_path: Path):
+async def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memory(tmp_path: Path):
     pairing, sessions = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
     said = InboundMessage("discord", "7", "55", "hi", provenance=Provenance.OWNER, in_group=True)
     session = sessions.get_or_create("discord:55")
@@ -85,23 +85,23 @@ def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memor
 
     config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
 
-    assert [scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
+    assert [await scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
     sessions.archive("discord:55")
-    assert scope_of(config, pairing, sessions, due) == Scope("discord:55")  # also once it was begun afresh
+    assert await scope_of(config, pairing, sessions, due) == Scope("discord:55")  # also once it was begun afresh
 
 
-def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_of_the_chat_by_then(tmp_path: Path):
+async def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_of_the_chat_by_then(tmp_path: Path):
     """After `/new` nothing says any more that others read in that channel of Discord."""
     pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
     config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "a", "allowFrom": ["7"]}}})
     report = InboundMessage("discord", "7", "5", "done", origin=Origin.SUBAGENT, scope="discord:5")
 
-    found = scope_of(config, pairing, SessionManager(tmp_path), InboundMessage.from_json(report.to_json()))
+    found = await scope_of(config, pairing, SessionManager(tmp_path), InboundMessage.from_json(report.to_json()))
 
     assert found == Scope("discord:5")
 
 
-def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_the_owners(tmp_path: Path):
+async def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_the_owners(tmp_path: Path):
     pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
     sessions, message = SessionManager(tmp_path), InboundMessage("telegram", "7", "7", "hi")
     session = sessions.get_or_create("telegram:7")
@@ -110,7 +110,7 @@ def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_
 
     everybody = config_with(["*"])
 
-    assert scope_of(everybody, pairing, sessions, message) == Scope("telegram:7")
+    assert await scope_of(everybody, pairing, sessions, message) == Scope("telegram:7")
     assert not is_owners_own(everybody, pairing, sessions, message.address)
     assert is_owners_own(config_with(["7"]), pairing, sessions, message.address)
 
@@ -125,14 +125,14 @@ class CountingSessions(SessionManager):
         return super().read(path_or_key)
 
 
-def test_job_in_a_chat_reads_its_whole_session_once_and_never_again(tmp_path: Path):
+async def test_job_in_a_chat_reads_its_whole_session_once_and_never_again(tmp_path: Path):
     pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
     due = InboundMessage("telegram", "cron", "7", "due", origin=Origin.CRON, provenance=Provenance.OWNER)
     config, reads, scopes = config_with(["7"]), [], []
 
     for sender in ("7", "7", "8"):
         sessions = CountingSessions(tmp_path)
-        scopes.append(scope_of(config, pairing, sessions, due))
+        scopes.append(await scope_of(config, pairing, sessions, due))
         reads.append(sessions.reads)
         session = sessions.get_or_create("telegram:7")
         session.add_message("user", "hi", sender_id=sender, **({"in_group": True} if sender == "8" else {}))
@@ -141,7 +141,7 @@ def test_job_in_a_chat_reads_its_whole_session_once_and_never_again(tmp_path: Pa
 
     assert reads == [1, 0, 0]
     assert scopes == [Scope("")] * 3
-    assert scope_of(config, pairing, last, due) == Scope("telegram:7")
+    assert await scope_of(config, pairing, last, due) == Scope("telegram:7")
     assert last.audience("telegram:7").senders == {"7", "8"}
     assert last.reads == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent.engine.spec import Model
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import InboundMessage
@@ -177,7 +177,7 @@ class CommandContext:
     """None if turns ask no questions."""
     restart: Callable[[], None] | None = None
     """Schedules a clean shutdown and restart of the gateway. None outside a gateway."""
-    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    scope_of: Callable[[InboundMessage], Awaitable[Scope]] = owners_scope
     stop_subagents: Callable[[InboundMessage], Awaitable[Sequence[str]]] | None = None
     """Stops the subagents of the message's session and returns their labels. None without subagents."""
     forget_subagents: Callable[[str], Awaitable[tuple[Sequence[str], Sequence[str]]]] | None = None

@@ -135,7 +135,7 @@ class SlashCommands:
         if name in self.ALONE and not is_from_owner(message) and has_other_authors(session, message.sender_id):
             return f"Other people have written in this chat, so only an owner may use /{name}."
         return await entry.answer(
-            CommandCall(session, command.argument, message, self._context.scope_of(message), attended)
+            CommandCall(session, command.argument, message, await self._context.scope_of(message), attended)
         )
 
     async def _refuse(self, name: str, message: InboundMessage) -> str:

@@ -184,9 +184,11 @@ class _Run:
         from nanobot.agent.claims import claim_feedback, claim_note, find_claim  # compiles many patterns; lazy
 
         tools = self._spec.tools
-        claim, called = await asyncio.to_thread(
-            find_claim, answer, list(self._transcript.all), tools, self._spec.context
-        )
+        rows = list(self._transcript.all)
+        if any(row["role"] == "tool" for row in rows):  # then it may look at files
+            claim, called = await asyncio.to_thread(find_claim, answer, rows, tools, self._spec.context)
+        else:
+            claim, called = find_claim(answer, rows, tools, self._spec.context)
         if claim is None:
             return ""
         if self._claim_checked:

@@ -157,7 +157,7 @@ class Pipeline:
             turn.emit(Notice(text=session.notices.pop(0)))
         checkpoint = Checkpoint(self._deps.turns_folder, key)
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
-        turn.scope = await asyncio.to_thread(self._deps.scope_of, turn.message)  # may read a whole session file
+        turn.scope = await self._deps.scope_of(turn.message)
         if any(name in session.metadata for name in original_state.METADATA_KEYS):
             await self._adopt_original_state(turn)
         if not turn.resumes:

@@ -19,7 +19,7 @@ from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, Tur
 from nanobot.agent.hooks.api import TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
@@ -164,7 +164,7 @@ class TurnDeps:
     """Runs the hooks of plugins and programs."""
     approval_router: ApprovalRouter | None = None
     """Receives the answers to approval questions; None if turns ask none."""
-    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    scope_of: Callable[[InboundMessage], Awaitable[Scope]] = owners_scope
     """The memory that a message's turn may read."""
     on_session_released: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
     """Called with each session that a turn has released, before the reply is sent. Neither blocks nor raises."""

@@ -15,6 +15,7 @@ from nanobot.agent.pipeline.interrupted import find_interrupted_turn, find_outco
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, new_turn, nothing_to_compact
+from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.task_goals import TaskGoals, make_notes
@@ -50,7 +51,7 @@ class TaskTurns:
             tool_policies=environment.tool_policies_for(
                 TaskAudience(environment.approval_router, self._tasks.get), task_taint
             ),
-            scope_of=lambda message: self._tasks[message.session_key].scope,
+            scope_of=self._scope_of,
             roll_over=RollOver(),
             on_session_released=environment.on_session_released,
             compact=nothing_to_compact,
@@ -116,6 +117,9 @@ class TaskTurns:
             finally:
                 turn.release()
                 self._tasks.pop(key, None)
+
+    async def _scope_of(self, message: InboundMessage) -> Scope:
+        return self._tasks[message.session_key].scope
 
     def renew(self) -> None:
         """Apply a changed config: attempts that start from now on use the new tools and limits."""
