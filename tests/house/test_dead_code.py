@@ -45,7 +45,8 @@ def product() -> list[Path]:
     return [path for path in tracked_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "nanobot")]
 
 
-@pytest.mark.timeout(240)  # ten seconds of work
+@pytest.mark.slow  # ten seconds of work
+@pytest.mark.timeout(240)
 def test_no_code_is_unused():
     known = {name for names in OF_OTHERS for name in names.split()}
     known |= {name for path in product() for name in _BY_NAME.findall(text_of(path))}  # imported when first asked for

@@ -327,7 +327,8 @@ def test_ci_runs_the_first_two_blocks_of_the_readme_word_for_word():
     assert 'pipefail -c "$first"' in script
     assert 'pipefail -c "$second"' in script
     assert "pip install" not in script
-    assert re.findall(r"pytest(.*)", script) == [" -q --lf --last-failed-no-failures none"]  # what failed, once more
+    what_failed_once_more, dead_code = " -q --lf --last-failed-no-failures none", " -q -m slow tests/house"
+    assert re.findall(r"pytest(.*)", script) == [what_failed_once_more, dead_code]
 
 
 def test_ci_on_github_runs_the_same_script():
