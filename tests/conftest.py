@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import hypothesis
 import pytest
 
 from nanobot.config.paths import use_config
+from nanobot.security.files.paths import PathPolicy
 from nanobot.security.redaction import forget_all
+from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.testing import Bot, open_bot
 from tests.support.tools import DeafTool
 
@@ -98,6 +101,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a sandbox where none works: each command would ask for approval there."""
+    if item.get_closest_marker("needs_sandbox") is not None and not _has_sandbox():
+        pytest.skip("no sandbox works here")
+
+
+@cache
+def _has_sandbox() -> bool:
+    return Sandbox(PathPolicy(ROOT)).is_available
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

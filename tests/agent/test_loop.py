@@ -4,6 +4,8 @@ import asyncio
 import gc
 from pathlib import Path
 
+import pytest
+
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
@@ -62,6 +64,7 @@ async def test_stop_ends_the_turn_at_once_and_keeps_what_was_said(bot: Bot):
     assert await bot.say("and now?") == "next"
 
 
+@pytest.mark.needs_sandbox
 async def test_stop_kills_the_tool_that_runs(bot: Bot):
     bot.provider.script(calls(("exec", {"command": "sleep 30"})))
     turn = asyncio.create_task(bot.turn("go"))

@@ -80,6 +80,7 @@ async def test_what_a_model_makes_of_what_it_saw_is_not_kept(bot, tmp_path):
     assert SECRET not in str(bot.sink.events)
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell is needed")
 async def test_long_output_of_a_command_is_kept_without_it(bot, tmp_path):
     command = f"for i in $(seq 20000); do echo {SECRET[:7]}''{SECRET[7:]}; done"

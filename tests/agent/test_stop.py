@@ -99,6 +99,7 @@ class DeafHook(Hook):
 WAIT = calls(("spawn", {"task": "look it up", "wait": True}))
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     ("steps", "sign"),
     [
@@ -179,6 +180,7 @@ async def test_stop_at_the_gate(tmp_path: Path):
         assert (await first).text == "to one"
 
 
+@pytest.mark.needs_sandbox
 async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
     number = unlikely_number()
     bot.provider.script(calls(("exec", {"command": f"sh -c 'sleep {number} & setsid sleep {number} & wait'"})))

@@ -11,6 +11,7 @@ from nanobot.testing import calls, open_bot
 from tests.fakes.tools import page
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's read watch is of Linux")
 @pytest.mark.skipif(shutil.which("grep") is None, reason="grep is not installed")
 async def test_report_of_a_subagent_is_as_untrusted_as_the_files_that_its_command_read(tmp_path: Path):

@@ -160,6 +160,7 @@ def test_a_line_typed_meanwhile_is_queued_in_sight_and_half_a_line_is_kept(termi
     assert "word59" in terminal.words
 
 
+@pytest.mark.needs_sandbox
 def test_a_line_typed_while_a_tool_runs_joins_the_turn(terminal):
     terminal.say("work")
     terminal.see("exec")
@@ -173,6 +174,7 @@ def test_a_line_typed_while_a_tool_runs_joins_the_turn(terminal):
     assert terminal.words.count('You said "in French"') == 1
 
 
+@pytest.mark.needs_sandbox
 def test_a_chat_that_was_killed_in_the_middle_of_a_tool_goes_on_when_it_is_opened_again(terminal, tmp_path):
     terminal.say("work")
     terminal.see("exec")

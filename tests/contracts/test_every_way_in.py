@@ -261,6 +261,7 @@ def plain(text: str) -> list[str]:
     return [line.removeprefix("> ").strip() for line in lines if line.strip("> ")]
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_every_way_in_has_the_same_tools_and_says_the_same_or_says_why_not(
     ways: dict[str, Way], server: FakeModels, scenario: Scenario
@@ -283,6 +284,7 @@ def test_every_way_in_has_the_same_tools_and_says_the_same_or_says_why_not(
     assert len({json.dumps(asked.json["tools"]) for asked in agents}) <= 1
 
 
+@pytest.mark.needs_sandbox
 def test_a_one_shot_through_a_gateway_prints_what_was_sent_to_it(daemon: GatewayHome, server: FakeModels):
     server.script(Calls(("message", {"content": "The kettle is on."})), Say("That was all."))
 

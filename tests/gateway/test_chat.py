@@ -26,6 +26,7 @@ def server() -> Iterator[FakeModels]:
         yield server
 
 
+@pytest.mark.needs_sandbox
 def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_gone(tmp_path: Path, server: FakeModels):
     home = GatewayHome(tmp_path, server)
     environ = {**home.environ, "TERM": "xterm"}

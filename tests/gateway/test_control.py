@@ -119,6 +119,7 @@ async def test_a_client_that_is_gone_stops_its_turn_and_no_other_of_the_session(
         assert (await two).text == "second"
 
 
+@pytest.mark.needs_sandbox
 async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: OpenGateway):
     joined: list[int] = []
 

@@ -414,6 +414,7 @@ ASKED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.needs_sandbox
 @POSIX
 async def test_every_bad_thing_a_model_asks_for_comes_back_as_words_and_the_turn_goes_on(tmp_path: Path):
     (tmp_path / "workspace").mkdir()
@@ -447,6 +448,7 @@ WILD = {
 }
 
 
+@pytest.mark.needs_sandbox
 @POSIX
 @pytest.mark.parametrize("command", WILD.values(), ids=WILD)
 async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path, command: str):

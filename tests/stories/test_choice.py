@@ -143,6 +143,7 @@ async def test_a_rotated_key_is_used_at_the_next_start_and_nothing_has_to_be_del
     assert "two" in str(server.chats[-1].json["messages"][-1]["content"])
 
 
+@pytest.mark.needs_sandbox
 async def test_a_tool_that_was_switched_on_is_offered_and_called_on_the_next_ask(tmp_path: Path, server: FakeModels):
     settings = using("openai", "gpt-x", apiKey="sk-x", apiBase=server.v1)
     home = Home(tmp_path, **settings, tools={"exec": {"enable": False}})

@@ -100,6 +100,7 @@ def test_whatever_kills_it_what_was_said_is_kept_and_the_next_turn_is_legal(
     assert not partials_in(served)
 
 
+@pytest.mark.needs_sandbox
 def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_tool(served: Home, server: FakeModels):
     """The command it left behind still runs, and holds nothing; it is not run again, and both hear of it."""
     marks, number = served.workspace / "marks", unlikely_number()

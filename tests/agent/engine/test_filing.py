@@ -25,6 +25,7 @@ def book_says(bot: Bot) -> Provenance | None:
     return bot.provenance_of(bot.workspace / "page.md")
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     "reading",
     [
@@ -49,6 +50,7 @@ async def test_what_was_written_from_a_page_is_asked_about_when_another_session_
         assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     "search",
     [calls(("grep", {"pattern": "milk"})), calls(("exec", {"command": "grep -rn milk . | head -3"}))],
@@ -67,6 +69,7 @@ async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path
         assert (len(person.asked) - before, run.done) == (0, ["ls"])
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @pytest.mark.parametrize(
     ("reading", "asked"),
@@ -147,6 +150,7 @@ async def test_a_download_is_marked_by_its_command(tmp_path: Path, fetching: str
 SEARCH = "grep -rn says . | head -3"
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     "command",
     [
@@ -207,6 +211,7 @@ async def test_a_command_that_is_not_run_marks_nothing(tmp_path: Path):
         assert book_says(bot) is None
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     ("command", "asked"),
     [
@@ -230,6 +235,7 @@ async def test_what_git_keeps_of_a_page_is_the_pages(tmp_path: Path, command: st
         assert len(person.asked) - before == asked
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     ("command", "asked"),
     [
@@ -321,6 +327,7 @@ async def test_a_file_that_programs_run_unasked_is_written_after_a_page_was_read
     assert there == (list(names) if answer is Answer.ONCE else ["notes.md"])
 
 
+@pytest.mark.needs_sandbox
 async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_and_its_copies_are_known(
     tmp_path: Path,
 ):
@@ -365,6 +372,7 @@ async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: 
         assert bot.provenance_of(allowed / "cron" / "from.txt") is Provenance.WEB
 
 
+@pytest.mark.needs_sandbox
 async def test_a_repository_that_was_made_around_a_page_is_no_program_of_the_pages(tmp_path: Path):
     making = calls(("exec", {"command": "git init -q . && git add -A"}))
     looking = calls(("exec", {"command": "git status --short"}))

@@ -125,6 +125,7 @@ async def test_claim_of_a_file_is_doubted_whatever_else_was_called(bot: Bot, cal
     assert await bot.say("write the report to report.md") == "I did not write report.md."
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
@@ -139,12 +140,14 @@ async def test_claim_of_a_file_that_a_command_wrote_is_honest(bot: Bot, command:
     assert await bot.say("write the report to a file") == answer
 
 
+@pytest.mark.needs_sandbox
 async def test_a_result_that_only_reads_like_a_failure_founds_what_is_said_of_it(bot: Bot):
     bot.provider.script(calls(("exec", {"command": "echo Error: 2 of 3 tests failed"})), "I ran the tests: 2 failed.")
 
     assert await bot.say("run the tests") == "I ran the tests: 2 failed."
 
 
+@pytest.mark.needs_sandbox
 async def test_each_row_of_a_call_says_how_it_failed(bot: Bot):
     bot.provider.script(calls(("read_file", {"path": "none.txt"})), calls(("exec", {"command": "exit 3"})))
     bot.provider.script(calls(("exec", {"command": "echo Error"})), *[LOOK] * 3, "So it is.")
@@ -156,6 +159,7 @@ async def test_each_row_of_a_call_says_how_it_failed(bot: Bot):
     assert failures == ["not_done", "ended_badly", None, None, None, "not_run"]
 
 
+@pytest.mark.needs_sandbox
 async def test_an_account_counts_what_ran_and_what_failed_by_what_it_was_not_by_how_it_reads(bot: Bot):
     told = calls(("exec", {"command": "echo Error: only a word"}), ("exec", {"command": "echo bad; exit 1"}))
     bot.provider.script(told, *[LOOK] * 5)

@@ -83,6 +83,7 @@ class CountingProvider(ScriptedProvider):
 # --- within the window
 
 
+@pytest.mark.needs_sandbox
 async def test_two_megabytes_of_output_leave_the_turn_alive_and_stay_in_reach(tmp_path: Path):
     provider = CountingProvider()
     async with open_bot(tmp_path, config=small(32_768), provider=provider) as bot:

@@ -33,6 +33,7 @@ async def test_a_tool_call_is_run_and_its_result_goes_back_to_the_model(bot: Bot
     assert "the word is plum" in str(bot.provider.requests[1][-1]["content"])
 
 
+@pytest.mark.needs_sandbox
 async def test_calls_of_one_step_run_together_and_answer_in_order(bot: Bot):
     bot.provider.script(
         calls(("exec", {"command": "sleep 0.3; echo slow"}), ("exec", {"command": "echo quick"})),

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
@@ -40,6 +42,7 @@ async def test_the_message_is_on_disk_before_the_model_is_asked(tmp_path: Path):
     assert seen == ["hello"]
 
 
+@pytest.mark.needs_sandbox
 async def test_calls_are_on_disk_before_they_run_and_results_as_they_end(bot: Bot, tmp_path: Path):
     look = "cat sessions/cli_direct.jsonl | tail -n 1 | cut -c1-60"
     bot.provider.script(calls(("exec", {"command": look})), "done")

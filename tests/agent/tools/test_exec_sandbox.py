@@ -140,6 +140,7 @@ async def test_whose_command_is_nanobot_itself_is_told_that_it_cannot_be(shell: 
     assert "nanobot does not run in its own sandbox" in text(result)
 
 
+@pytest.mark.needs_sandbox
 async def test_without_network_the_network_is_asked_for(shell: Shell):
     shell.policy = replace(shell.policy, network=False)
 
@@ -203,6 +204,7 @@ async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Sh
     assert text(result).count("apt install bubblewrap") == 1
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have the workspace of another")
 async def test_a_workspace_that_is_closed_to_root_without_powers_is_explained(shell: Shell):
     shell.workspace.chmod(0o700)
@@ -318,6 +320,7 @@ async def test_limits_hold_inside(shell: Shell):
     assert text(result).split() == ["0", "8192", "500", os.environ["HOME"], "/tmp", "Exit", "code:", "0"]
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize("impostor", ["mkdir sessions; touch sessions/forged", "ln -s /etc sessions", "true"])
 async def test_a_link_of_the_owners_to_what_is_guarded_is_put_back(shell: Shell, impostor: str):
     kept = shell.home / "kept"

@@ -165,6 +165,7 @@ async def test_of_what_a_hook_has_changed_no_secret_is_kept_either(tmp_path: Pat
     assert "sk-abcd" not in json.dumps(call.asked)
 
 
+@pytest.mark.needs_sandbox
 async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):
     read, append = ("read_file", {"path": "n"}), ("exec", {"command": "echo x >> n"})
     async with open_bot(tmp_path) as bot:
@@ -412,6 +413,7 @@ def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
     assert turn.message == "go"
 
 
+@pytest.mark.needs_sandbox
 async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_asked(tmp_path: Path):
     """Its first step gave the calls of the turn before their results; then came what the person said meanwhile."""
     wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
@@ -447,6 +449,7 @@ async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
     assert [call.name for step in recorded.model_steps for call in step.calls] == ["list_dir"]
 
 
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize("words", ["I failed.", "Error: I failed."])
 async def test_a_failed_call_fails_again_whatever_its_words(tmp_path: Path, words: str):
     fail = calls(("exec", {"command": f"echo '{words}'; exit 1"}))
