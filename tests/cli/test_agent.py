@@ -402,7 +402,7 @@ if sys.platform != "win32":
         shown = words_of(child.before + child.after + whole(child))
 
         assert child.exitstatus == 0
-        assert re.fullmatch(r"  list_dir \.  \d\.\d\ds\n\nFound\n\nSome files\.\n", shown)
+        assert re.fullmatch(r"  list_dir \.  \d\.\d\ds  \d+ lines\n\nFound\n\nSome files\.\n", shown)
 
     def test_no_colour_means_no_escape_sequence_for_colour_or_weight(home, server):
         server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
@@ -477,7 +477,7 @@ if sys.platform != "win32":
 
     def test_the_chat_starts_from_the_command_and_leaves(home, server):
         child = at_terminal(home)
-        child.expect("stand-in from custom")
+        child.expect(r"stand-in \(custom\)")
         child.expect("~/.nanobot/workspace")
         child.expect(">")
         child.send("hello\r")

@@ -96,7 +96,9 @@ def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
         meter(event)
     meter.window_tokens = 10_100
 
-    assert meter.line() == "m · 2.0k in (50% cached) · 20 out · 10% of 10.1k window"
+    assert meter.line() == "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window"
+    assert meter.line(40) == "m · 2.0k in · 10% of 10.1k window"
+    assert meter.line(1) == "m"
 
 
 @pytest.mark.parametrize(

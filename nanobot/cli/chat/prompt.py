@@ -135,12 +135,19 @@ class PasteStore:
         return self._pastes[number - 1] if 1 <= number <= len(self._pastes) else mark[0]
 
 
-MENU_ROWS = 8
+MENU_ROWS = 12
 _COLOURS = {
     "prompt": "fg:ansigreen",
     "bottom": "fg:ansibrightblack",
     "asked": "fg:ansiyellow bold",
     "queued": "fg:ansibrightblack italic",
+    "completion-menu": "noinherit",  # the terminal's own colours suit dark and light
+    "completion-menu.completion": "noinherit fg:ansicyan",
+    "completion-menu.completion.current": "noinherit reverse",
+    "completion-menu.meta.completion": "noinherit fg:ansibrightblack",
+    "completion-menu.meta.completion.current": "noinherit reverse",
+    "scrollbar.background": "noinherit",
+    "scrollbar.button": "noinherit reverse",
 }
 EXIT_CONFIRM_S = 2.0
 _SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
@@ -190,6 +197,8 @@ class PromptActions:
     bottom_line: Callable[[], str]
     is_asking: Callable[[], bool]
     """Whether a question is open; then the bottom line, which shows the choices, is highlighted."""
+    expand_output: Callable[[], None]
+    toggle_reasoning: Callable[[], None]
 
 
 class Prompt:
@@ -376,6 +385,21 @@ class Prompt:
         @keys.add("c-z", filter=Condition(lambda: hasattr(signal, "SIGTSTP")))
         def _suspend(_event: KeyPressEvent) -> None:
             self._app.suspend_to_background()
+
+        @keys.add("c-o", filter=typing)
+        def _expand_output(_event: KeyPressEvent) -> None:
+            self._actions.expand_output()
+
+        @keys.add("c-t", filter=typing)
+        def _toggle_reasoning(_event: KeyPressEvent) -> None:
+            self._actions.toggle_reasoning()
+
+        @keys.add("c-l")
+        def _clear_screen(_event: KeyPressEvent) -> None:
+            self._app.renderer.erase()  # else the prompt stays in the scrollback
+            self._output.write_raw("\x1b[H\x1b[2J")
+            self._app.renderer.reset()
+            self._app.invalidate()
 
         @keys.add(Keys.BracketedPaste, filter=typing)
         def _paste(event: KeyPressEvent) -> None:

@@ -37,8 +37,10 @@ STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _KEY_HELP = (
     "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell · "
-    "Esc stops · Ctrl+R searches the history · Ctrl+D exits"
+    "Esc stops · Ctrl+O shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · "
+    "Ctrl+R searches the history · Ctrl+D exits"
 )
+_SEPARATOR = " · "
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
@@ -69,10 +71,12 @@ class ChatSession:
             lambda: list(self._waiting),
             self._bottom_line,
             lambda: self._question is not None,
+            lambda: self._screen.expand_last_call(),  # noqa: PLW0108 the screen is made below
+            lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
         )
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
-        self._screen = Screen(self._prompt, self._renderers, self._paint)
+        self._screen = Screen(self._prompt, self._renderers, self._paint, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
@@ -191,7 +195,7 @@ class ChatSession:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
             self._screen.lines([self._paint.red(strip_control(str(error)))])
             return
-        model_line = f"{session.model} from {session.provider}" + (f" ({session.reason})" if session.reason else "")
+        model_line = f"{session.model} ({session.provider})"
         if session.provider == OFFLINE:
             model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
         text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
@@ -289,8 +293,8 @@ class ChatSession:
             answers = format_choices(self._question, self._prompt.columns)
             full = f"{answers}, then Enter (Esc: no)"
             return full if len(full) <= self._prompt.columns else answers
-        line = self._meter.line()
-        return f"{line} · Esc stops" if self._running is not None else line
+        stop = "Esc stops · " if self._running is not None else ""
+        return stop + self._meter.line(self._prompt.columns - len(stop))
 
 
 def _is_prompt(line: str) -> bool:
@@ -325,17 +329,22 @@ class UsageMeter:
         """A new session starts with an empty window."""
         self._in_window = 0
 
-    def line(self) -> str:
-        """The bottom line; unknown values are left out."""
-        parts = [self.model]
+    def line(self, width: int = 200) -> str:
+        """The bottom line; unknown values are left out, and in a narrow terminal the less important ones."""
+        sent = cached = received = window = cost = ""
         if self._sent or self._received:
-            cached = f" ({self._cached / self._sent:.0%} cached)" if self._cached and self._sent else ""
-            parts += [f"{format_tokens(self._sent)} in{cached}", f"{format_tokens(self._received)} out"]
+            sent, received = f"{format_tokens(self._sent)} in", f"{format_tokens(self._received)} out"
+        if self._cached and self._sent:
+            cached = f"{self._cached / self._sent:.0%} cached"
         if self._in_window and self.window_tokens:
-            parts.append(f"{self._in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window")
+            window = f"{self._in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
         if self._cost_usd:
-            parts.append(format_dollars(self._cost_usd))
-        return " · ".join(part for part in parts if part)
+            cost = format_dollars(self._cost_usd)
+        parts = [part for part in (self.model, sent, cached, received, window, cost) if part]
+        for part in (cached, received, sent, cost, window):
+            if len(_SEPARATOR.join(parts)) > width and part:
+                parts.remove(part)
+        return _SEPARATOR.join(parts)[: max(width, 0)]
 
 
 def format_tokens(tokens: int) -> str:
