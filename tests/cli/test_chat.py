@@ -24,11 +24,13 @@ BOTTOM_LINE = "obedient"
 class Terminal:
     """A person at a terminal: types, and waits to see something."""
 
-    def __init__(self, home, **environ: str) -> None:
+    def __init__(self, home, folder=None, **environ: str) -> None:
         inherited = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "VIRTUAL_ENV")}
         env = {**inherited, "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
         command = [sys.executable, "-m", "tests.cli.chat_child", str(home)]
-        self.child = on_screen(command, env=env, dimensions=(24, 80), encoding="utf-8", timeout=15)
+        self.child = on_screen(
+            command, env=env, cwd=folder and str(folder), dimensions=(24, 80), encoding="utf-8", timeout=15
+        )
         self.child.delaybeforesend = None
         self.seen = ""
 
@@ -342,3 +344,22 @@ def test_a_polite_kill_leaves_the_terminal_as_it_was_and_says_so_in_the_exit_cod
 
     assert terminal.child.exitstatus == 128 + signal.SIGTERM
     assert "\x1b[?2004l" in terminal.seen  # bracketed paste is off again
+
+
+def test_a_line_that_does_not_answer_a_question_stays_in_the_prompt(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    terminal = Terminal(tmp_path, folder)
+    terminal.see(BOTTOM_LINE)
+    terminal.say("ask")
+    terminal.see("y yes, this once")
+
+    terminal.say("sure go ahead")
+    terminal.see("First answer")
+    terminal.type("\x15")  # Ctrl+U
+    terminal.say("yes")
+
+    terminal.see("spoken")
+    assert terminal.leave() == 0
+    assert (folder / "outside.txt").exists()
+    assert "queued" not in terminal.words

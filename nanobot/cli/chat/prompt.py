@@ -189,7 +189,8 @@ class _OneWriteOutput(Vt100_Output):
 class PromptActions:
     """Callbacks of the prompt. Each returns at once."""
 
-    accept_line: Callable[[str], None]
+    accept_line: Callable[[str], bool]
+    """False if the line stays in the prompt for editing."""
     stop: Callable[[], bool]
     """Stop the running turn; False if there is none."""
     queued: Callable[[], Sequence[str]]
@@ -295,8 +296,7 @@ class Prompt:
         full = self._paste_store.expand(buffer.text)
         if full != buffer.text:
             buffer.text = full  # the history keeps what was sent
-        self._actions.accept_line(full)
-        return False
+        return not self._actions.accept_line(full)
 
     def _can_complete(self) -> bool:
         return can_complete(self._buffer.document.text_before_cursor)

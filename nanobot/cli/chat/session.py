@@ -60,6 +60,8 @@ class ChatSession:
         """Whether a turn may have been interrupted: at the start, and when a gateway is back."""
         self._question: ApprovalAsked | None = None
         """The approval question that the running turn waits for."""
+        self._is_unclear = False
+        """Whether a line was typed that does not answer it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
@@ -213,12 +215,16 @@ class ChatSession:
                 self._must_resume = True
                 self._line_waiting.set()
 
-    def _accept_line(self, line: str) -> None:
+    def _accept_line(self, line: str) -> bool:
+        """Act on a line that was typed; False if it stays in the prompt, since a question is open that it does not
+        answer.
+        """
         line = repair_output(line)
         typed = line.strip().lower()
         command = parse_command(line)
+        self._is_unclear = False
         if not typed:
-            return
+            return True
         if typed in EXIT_WORDS:
             self._prompt.leave()
         elif self._question is not None and (answer := parse_answer(typed)) is not None:
@@ -230,10 +236,14 @@ class ChatSession:
             task = asyncio.create_task(self._run_at_once(line))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        elif self._question is not None:
+            self._is_unclear = True
+            return False
         else:
             self._waiting.append(line)
             self._line_waiting.set()
             self._bot.set_waiting_lines(self._mergeable_messages())
+        return True
 
     async def _run_at_once(self, line: str) -> None:
         """Run a command beside the running turn."""
@@ -277,6 +287,7 @@ class ChatSession:
         self._screen(event)
         if isinstance(event, ApprovalAsked | ApprovalAnswered):
             self._question = event if isinstance(event, ApprovalAsked) else None
+            self._is_unclear = False
             self._prompt.refresh()
 
     def _echo(self, line: str) -> None:
@@ -291,6 +302,9 @@ class ChatSession:
     def _bottom_line(self) -> str:
         if self._question is not None:
             answers = format_choices(self._question, self._prompt.columns)
+            if self._is_unclear:
+                letters = "y, a or n" if self._question.may_always else "y or n"
+                return f"First answer {letters}, then Enter (Esc: no)"
             full = f"{answers}, then Enter (Esc: no)"
             return full if len(full) <= self._prompt.columns else answers
         stop = "Esc stops · " if self._running is not None else ""
