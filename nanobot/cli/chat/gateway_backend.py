@@ -84,6 +84,7 @@ class GatewayBackend:
     ) -> TurnResult:
         """Run the turn. Cancelling stops it and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
+        request["folder"] = message.folder
         async with self._connect() as connection:
             await connection.send({**request, "shows": show is not None, "answers": attended})
             return await self._run_until_end(connection, sink, waiting, show)

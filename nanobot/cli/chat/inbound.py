@@ -23,7 +23,17 @@ SHELL_PREFIX = "!"
 def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
     """An owner's message for this session; the reply goes back to the terminal."""
     chat_id = session_key.removeprefix(f"{CHANNEL}:") or "direct"
-    return InboundMessage.from_owner(CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media)
+    return InboundMessage.from_owner(
+        CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media, folder=current_folder()
+    )
+
+
+def current_folder() -> str:
+    """The folder the user is in; empty if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 async def transcribe_attachments(config: "Config", text: str, media: Sequence[str]) -> str:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, read_setup
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, write_text
+from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control, write_text
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
-from nanobot.errors import UsageError
+from nanobot.errors import NanobotError, UsageError
 
 if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
@@ -53,6 +53,9 @@ def agent(
         ),
     ] = None,
     continue_latest: Annotated[bool, typer.Option("--continue", help="Continue the latest terminal session.")] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Let the agent write in the current folder; asks once for each folder.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="Use this model instead of the config's.")
     ] = None,
@@ -82,7 +85,7 @@ def agent(
         key = None if session is None else repair_output(session)
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
             key = _new_session_key()
-        options = ChatOptions(config, workspace, key, continue_latest, model, logs)
+        options = ChatOptions(config, workspace, key, continue_latest, here, model, logs)
         if text is not None:
             code = options.ask(text, media, as_json=as_json, markdown=markdown)
         else:
@@ -101,6 +104,7 @@ class ChatOptions:
     workspace: Path | None
     session: str | None
     continue_latest: bool
+    here: bool
     model: str | None
     logs: bool
 
@@ -137,10 +141,10 @@ class ChatOptions:
     async def _open_backend(self, *, is_chat: bool = False) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """The bot of the running gateway of this data folder, else one in this process; and the session key.
 
-        Another model, another workspace or a visible log need a bot in this process; session locks keep both apart.
+        Another model or workspace, --here and a visible log need a bot in this process; session locks keep both apart.
         """
         use_config(self.config)
-        if self.model is None and self.workspace is None and not self.logs:
+        if self.model is None and self.workspace is None and not self.here and not self.logs:
             from nanobot.cli.chat.gateway_backend import find_backend
 
             state = DataPaths(get_data_dir()).state
@@ -158,6 +162,8 @@ class ChatOptions:
         from nanobot.runtime.build import build_runtime  # takes 200 ms
 
         setup = read_setup(self.config, self.workspace)
+        if self.here:
+            _allow_current_folder(setup)
         _set_up_logs(setup.data_dir, is_wanted=self.logs)
         async with build_runtime(
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
@@ -170,6 +176,35 @@ class ChatOptions:
                     sys.stderr,
                     f"Still running: {' and '.join(running)}. It resumes in the next chat or in the gateway.\n",
                 )
+
+
+def _allow_current_folder(setup: Setup) -> None:
+    """Let tools write in the current folder, with a permanent approval that the user gives once.
+
+    Raises NanobotError if it is refused or the folder must not be written.
+    """
+    from nanobot.runtime.sandbox import path_policy
+    from nanobot.security.files.prefix_set import with_parents
+    from nanobot.security.grants import VALID, Grants
+    from nanobot.utils.clock import SystemClock
+
+    folder, tools = Path.cwd(), setup.config.tools
+    if setup.data_dir.is_relative_to(folder):
+        raise UsageError(f"{folder} contains nanobot's own files ({setup.data_dir}). Use --here in a project's folder.")
+    rules = {f"folder:{parent}" for parent in with_parents(str(folder))}
+    path_policy(setup.config, setup.data_dir, setup.workspace).resolve_writable(folder / "any file", rules)
+    grants = Grants(setup.paths.grants, SystemClock())
+    if tools.approval == "deny":
+        raise NanobotError(f"tools.approval is deny, so nobody is asked. Add {folder} to tools.allowedPaths.")
+    if tools.approval == "ask" and not grants.holds(rules, outside=False):
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            raise NanobotError(
+                f"Writing in {folder} is not approved yet. Run `nanobot agent --here` there in a terminal once."
+            )
+        question = f"May the agent write in {folder} and its subfolders for the next {VALID.days} days?"
+        typer.confirm(strip_control(question), abort=True, err=True)
+        grants.add([f"folder:{folder}"], outside=False)
+    tools.allowed_paths.append(str(folder))
 
 
 def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:

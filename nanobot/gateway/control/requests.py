@@ -153,6 +153,7 @@ class ControlRequests:
         """
         key = self._session_of(request)
         media = [str(path) for path in request.get("media", ())]
+        folder = str(request.get("folder", ""))
         waiting: list[InboundMessage] = []
 
         def drain_waiting(limit: int) -> Sequence[InboundMessage]:
@@ -164,14 +165,14 @@ class ControlRequests:
 
         async def turn() -> None:
             text = await self._transcribe(str(request["text"]), media)
-            message, attended = _terminal_message(text, key, media), bool(request.get("answers"))
+            message, attended = _terminal_message(text, key, media, folder), bool(request.get("answers"))
             await self._runtime.loop.run_turn(message, client.send_event, waiting=drain_waiting, attended=attended)
 
         def on_frame(frame: Frame) -> None:
             self._answer_approval(frame)
             if frame.get("do") == "waiting":
                 waiting[:] = [
-                    _terminal_message(str(line["text"]), key, line.get("media", ())) for line in frame["lines"]
+                    _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in frame["lines"]
                 ]
 
         with self._forward_messages(key, client) if request.get("shows") else nullcontext():
@@ -316,9 +317,11 @@ async def _receive_until_stop(client: ControlClient, on_frame: Callable[[Frame],
             on_frame(frame)
 
 
-def _terminal_message(text: str, key: str, media: Sequence[str] = ()) -> InboundMessage:
+def _terminal_message(text: str, key: str, media: Sequence[str] = (), folder: str = "") -> InboundMessage:
     paths = [str(Path(path)) for path in media]
-    return InboundMessage.from_owner("cli", _chat_of(key), text, session_key=key, origin=Origin.CLI, media=paths)
+    return InboundMessage.from_owner(
+        "cli", _chat_of(key), text, session_key=key, origin=Origin.CLI, media=paths, folder=folder
+    )
 
 
 def _chat_of(session_key: str) -> str:
