@@ -264,6 +264,29 @@ def test_a_file_is_completed_and_goes_with_the_message(terminal):
     terminal.see(r"With AGENTS\.md\.")
 
 
+def test_a_file_of_the_current_folder_is_found_by_its_name_and_tab_goes_into_a_folder(tmp_path):
+    (tmp_path / "project" / "quarry").mkdir(parents=True)
+    (tmp_path / "project" / "quarry" / "zebra.md").touch()
+    terminal = Terminal(tmp_path, tmp_path / "project")
+    terminal.see(BOTTOM_LINE)
+    terminal.type("look at @zeb")
+    terminal.see("quarry/zebra")
+    terminal.type(TAB + "\r")
+    terminal.say(" please")
+    terminal.see(r"With zebra\.md\.")
+    terminal.see("2.0k in")
+
+    terminal.type("and @quar")
+    terminal.see("quarry/")
+    terminal.type(TAB)
+    terminal.see("zebra")
+    terminal.type(TAB + "\r")
+    terminal.say("")
+
+    terminal.see("> and @quarry/zebra.md")
+    terminal.see(r"With zebra\.md\.")
+
+
 def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
     terminal.say("remarkable")
     terminal.see('You said "remarkable"')

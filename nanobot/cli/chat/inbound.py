@@ -56,11 +56,13 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
 def find_mentioned_files(line: str, workspace: Path) -> list[str]:
-    """Absolute paths of the workspace files that `@name` in the line refers to, each once, in order."""
+    """Absolute paths of the files that `@name` in the line refers to, each once, in order: of the current folder, else
+    of the workspace.
+    """
     paths: dict[str, None] = {}
     for name in _MENTION.findall(line):
         for spelling in (name, name.rstrip(".,;:!?)")):
-            path = _file(spelling, workspace)
+            path = _file(spelling, Path(current_folder())) or _file(spelling, workspace)
             if path is not None:
                 paths[path] = None
                 break

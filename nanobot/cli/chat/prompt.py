@@ -19,7 +19,7 @@ from typing import TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import Completer, ThreadedCompleter
+from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
@@ -361,6 +361,10 @@ class Prompt:
             else:
                 self._buffer.validate_and_handle()
 
+        @keys.add("tab", filter=typing)
+        def _complete(_event: KeyPressEvent) -> None:
+            self._complete()
+
         @keys.add("escape", "enter", filter=typing)
         def _new_line(_event: KeyPressEvent) -> None:
             self._buffer.insert_text("\n")
@@ -407,6 +411,20 @@ class Prompt:
 
         return keys
 
+    def _complete(self) -> None:
+        """Tab: open the menu, select its next entry; go into a folder that is selected or the only entry."""
+        state = self._buffer.complete_state
+        if state is None:
+            self._buffer.start_completion(insert_common_part=True)
+            return
+        if not _is_folder(state.current_completion):
+            self._buffer.complete_next()
+            if len(state.completions) > 1:
+                return
+        if _is_folder(state.current_completion):
+            self._buffer.complete_state = None
+            self._buffer.start_completion()
+
     def _on_interrupt(self) -> None:
         """Ctrl+C: stop the turn, else clear the line, else (pressed twice) exit."""
         if self._actions.stop():
@@ -418,6 +436,10 @@ class Prompt:
         else:
             self._exit_requested_s = time.monotonic()
             asyncio.get_running_loop().call_later(EXIT_CONFIRM_S, self._app.invalidate)
+
+
+def _is_folder(completion: Completion | None) -> bool:
+    return completion is not None and completion.text.endswith("/")
 
 
 def _conditional_lines(text: Callable[[], AnyFormattedText], shown: Condition) -> ConditionalContainer:

@@ -21,7 +21,13 @@ from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo
 from nanobot.cli.chat.completion import ChatCompleter
 from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
-from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, terminal_message
+from nanobot.cli.chat.inbound import (
+    EXIT_WORDS,
+    SHELL_PREFIX,
+    current_folder,
+    find_mentioned_files,
+    terminal_message,
+)
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
@@ -66,7 +72,9 @@ class ChatSession:
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
-        completer = ChatCompleter({**bot.commands(), "exit": "leave the chat"}, bot.skills, bot.workspace)
+        completer = ChatCompleter(
+            {**bot.commands(), "exit": "leave the chat"}, bot.skills, (Path(current_folder()), bot.workspace)
+        )
         actions = PromptActions(
             self._accept_line,
             self._stop,
