@@ -13,6 +13,7 @@ if sys.platform == "win32":
 
 import pexpect
 
+from nanobot.cli.chat.inbound import terminal_command
 from tests.support.terminal import on_screen
 
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
@@ -252,6 +253,34 @@ def test_a_shell_command_runs_without_the_model(terminal):
     terminal.see("42 bottles")
     terminal.say("hello")
     terminal.see('You said "hello"')
+
+
+def test_a_shell_command_that_prints_nothing_says_that_it_went_well(terminal):
+    terminal.say("!true")
+
+    terminal.see("ok")
+    terminal.leave()
+    assert "Exit code" not in terminal.words
+
+
+def test_two_marks_give_a_command_the_terminal_and_the_guard_still_judges_it(terminal):
+    terminal.say("!!test -t 0 && test -t 1 && echo it is a $((1+1))-way terminal; false")
+    terminal.see("it is a 2-way terminal")
+    terminal.see("Exit code: 1")
+
+    terminal.say("!!rm -rf /")
+    terminal.see("was not run")
+    terminal.say("hello")
+
+    terminal.see('You said "hello"')
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [("!vim x", "vim x"), ("!/usr/bin/less x", "/usr/bin/less x"), ("!! git rebase -i", "git rebase -i"), ("!ls", "")],
+)
+def test_editors_and_pagers_run_on_the_terminal_by_themselves(line, command):
+    assert terminal_command(line) == command
 
 
 def test_a_file_is_completed_and_goes_with_the_message(terminal):

@@ -151,7 +151,9 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
         assert str(note) in str(here.model.requests[0][-1]["content"])
         assert "/status" in help_text
         assert (await bot.session_info(bot.session_key)).model == "scripted"
-        assert await bot.shell("!echo hi", bot.session_key) == (["hi", "", "Exit code: 0"], True)
+        assert await bot.shell("!echo hi", bot.session_key) == (["hi"], True)
+        assert await bot.check_for_terminal("!!true", bot.session_key) == ""
+        assert "was not run" in await bot.check_for_terminal("!!rm -rf /", bot.session_key)
         assert "new" in bot.commands()
 
 

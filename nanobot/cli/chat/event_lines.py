@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanobot.agent.events import ToolEnded, TurnEnded, TurnEvent, TurnOutcome
+from nanobot.cli.chat.inbound import output_lines
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.utils.text import count_noun
 
@@ -14,7 +15,6 @@ _OUTPUT_LINES = 3
 _REASON_ROWS = 6
 _READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
 """Their output is what a file or folder holds; its size is enough."""
-_FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
 INDENT = "  "
 
 
@@ -50,7 +50,7 @@ def tool_call_lines(
     `expand_key` shows the whole output; it is named where lines are left out.
     """
     duration = f"  {event.seconds:.2f}s" if event.seconds < 10 else f"  {event.seconds:.0f}s"
-    lines = _output_lines(event)
+    lines = [line for line in output_lines(event.content) if line]
     mark = "" if event.ok else "  failed"
     if event.ok and event.display:
         mark = _diff_size(event.display)
@@ -71,12 +71,6 @@ def tool_call_lines(
             left_out = count_noun(len(lines) - _OUTPUT_LINES, "more line")
             shown.append(paint.dim(clip_output(f"{INDENT}{INDENT}… {left_out}{how}", width)))
     return shown
-
-
-def _output_lines(event: ToolEnded) -> list[str]:
-    """The lines of the output that are not empty, without the tool's own frame around what a command printed."""
-    lines = [line.rstrip() for line in strip_control(event.content).expandtabs(4).splitlines()]
-    return [line for line in lines if line and line not in _FRAME]
 
 
 def _failure_lines(lines: Sequence[str], width: int) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
-from nanobot.cli.chat.inbound import output_lines, parse_shell_command
+from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
@@ -118,9 +118,18 @@ class GatewayBackend:
         command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
         if problem:
             return [problem], False
+        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
         async with self._connect() as connection:
-            reply = await connection.request({"do": "exec", "command": command, "session": session_key})
+            reply = await connection.request(request)
         return output_lines(str(reply["text"])), not reply["error"]
+
+    async def check_for_terminal(self, line: str, session_key: str) -> str:
+        command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
+        if problem:
+            return problem
+        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
+        async with self._connect() as connection:
+            return str((await connection.request({**request, "terminal": True}))["text"])
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """Messages for this chat, across restarts of the gateway. Also reports when the gateway is down or back."""

@@ -77,9 +77,26 @@ def _file(name: str, workspace: Path) -> str | None:
         return None
 
 
+_NEED_TERMINAL = frozenset({
+    "vi", "vim", "nvim", "view", "nano", "emacs", "pico", "micro", "hx", "kak", "less", "more", "most", "man", "info",
+    "top", "htop", "btop", "watch", "tmux", "screen", "mc", "ranger", "tig", "lazygit",
+})  # fmt: skip
+
+
+def terminal_command(line: str) -> str:
+    """The command of a shell line that runs on the terminal itself: after `!!`, or one of the editors, pagers and
+    monitors that are known to need it. Empty for others.
+    """
+    command = line.strip().removeprefix(SHELL_PREFIX)
+    if command.startswith(SHELL_PREFIX):
+        return command.removeprefix(SHELL_PREFIX).strip()
+    program = command.split(maxsplit=1)[0] if command.strip() else ""
+    return command.strip() if program.rpartition("/")[2] in _NEED_TERMINAL else ""
+
+
 def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
     """The command, and an error text if it cannot be run."""
-    command = line.strip().removeprefix(SHELL_PREFIX).strip()
+    command = line.strip().lstrip(SHELL_PREFIX).strip()
     if not command:
         return "", "Write a shell command after the !, for example: !ls"
     if not is_on:
@@ -87,6 +104,13 @@ def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
     return command, ""
 
 
+_FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
+"""Lines that the exec tool adds for the model."""
+
+
 def output_lines(text: str) -> list[str]:
-    """A command's output as lines for the screen."""
-    return strip_control(text).expandtabs(8).splitlines()
+    """What a command printed as lines for the screen, and its exit code if it failed."""
+    lines = [line.rstrip() for line in strip_control(text).expandtabs(8).splitlines() if line not in _FRAME]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from prompt_toolkit.application import Application
+from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
@@ -209,6 +209,8 @@ class Prompt:
         self._actions = actions
         self._paste_store = PasteStore()
         self._live = ""
+        self.is_suspended = False
+        """Whether a program has the terminal."""
         self._exit_requested_s = 0.0
         self._stream = sys.stdout
         self._output = _output(self._stream)
@@ -278,6 +280,16 @@ class Prompt:
             await self._app.run_async()
         finally:
             self._release()
+
+    async def run_on_terminal(self, command: str) -> int:
+        """Give the terminal to a shell command until it ends; return its exit code. Raises OSError."""
+        async with in_terminal():
+            self.is_suspended = True
+            try:
+                process = await asyncio.create_subprocess_shell(command)
+                return await process.wait()
+            finally:
+                self.is_suspended = False
 
     def leave(self) -> None:
         """End `run`."""

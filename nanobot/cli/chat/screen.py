@@ -116,11 +116,11 @@ class Screen:
             TurnEnded: self._turn_ended,
         }
 
-    def begin(self) -> None:
-        """Start a turn; the wait begins now."""
+    def begin(self, waiting_for: str = "thinking") -> None:
+        """Start a turn or other work; the wait begins now."""
         self._view = _TurnView()
         self._is_busy = True
-        self._wait("thinking")
+        self._wait(waiting_for)
 
     def __call__(self, event: TurnEvent) -> None:
         """Show an event. Does not block for long and does not raise."""

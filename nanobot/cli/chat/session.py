@@ -26,6 +26,7 @@ from nanobot.cli.chat.inbound import (
     SHELL_PREFIX,
     current_folder,
     find_mentioned_files,
+    terminal_command,
     terminal_message,
 )
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
@@ -140,17 +141,20 @@ class ChatSession:
 
     async def _handle_line(self, line: str) -> None:
         self._echo(line)
-        await self._show_work(self._run_shell(line) if line.lstrip().startswith(SHELL_PREFIX) else self._run_turn(line))
+        if line.lstrip().startswith(SHELL_PREFIX):
+            await self._show_work(self._run_shell(line), "running")
+        else:
+            await self._show_work(self._run_turn(line))
 
-    async def _show_work(self, work: Awaitable[object]) -> None:
-        self._screen.begin()
+    async def _show_work(self, work: Awaitable[object], waiting_for: str = "thinking") -> None:
+        self._screen.begin(waiting_for)
         try:
             await work
         except asyncio.CancelledError:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
-        except NanobotError as error:  # the gateway ended, or the disk is not writable
-            self._screen.lines([self._paint.red(strip_control(str(error)))])
+        except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
+            self._show_error(str(error))
         finally:
             self._screen.finish()
 
@@ -175,8 +179,19 @@ class ChatSession:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
+        if command := terminal_command(line):
+            if refusal := await self._bot.check_for_terminal(line, self._session_key):
+                self._show_error(refusal)
+            elif code := await self._prompt.run_on_terminal(command):
+                self._screen.lines([self._paint.red(f"Exit code: {code}")])
+            return
         lines, succeeded = await self._bot.shell(line, self._session_key)
+        lines = lines or [self._paint.dim("ok")]
         self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
+
+    def _show_error(self, text: str) -> None:
+        lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
+        self._screen.lines([self._paint.red(line) for line in lines])
 
     async def _after_command(self, name: str) -> None:
         """Update the bottom line after a command, and add the keys to /help."""
@@ -203,7 +218,7 @@ class ChatSession:
             session = await self._update_model()
         except NanobotError as error:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
-            self._screen.lines([self._paint.red(strip_control(str(error)))])
+            self._show_error(str(error))
             return
         model_line = f"{session.model} ({session.provider})"
         if session.provider == OFFLINE:
@@ -260,6 +275,8 @@ class ChatSession:
 
     def _stop(self) -> bool:
         """Deny an open question, else stop the running turn; queued lines go back to the prompt for editing."""
+        if self._prompt.is_suspended:  # Ctrl+C is for the program on the terminal
+            return True
         if self._running is None or self._is_resuming:
             return False
         if self._question is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nanobot.agent.events import Answer, TurnEvent
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import run_for_owner
+from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
@@ -138,12 +138,19 @@ class ControlRequests:
         )
 
     async def _exec(self, request: Frame, client: ControlClient) -> None:
-        """Run a shell command that the user typed, with the agent's tool and its guards."""
-        runtime, key = self._runtime, str(request["session"])
+        """Run a shell command that the user typed, with the agent's tool and its guards.
+
+        With `terminal` the client runs it, and is sent what the guards say.
+        """
+        runtime, key, folder = self._runtime, str(request["session"]), str(request.get("folder", ""))
         address = _terminal_message("", key).address
         command = str(request["command"])
+        if request.get("terminal"):
+            refusal = await asyncio.to_thread(check_for_terminal, runtime.tools, command, folder)
+            client.send({"type": "checked", "text": refusal})
+            return
         context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await run_for_owner(runtime.tools, command, context)
+        result = await run_for_owner(runtime.tools, command, folder, context)
         client.send({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, client: ControlClient) -> None:
