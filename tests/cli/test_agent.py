@@ -488,3 +488,15 @@ if sys.platform != "win32":
 
         assert child.exitstatus == 0
         assert (home.data / "history" / "cli_history").stat().st_mode & 0o777 == 0o600
+
+    def test_leaving_names_the_reminders_that_will_not_come_and_what_to_start(home, server):
+        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "2035-01-01T10:00")
+        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
+        child = at_terminal(home)
+        child.expect(">")
+        child.send("exit\r")
+
+        shown = " ".join(whole(child).split())
+
+        assert "stretch (2035-01-01 10:00)" in shown
+        assert "nanobot gateway install" in shown

@@ -361,10 +361,14 @@ def test_wide_characters_come_out_whole(terminal):
     assert re.sub(r"\s", "", terminal.words).count("漢字と言葉。" * 40 + "終わり") >= 1
 
 
-def test_a_message_from_elsewhere_appears_above_the_prompt(terminal):
+def test_a_message_from_elsewhere_appears_above_the_prompt_and_rings_once(terminal):
     terminal.say("post")
 
+    terminal.see(r"message, \d\d:\d\d")
     terminal.see("A word from elsewhere.")
+    terminal.see("2.0k in")
+    terminal.leave()
+    assert terminal.seen.count("\a") == 1
 
 
 def test_a_status_command_is_answered_while_a_turn_runs(terminal):

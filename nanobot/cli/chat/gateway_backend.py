@@ -16,16 +16,18 @@ from nanobot.gateway.control.client import GatewayConnection, GatewayError, conn
 from nanobot.gateway.control.wire import settings_in
 
 _GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
-_GATEWAY_DOWN = (
-    "The gateway has ended. This chat is waiting for it to restart. To continue without it, exit (Ctrl+D) and start "
-    "`nanobot agent` again; it continues this session."
-)
 _GATEWAY_GONE = (
     "The gateway does not answer any more. Exit and start `nanobot agent` again; it continues this session, with or "
     "without a gateway."
 )
 GATEWAY_BACK = "The gateway is back."
-_RETRY_S = 2.0
+_RETRY_S = 1.0
+_RETRIES = 5
+"""A gateway that does not answer that often has not just restarted."""
+
+
+class GatewayGoneError(GatewayError):
+    """No gateway is running any more."""
 
 
 class GatewayBackend:
@@ -61,10 +63,10 @@ class GatewayBackend:
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[GatewayConnection]:
-        """Connect to the gateway. Raises GatewayError if none is running."""
+        """Connect to the gateway. Raises GatewayGoneError if none is running."""
         async with connect(self._state) as connection:
             if connection is None:
-                raise GatewayError(_GATEWAY_GONE)
+                raise GatewayGoneError(_GATEWAY_GONE)
             yield connection
 
     async def session_info(self, session_key: str) -> SessionInfo:
@@ -132,19 +134,22 @@ class GatewayBackend:
             return str((await connection.request({**request, "terminal": True}))["text"])
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
-        """Messages for this chat, across restarts of the gateway. Also reports when the gateway is down or back."""
-        is_down = False
-        while True:
+        """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
+        failures, was_lost = 0, False
+        while failures <= _RETRIES:
             async with connect(self._state) as connection:
-                if is_down is not (connection is None):
-                    is_down = connection is None
-                    yield _GATEWAY_DOWN if is_down else GATEWAY_BACK
-                if connection is not None:
+                if connection is None:
+                    failures += 1
+                else:
+                    if was_lost:
+                        yield GATEWAY_BACK
+                    failures = 0
                     await connection.send({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
                         while (frame := await connection.receive()) is not None:
                             if frame.get("type") == "message":
                                 yield str(frame.get("text", ""))
+            was_lost = True
             await asyncio.sleep(self._retry_s)
 
     @property

@@ -291,6 +291,11 @@ class Prompt:
             finally:
                 self.is_suspended = False
 
+    def ring(self) -> None:
+        """Ring the terminal's bell."""
+        self._output.write_raw("\a")
+        self._output.flush()
+
     def leave(self) -> None:
         """End `run`."""
         if self._app.is_running and not self._app.is_done:

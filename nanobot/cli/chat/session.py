@@ -7,8 +7,9 @@ Esc or Ctrl+C stops the turn. Other messages appear above the prompt.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
+from nanobot.cli.chat.gateway_backend import GATEWAY_BACK, GatewayGoneError
 from nanobot.cli.chat.inbound import (
     EXIT_WORDS,
     SHELL_PREFIX,
@@ -47,6 +48,10 @@ _KEY_HELP = (
     "Esc stops · Ctrl+O shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · "
     "Ctrl+R searches the history · Ctrl+D exits"
 )
+_WITHOUT_GATEWAY = (
+    "The gateway has ended. This chat continues without it, and messages to other channels are not sent. The next chat "
+    "uses the gateway again if it runs."
+)
 _SEPARATOR = " · "
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
@@ -54,8 +59,22 @@ _ECHO_LINES, _ECHO_CHARS = 12, 2000
 class ChatSession:
     """The state of one interactive chat."""
 
-    def __init__(self, bot: ChatBackend, session_key: str, history_file: Path, *, markdown: bool) -> None:
+    def __init__(
+        self,
+        bot: ChatBackend,
+        session_key: str,
+        history_file: Path,
+        *,
+        markdown: bool,
+        open_local: Callable[[], AbstractAsyncContextManager[ChatBackend]] | None = None,
+    ) -> None:
+        """`open_local` opens a bot in this process, for the case that `bot` is a gateway's and the gateway ends."""
         self._bot = bot
+        self._open_local = open_local
+        self._local: asyncio.Task[None] | None = None
+        """Runs the bot of this process once the gateway has ended."""
+        self._switched = asyncio.Event()
+        """Set when that bot is used or could not be opened."""
         self._session_key = session_key
         self._meter = UsageMeter()
         self._waiting: deque[str] = deque()
@@ -102,6 +121,9 @@ class ChatSession:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            if self._local is not None:
+                self._local.cancel()
+                await asyncio.wait([self._local])
         if not work.cancelled():
             work.result()
         return self._exit_code
@@ -135,21 +157,25 @@ class ChatSession:
         """Resume a turn that was interrupted by the end of a process."""
         self._is_resuming = True
         try:
-            await self._show_work(self._bot.resume(self._session_key, self._on_event, attended=True))
+            await self._show_work(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
         finally:
             self._is_resuming = False
 
     async def _handle_line(self, line: str) -> None:
         self._echo(line)
         if line.lstrip().startswith(SHELL_PREFIX):
-            await self._show_work(self._run_shell(line), "running")
+            await self._show_work(lambda: self._run_shell(line), "running")
         else:
-            await self._show_work(self._run_turn(line))
+            await self._show_work(lambda: self._run_turn(line))
 
-    async def _show_work(self, work: Awaitable[object], waiting_for: str = "thinking") -> None:
+    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
         self._screen.begin(waiting_for)
         try:
-            await work
+            try:
+                await work()
+            except GatewayGoneError:
+                await self._continue_without_gateway()
+                await work()
         except asyncio.CancelledError:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
@@ -232,11 +258,45 @@ class ChatSession:
             self._screen.lines([self._paint.dim(strip_control(line))])
 
     async def _show_messages(self) -> None:
-        async for text in self._bot.messages(self._session_key):
-            self._screen.note("(message)", text, ours=False)
-            if text == GATEWAY_BACK:
-                self._must_resume = True
-                self._line_waiting.set()
+        bot = None
+        while bot is not self._bot:
+            bot = self._bot
+            async for text in bot.messages(self._session_key):
+                if bot is not self._bot:
+                    break
+                if text == GATEWAY_BACK:
+                    self._screen.lines([self._paint.dim(text)])
+                    self._look_for_interrupted_turn()
+                else:
+                    self._screen.note(f"message, {datetime.now():%H:%M}", text, ours=False)
+                    self._prompt.ring()
+            await self._continue_without_gateway()
+
+    def _look_for_interrupted_turn(self) -> None:
+        self._must_resume = True
+        self._line_waiting.set()
+
+    async def _continue_without_gateway(self) -> None:
+        """Once the gateway has ended, use a bot in this process."""
+        if self._open_local is None:
+            return
+        if self._local is None:
+            self._local = asyncio.create_task(self._run_local_bot(self._open_local()))
+        await self._switched.wait()
+
+    async def _run_local_bot(self, opening: AbstractAsyncContextManager[ChatBackend]) -> None:
+        try:
+            async with opening as bot:
+                self._bot = bot
+                lines = self._renderers.plain.lines(_WITHOUT_GATEWAY, self._prompt.columns)
+                self._screen.lines([self._paint.dim(line) for line in lines])
+                self._look_for_interrupted_turn()
+                self._switched.set()
+                await asyncio.Event().wait()
+        except NanobotError as error:
+            self._show_error(str(error))
+        finally:
+            self._switched.set()
 
     def _accept_line(self, line: str) -> bool:
         """Act on a line that was typed; False if it stays in the prompt, since a question is open that it does not

@@ -20,7 +20,7 @@ from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control, write_text
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
-from nanobot.errors import NanobotError, UsageError
+from nanobot.errors import NanobotError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _EXAMPLE = 'Example: nanobot agent -m "What is in my workspace?"'
 _COMMAND = re.compile(r"\s*/[\w-]+(\s|$)")
 """A slash command is about a conversation: the chat's, unless another one is named."""
+_MAX_NAMED = 3
+"""Reminders named at the end of a chat."""
 _STDIN_WAIT_S = 10.0
 """How long text beside a message may take to begin arriving."""
 
@@ -130,10 +132,13 @@ class ChatOptions:
             return plain_chat(self._open_backend(is_chat=True))
 
         async def run_chat() -> int:
+            from nanobot.cli.chat.gateway_backend import GatewayBackend
             from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
 
             async with self._open_backend(is_chat=True) as (bot, key):
-                return await ChatSession(bot, key, DataPaths(get_data_dir()).cli_history, markdown=markdown).run()
+                history = DataPaths(get_data_dir()).cli_history
+                open_local = self._open_local_chat if isinstance(bot, GatewayBackend) else None
+                return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
 
         return asyncio.run(run_chat())
 
@@ -156,6 +161,11 @@ class ChatOptions:
             yield local
 
     @asynccontextmanager
+    async def _open_local_chat(self) -> "AsyncIterator[ChatBackend]":
+        async with self._local_backend(is_chat=True) as (bot, _key):
+            yield bot
+
+    @asynccontextmanager
     async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
@@ -169,8 +179,12 @@ class ChatOptions:
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
         ) as runtime:
             newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
-            async with _run_jobs(runtime) if is_chat else nullcontext():
-                yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            try:
+                async with _run_jobs(runtime) if is_chat else nullcontext():
+                    yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            finally:
+                if is_chat and (note := _pending_reminders(runtime)):
+                    write_text(sys.stderr, note)
             if running := runtime.background.list_running():
                 write_text(
                     sys.stderr,
@@ -211,6 +225,27 @@ def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
     from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
 
     return jobs_of_the_terminal(runtime)
+
+
+def _pending_reminders(runtime: "Runtime") -> str:
+    """That reminders of the terminal will not come while no chat is open; empty if there are none or a gateway runs."""
+    service = runtime.cron()
+    try:
+        jobs = [] if service.is_served() else service.list_jobs()
+    except StorageError:  # `cron list` says why
+        return ""
+    pending = [
+        f"{job.name} ({datetime.fromtimestamp(job.state.next_run_at_ms / 1000):%Y-%m-%d %H:%M})"
+        for job in jobs
+        if job.payload.deliver and job.payload.channel in (None, "", CHANNEL) and job.state.next_run_at_ms is not None
+    ]
+    if not pending:
+        return ""
+    names = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else "")
+    return (
+        f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
+        "`nanobot gateway install` runs it always.\n"
+    )
 
 
 def is_terminal_session(key: str) -> bool:
