@@ -86,7 +86,7 @@ def test_here_asks_once_for_a_folder_and_is_taken_back_like_other_approvals(home
     env = {**home.environ, "TERM": "xterm"}
 
     terminal = on_screen(command, env=env, cwd=str(project), encoding="utf-8", timeout=15)
-    terminal.expect("May the agent write in .*project")
+    terminal.expect("project\r\nMay the agent write there")
     terminal.sendline("y")
     terminal.expect("Written.")
     terminal.expect(pexpect.EOF)

@@ -285,9 +285,14 @@ class Prompt:
         """Give the terminal to a shell command until it ends; return its exit code. Raises OSError."""
         async with in_terminal():
             self.is_suspended = True
+            process = None
             try:
                 process = await asyncio.create_subprocess_shell(command)
                 return await process.wait()
+            except asyncio.CancelledError:
+                if process is not None and process.returncode is None:
+                    process.terminate()
+                raise
             finally:
                 self.is_suspended = False
 

@@ -44,7 +44,8 @@ OFFLINE = "offline"
 STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _KEY_HELP = (
-    "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell · "
+    "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell, "
+    "!!command on the terminal itself · "
     "Esc stops · Ctrl+O shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · "
     "Ctrl+R searches the history · Ctrl+D exits"
 )
@@ -254,8 +255,9 @@ class ChatSession:
         self._screen.lines([*text_lines, *place_lines])
         if session.messages:
             past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
-            line = f"continuing {self._session_key} ({past}) · /new starts a new conversation"
-            self._screen.lines([self._paint.dim(strip_control(line))])
+            line = strip_control(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
+            text_lines = self._renderers.plain.lines(line, self._prompt.columns)
+            self._screen.lines([self._paint.dim(text) for text in text_lines])
 
     async def _show_messages(self) -> None:
         bot = None
@@ -293,7 +295,7 @@ class ChatSession:
                 self._look_for_interrupted_turn()
                 self._switched.set()
                 await asyncio.Event().wait()
-        except NanobotError as error:
+        except (NanobotError, OSError) as error:
             self._show_error(str(error))
         finally:
             self._switched.set()
@@ -330,8 +332,12 @@ class ChatSession:
 
     async def _run_at_once(self, line: str) -> None:
         """Run a command beside the running turn."""
-        result = await self._bot.run_turn(terminal_message(line, self._session_key))
-        self._screen.note(f"> {line.strip()}", result.text, ours=True)
+        try:
+            result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        except NanobotError as error:  # the gateway ended
+            self._show_error(str(error))
+        else:
+            self._screen.note(f"> {line.strip()}", result.text, ours=True)
 
     def _stop(self) -> bool:
         """Deny an open question, else stop the running turn; queued lines go back to the prompt for editing."""

@@ -215,7 +215,7 @@ def _allow_current_folder(setup: Setup) -> None:
             raise NanobotError(
                 f"Writing in {folder} is not approved yet. Run `nanobot agent --here` there in a terminal once."
             )
-        question = f"May the agent write in {folder} and its subfolders for the next {VALID.days} days?"
+        question = f"{folder}\nMay the agent write there and in subfolders for {VALID.days} days?"
         typer.confirm(strip_control(question), abort=True, err=True)
         grants.add([f"folder:{folder}"], outside=False)
     tools.allowed_paths.append(str(folder))
