@@ -7,12 +7,12 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 import asyncio
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from nanobot.agent.commands.context import CommandCall, CommandContext, CommandEntry
 from nanobot.agent.commands.context_report import ContextReport
+from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
@@ -25,13 +25,11 @@ from nanobot.session.manager import Session
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, count_noun, duration, nearest
+from nanobot.utils.text import clip_line, count_noun, duration
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
 _MODELS_SHOWN = 30
-_HELP_COLUMN = 18
-"""Width of the names in `/help`; the texts are short enough for a terminal of 60 columns."""
 _NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
 """Replies for documented commands that are not offered in this setup."""
 
@@ -55,43 +53,6 @@ def parse_command(text: str) -> Command | None:
     match = _COMMAND.match(text.strip())
     return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
 
-
-_GROUPS = {
-    "Conversation": ("new", "stop", "retry", "undo", "history", "copy", "compact", "sessions", "resume", "search"),
-    "Model and cost": ("model", "status", "context", "usage", "raise"),
-    "Memory": ("memory", "dream", "dream-log", "dream-restore"),
-    "Work": ("goal", "tasks", "cron", "skills", "mcp"),
-    "Access": ("pairing", "approve", "deny", "approvals"),
-}
-"""The headings of `/help`; what is in none of them follows under "Other"."""
-_UNLISTED = frozenset({"start"})
-_TERMINAL_ONLY = frozenset({"copy", "resume"})
-_MEANT = {
-    "resume": "continue open load reopen",
-    "sessions": "conversations chats session threads",
-    "retry": "again redo regenerate",
-    "undo": "revert rewind rollback",
-    "compact": "compress summarize summarise shrink",
-    "copy": "clipboard yank",
-    "cron": "jobs job reminders reminder remind schedule",
-    "memory": "remember forget facts",
-    "search": "find grep",
-    "stop": "cancel abort halt kill",
-    "help": "commands",
-    "model": "models switch",
-    "status": "info version about",
-    "tasks": "agents subagents",
-    "skills": "skill",
-    "mcp": "servers",
-    "approvals": "permissions allow",
-    "context": "window",
-    "usage": "tokens costs price budget",
-    "history": "log messages",
-    "goal": "goals plan",
-}
-_BY_SYNONYM = {word: name for name, words in _MEANT.items() for word in words.split()}
-_NOT_SUGGESTED = frozenset({"new", "clear", "reset", "undo", "restart", "dream", "dream-restore", "raise", "approve"})
-"""What a wrong guess would lose or spend something with."""
 
 _START = """\
 Hello, I am a personal assistant. Write to me as you would to a person: I answer questions, look things up, \
@@ -145,12 +106,12 @@ class SlashCommands:
 
     def names(self) -> dict[str, str]:
         """Return each command with its description, aliases included, for the terminal."""
-        descriptions = {name: entry.text for name, entry in self._table.items() if name not in _UNLISTED}
+        descriptions = {name: entry.text for name, entry in self._table.items() if name not in UNLISTED}
         return descriptions | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
 
     def menu(self) -> tuple[MenuEntry, ...]:
         """Return the entries for platform menus. Owner commands are left out because everybody sees the menu."""
-        hidden = _UNLISTED | _TERMINAL_ONLY
+        hidden = UNLISTED | TERMINAL_ONLY
         entries = {n: entry for n, entry in self._table.items() if not entry.for_owners and n not in hidden}
         return tuple(MenuEntry(name, entry.text, entry.arguments) for name, entry in entries.items())
 
@@ -172,7 +133,7 @@ class SlashCommands:
         if name not in self._table and name in _NOT_SET_UP:
             return self._mcp_status() or _NOT_SET_UP[name]
         if name not in self._table:
-            return f"There is no command /{clip_line(command.name, 60)}. {self._suggest(command.name)}"
+            return f"There is no command /{clip_line(command.name, 60)}. {suggest(command.name, self.names())}"
         entry = self._table[name]
         if entry.for_owners and not is_from_owner(message):
             return await self._refuse(name, message)
@@ -180,13 +141,6 @@ class SlashCommands:
             return f"Other people have written in this chat, so only an owner may use /{name}."
         return await entry.answer(
             CommandCall(session, command.argument, message, await self._context.scope_of(message), attended)
-        )
-
-    def _suggest(self, typed: str) -> str:
-        meant = _BY_SYNONYM.get(typed, "")
-        similar = [meant] if meant in self._table else nearest(typed, self.names().keys() - _NOT_SUGGESTED, 2)
-        return (
-            f"Did you mean {' or '.join('/' + name for name in similar)}?" if similar else "/help lists the commands."
         )
 
     async def _refuse(self, name: str, message: InboundMessage) -> str:
@@ -411,31 +365,9 @@ class SlashCommands:
         return "Restarting. Running work continues afterwards."
 
     async def _help(self, call: CommandCall) -> str:
-        """List the commands that this sender may use. A chat app gets no columns, and names it links whole."""
-        at_terminal, is_owner = call.message.origin is Origin.CLI, is_from_owner(call.message)
-        hidden = _UNLISTED if at_terminal else _UNLISTED | _TERMINAL_ONLY
-        names = [n for n, entry in self._table.items() if n not in hidden and (is_owner or not entry.for_owners)]
-        groups = {heading: [name for name in group if name in names] for heading, group in _GROUPS.items()}
-        groups["Other"] = [name for name in names if not any(name in group for group in _GROUPS.values())]
-        parts = ["Write anything to talk to nanobot."]
-        for heading, group in groups.items():
-            rows = [row for name in group for row in self._help_rows(name, at_terminal=at_terminal)]
-            parts += ["\n".join([heading, *rows])] if rows else []
-        return "\n\n".join(parts)
-
-    def _help_rows(self, name: str, *, at_terminal: bool) -> Iterator[str]:
-        entry = self._table[name]
-        rows = {f"/{name} {entry.arguments}".strip() if at_terminal else f"/{name.replace('-', '_')}": entry.text}
-        if others := ", ".join(f"/{alias}" for alias, meant in self._aliases.items() if meant == name):
-            rows[others] = f"the same as /{name}"
-        for call, text in rows.items():
-            if not at_terminal:
-                yield f"{call} - {text}"
-                continue
-            if len(call) > _HELP_COLUMN:
-                yield f"  {call}"
-                call = ""  # noqa: PLW2901 the text follows below it
-            yield f"  {call:<{_HELP_COLUMN}} {text}"
+        is_owner = is_from_owner(call.message)
+        allowed = {name: entry for name, entry in self._table.items() if is_owner or not entry.for_owners}
+        return help_text(allowed, self._aliases, at_terminal=call.message.origin is Origin.CLI)
 
 
 def last_request(session: Session, message: InboundMessage) -> InboundMessage | None:
