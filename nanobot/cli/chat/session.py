@@ -64,6 +64,7 @@ class ChatSession:
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
         self._last_answer = ""
+        """What `/copy` copies."""
         self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, bot.workspace)
         actions = PromptActions(
             self._accept_line,
@@ -152,7 +153,7 @@ class ChatSession:
             line = await self._change_session(line)
         message = await asyncio.to_thread(self._message, line)
         result = await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
-        if command is None or command.name == "retry":
+        if (command is None or command.name == "retry") and result.error is None:
             self._last_answer = result.text or self._last_answer
         if command is not None:
             await self._after_command(command)
