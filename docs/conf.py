@@ -4,7 +4,6 @@ project = "nanobot"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-exclude_patterns = ["examples/*/*"]
 html_theme = "furo"
 html_title = "nanobot"
 html_show_copyright = False
