@@ -61,7 +61,7 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
 
 
 def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_what_comes(tmp_path):
-    script = ROOT / "docs" / "examples" / "chat.py"
+    script = str(ROOT / "docs" / "examples" / "chat.py")
     with FakeModels(default=Say("Good morning.")) as model:
         home, port = GatewayHome(tmp_path / "home", model, toys=()), free_port()
         home.change(channels={"websocket": {"enabled": True, "port": port, "token": "t", "allowFrom": []}})
