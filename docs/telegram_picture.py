@@ -117,7 +117,7 @@ def picture(messages: list[tuple[bool, dict[str, Any]]]) -> str:
     shapes, y = [], 16
     for own, message in messages:
         lines = lines_of(message)
-        width = min(WIDTH - 60, max(len(text) * (8.4 if style == "pre" else 7.7) for text, style in lines) + 28)
+        width = min(WIDTH - 60, max(len(text) * (8.4 if style == "pre" else 8.2) for text, style in lines) + 28)
         height = len(lines) * LINE + 18
         x = WIDTH - 16 - width if own else 16
         colour = "#dcf8c6" if own else "#ffffff"
