@@ -13,7 +13,6 @@ from nanobot.providers.resilience.chain import ProviderChains, with_preset
 from nanobot.session.manager import Session
 from nanobot.utils.text import nearest
 
-
 _ASK_WINDOW_AFTER_S = 1.0
 """A single answer is mostly over by then, and needs no list of models."""
 
