@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
-from nanobot.agent.commands.table import SlashCommands, parse_command
+from nanobot.agent.commands.table import Command, SlashCommands, parse_command
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
-from nanobot.cli.chat.backends import ChatBackend, SessionInfo
+from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
 from nanobot.cli.chat.gateway_backend import GATEWAY_BACK, GatewayGoneError
 from nanobot.cli.chat.inbound import (
@@ -44,10 +44,10 @@ OFFLINE = "offline"
 STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _KEY_HELP = (
-    "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell, "
-    "!!command on the terminal itself · "
-    "Esc stops · Ctrl+O shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · "
-    "Ctrl+R searches the history · Ctrl+D exits"
+    "Keys: Enter sends · Alt+Enter starts a new line · Up shows earlier lines · Tab completes · @name attaches a "
+    "file · $name uses a skill · !command runs in the shell, !!command on the terminal itself · Esc stops · Ctrl+O "
+    "shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · Ctrl+R searches the "
+    "history · /quit or Ctrl+D exits"
 )
 _WITHOUT_GATEWAY = (
     "The gateway has ended. This chat continues without it, and messages to other channels are not sent. The next chat "
@@ -93,9 +93,10 @@ class ChatSession:
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
-        completer = ChatCompleter(
-            {**bot.commands(), "exit": "leave the chat"}, bot.skills, (Path(current_folder()), bot.workspace)
-        )
+        self._last_answer = ""
+        """What `/copy` copies."""
+        folders = (Path(current_folder()), bot.workspace)
+        self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, folders)
         actions = PromptActions(
             self._accept_line,
             self._stop,
@@ -105,23 +106,24 @@ class ChatSession:
             lambda: self._screen.expand_last_call(),  # noqa: PLW0108 the screen is made below
             lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
         )
-        self._prompt = Prompt(actions, completer, history_file, colour=colour)
+        self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._renderers, self._paint, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
         work = asyncio.create_task(self._work())
-        tasks = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._show_messages())]
+        tasks = [work, asyncio.create_task(self._screen.keep_alive())]
+        self._listener = asyncio.create_task(self._show_messages())
         try:
             with handle_signals(TERMINATION_SIGNALS, self._on_signal), print_above_prompt(self._screen.lines):
                 await self._prompt.run()
         finally:
             self._waiting.clear()
             await self._stop_and_wait()
-            for task in tasks:
+            for task in (*tasks, self._listener):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((*tasks, self._listener))
             if self._local is not None:
                 self._local.cancel()
                 await asyncio.wait([self._local])
@@ -186,11 +188,38 @@ class ChatSession:
             self._screen.finish()
 
     async def _run_turn(self, line: str) -> None:
-        message = await asyncio.to_thread(self._message, line)
-        await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
         command = parse_command(line)
+        if command is not None and command.name == "copy":
+            self._copy()
+            return
+        if command is not None and command.name == "resume":
+            line = await self._change_session(line)
+        message = await asyncio.to_thread(self._message, line)
+        result = await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
+        if (command is None or command.name == "retry") and result.error is None:
+            self._last_answer = result.text or self._last_answer
         if command is not None:
-            await self._after_command(command.name)
+            await self._after_command(command)
+        with suppress(NanobotError):
+            await self._update_model()
+
+    def _copy(self) -> None:
+        if self._last_answer:
+            self._prompt.copy(self._last_answer)
+        size = count_noun(len(self._last_answer), "character")
+        note = f"Copied the last answer ({size})." if self._last_answer else "There is no answer to copy yet."
+        self._screen.lines([self._paint.dim(note)])
+
+    async def _change_session(self, line: str) -> str:
+        """Change to the session that `/resume` reopens. Return the line to run there."""
+        key, line = await choose_session(self._bot, self._session_key, line)
+        if key != self._session_key:
+            self._session_key = key
+            self._listener.cancel()
+            self._listener = asyncio.create_task(self._show_messages())
+            await self._bot.resume(key, self._on_event, attended=True)
+            self._screen.begin()
+        return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
         """Remove and return lines to merge into the running turn, up to the first command or shell line."""
@@ -220,21 +249,23 @@ class ChatSession:
         lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
         self._screen.lines([self._paint.red(line) for line in lines])
 
-    async def _after_command(self, name: str) -> None:
-        """Update the bottom line after a command, and add the keys to /help."""
-        if name in ("new", "clear", "reset"):
-            self._meter.reset_window()
+    async def _after_command(self, command: Command) -> None:
+        """Add the keys to /help, and the menu to /sessions."""
+        name = command.name
+        if name in ("sessions", "resume"):
+            listed = enumerate(await self._bot.conversations(self._session_key), 1)
+            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
+            if name == "sessions" or not command.argument:
+                self._prompt.suggest("/resume ")
         if name == "help":
             text_lines = self._renderers.plain.lines(_KEY_HELP, self._prompt.columns)
             self._screen.lines(["", *[self._paint.dim(line) for line in text_lines]])
-        with suppress(NanobotError):
-            await self._update_model()
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
         session = await self._bot.session_info(self._session_key)
         self._meter.model = session.model
-        self._meter.window_tokens = session.window_tokens
+        self._meter.window_tokens, self._meter.in_window = session.window_tokens, session.window_used
         return session
 
     async def _greet(self) -> None:
@@ -412,10 +443,10 @@ class UsageMeter:
     def __init__(self) -> None:
         self.model = ""
         self.window_tokens = 0
+        self.in_window = 0
         self._sent = 0
         self._cached = 0
         self._received = 0
-        self._in_window = 0
         self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
@@ -427,12 +458,8 @@ class UsageMeter:
             self._sent += sent
             self._received += received
             self._cached += event.usage.get("cached_tokens", 0)
-            self._in_window = sent + received or self._in_window
+            self.in_window = sent + received or self.in_window
             self._cost_usd += event.cost_usd or 0.0
-
-    def reset_window(self) -> None:
-        """A new session starts with an empty window."""
-        self._in_window = 0
 
     def line(self, width: int = 200) -> str:
         """The bottom line; unknown values are left out, and in a narrow terminal the less important ones."""
@@ -441,8 +468,8 @@ class UsageMeter:
             sent, received = f"{format_tokens(self._sent)} in", f"{format_tokens(self._received)} out"
         if self._cached and self._sent:
             cached = f"{self._cached / self._sent:.0%} cached"
-        if self._in_window and self.window_tokens:
-            window = f"{self._in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
+        if self.in_window and self.window_tokens:
+            window = f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
         if self._cost_usd:
             cost = format_dollars(self._cost_usd)
         parts = [part for part in (self.model, sent, cached, received, window, cost) if part]

@@ -170,6 +170,7 @@ class ChatOptions:
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
+        from nanobot.session.file_names import is_terminal_session
 
         setup = read_setup(self.config, self.workspace)
         if self.here:
@@ -246,11 +247,6 @@ def _pending_reminders(runtime: "Runtime") -> str:
         f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
         "`nanobot gateway install` runs it always.\n"
     )
-
-
-def is_terminal_session(key: str) -> bool:
-    """Whether a session belongs to the terminal: `cli:...`, or a key without a channel."""
-    return key.startswith(f"{CHANNEL}:") or ":" not in key
 
 
 def _new_session_key() -> str:
