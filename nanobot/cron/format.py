@@ -69,6 +69,13 @@ def parse_instant(text: str, zone: tzinfo, now: datetime | None = None) -> datet
         raise CronError(f"Cannot read {text!r} as a time. Examples: {examples}.") from error
 
 
+def parse_snooze(text: str, zone: tzinfo) -> datetime:
+    """Parse how long or until when to snooze: `20`, `10m`, `1h`, `18:00`, `tomorrow 9am`. Raises CronError."""
+    if text.isdecimal():
+        text += "m"
+    return parse_instant(f"+{text}" if _FROM_NOW.fullmatch(f"+{text}") else text, zone)
+
+
 def _next_wall_time(text: str, zone: tzinfo, now: datetime) -> datetime | None:
     """The instant of a time of day, a day, or both; None if the text is something else."""
     first, _, rest = text.partition(" ")

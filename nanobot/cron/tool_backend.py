@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 from nanobot.bus.events import Address
-from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
+from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule, parse_snooze
 from nanobot.cron.misfire import job_zone
+from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, Notify
 from nanobot.messages.types import Provenance
+from nanobot.utils.text import format_when
 
 IsAllowed = Callable[[str, str, str], bool]
 """Called with channel, sender id and chat id: whether the sender may talk to the bot there."""
@@ -17,6 +19,8 @@ NEEDS_GATEWAY = (
     "No gateway is running: jobs run once `nanobot gateway` is started. Jobs of the terminal also run while a chat is "
     "open there."
 )
+
+_SETTLED = "That reminder was answered before, or its job was removed."
 
 
 class CronToolBackend:
@@ -110,6 +114,26 @@ class CronToolBackend:
         if not requested:
             raise await self._unknown_job_error(job_id)
         return "\n".join([f"Job {job_id} will be run within seconds.", *self._notes()])
+
+    async def settle_reminder(self, job_id: str, snooze: str | None, chat: str = "") -> str:
+        """Settle the reminder that a job has delivered, or have it sent again after `10m` or at a time."""
+
+        def settle() -> str:
+            service = self._service
+            job = service.get_job(job_id)
+            if job is None or (chat and not _belongs_to(job, chat)):
+                return _SETTLED
+            zone = job_zone_or_host(job, service.timezone)
+            until = parse_snooze(snooze, zone) if snooze else None
+            if service.settle_reminder(job_id, until and to_ms(until)) is None:
+                return _SETTLED
+            return f"Snoozed until {format_when(until.astimezone(zone))}." if until else f"Done: {job.name}."
+
+        return await asyncio.to_thread(settle)
+
+    async def answerable(self, chat: Address) -> CronJob | None:
+        """The job with the newest reminder in this chat that nobody has answered."""
+        return await asyncio.to_thread(self._service.last_delivered, chat.channel, chat.chat_id, chat.thread_id)
 
     def _format_job(self, job: CronJob) -> str:
         zone = job_zone(job, self._service.timezone)

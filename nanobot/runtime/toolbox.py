@@ -1,11 +1,14 @@
 """The tools of a bot that need none of its other parts."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.commands.table import TYPED
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
@@ -16,8 +19,10 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.agent.tools.spawn import SpawnTool
+from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
+from nanobot.cron.commands import parse_answer, run_command
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
@@ -136,7 +141,7 @@ def cron_service(
         clock=clock,
         timezone=config.agents.defaults.timezone,
         targets=KnownChannels(config.channels.enabled_by_name()),
-        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.run_id),
+        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
     )
     service.adopt(places.legacy_jobs)
     return service
@@ -147,6 +152,32 @@ def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str
     from nanobot.cron.tool_backend import CronToolBackend
 
     return CronToolBackend(service, may_speak)
+
+
+def cron_command(toolbox: Toolbox) -> CommandEntry:
+    """`/cron`: answers the reminders of the chat; for the owner, all of them."""
+
+    async def answer(call: CommandCall) -> str:
+        if call.argument and call.message.origin not in TYPED:
+            return "/cron has to be typed by a person."
+        backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
+        return await run_command(backend, call.argument, call.scope.chat)
+
+    return CommandEntry(answer, "answer a reminder", "[done | snooze | tomorrow] ID")
+
+
+async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | None:
+    """The `/cron` command meant by `done`, `snooze 1h` or `tomorrow` right after a reminder in the chat, else None."""
+    answer = parse_answer(message.own_words) if message.origin in TYPED else None
+    if answer is None or (message.in_group and not message.is_mentioned):
+        return None
+    job = await cron_tool_backend(toolbox.cron(), toolbox.may_speak).answerable(message.address)
+    session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
+    if job is None or job.state.delivered is None:
+        return None
+    if session.message_count and session.updated_at.timestamp() * 1000 > job.state.delivered.at_ms:
+        return None  # the chat went on since
+    return f"/cron {answer[0]} {job.id} {answer[1]}".strip()
 
 
 def write_verifier(config: Config, workspace: Path, paths: PathPolicy) -> "WriteVerifier | None":

@@ -54,7 +54,7 @@ def parse_command(text: str) -> Command | None:
 
 
 class SlashCommands:
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
 
     ALONE = frozenset({"new", "model"})
     """In a shared session only owners may use these: they change it for everybody."""

@@ -385,8 +385,8 @@ def _remark(row: "HistoryRow") -> str:
     from nanobot.cron.misfire import format_lateness
 
     remarks = []
-    if row["trigger"] == "manual":
-        remarks.append("manual")
+    if row["trigger"] != "schedule":
+        remarks.append(row["trigger"])
     if "lateMs" in row:
         remarks.append(f"late by {format_lateness(row['lateMs'])}")
     if "count" in row:
