@@ -192,7 +192,7 @@ class JobEdits:
         return self._edit(settle)
 
     def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
-        """The jobs, next to run first, without finished one-shots. Raises StorageError if the file was never readable."""
+        """The jobs, next to run first, without finished one-shots. Raises StorageError if the file is unreadable."""
         jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or (include_disabled and not job.is_over)]
         return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
 

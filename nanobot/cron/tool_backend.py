@@ -16,8 +16,8 @@ IsAllowed = Callable[[str, str, str], bool]
 """Called with channel, sender id and chat id: whether the sender may talk to the bot there."""
 
 NEEDS_GATEWAY = (
-    "No gateway is running: jobs run once `nanobot gateway` is started. Jobs of the terminal also run while a chat is "
-    "open there."
+    "No gateway is running: jobs run once `nanobot gateway` is started. Those that do not deliver to a chat app also "
+    "run while a terminal chat is open."
 )
 
 _SETTLED = "That reminder was answered before, or its job was removed."
