@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:
         return f"{hours // 24} days"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
 
 
 def format_when(moment: datetime, now: datetime | None = None, *, offset: bool = False) -> str:

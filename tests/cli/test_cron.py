@@ -141,7 +141,7 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "quick"]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        while (served := run("add", "-m", "x", "-e", "9000")).stderr:
+        while (served := run("add", "-m", "x", "-e", "9000", "--no-deliver")).stderr:
             assert "No gateway" in served.stderr
             time.sleep(0.05)
         result = run("run", job)
@@ -159,7 +159,7 @@ def test_job_that_is_at_work_is_not_asked_for_again():
     command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "hangs"]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        wait_until(lambda: not run("add", "-m", "x", "-e", "9000").stderr)
+        wait_until(lambda: not run("add", "-m", "x", "-e", "9000", "--no-deliver").stderr)
         CronService(store()).request_run(job)
         wait_until(lambda: rows("list")[0]["state"].get("running"))
         result = run("run", job)
