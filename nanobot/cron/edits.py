@@ -154,7 +154,7 @@ class JobEdits:
             payload = job.payload
             if channel == "cli":
                 return (payload.channel or "cli") == "cli"
-            return (payload.channel, payload.to, payload.thread_id) == (channel, to, thread_id)
+            return (payload.channel, payload.to) == (channel, to) and payload.thread_id in (None, thread_id)
 
         delivered = [
             (job.state.delivered.at_ms, job) for job in self._fresh().jobs if job.state.delivered and is_here(job)
@@ -193,8 +193,12 @@ class JobEdits:
 
     def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
         """The jobs, next to run first, without finished one-shots. Raises StorageError if the file is unreadable."""
-        jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or (include_disabled and not job.is_over)]
-        return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
+
+        def is_listed(job: CronJob) -> bool:
+            return job.enabled or job.state.retry is not None or (include_disabled and not job.is_over)
+
+        jobs = [job for job in deepcopy(self._fresh().jobs) if is_listed(job)]
+        return sorted(jobs, key=lambda job: (job.state.wakes_at_ms is None, job.state.wakes_at_ms or 0))
 
     def get_job(self, job_id: str) -> CronJob | None:
         """The job of this id, or None."""

@@ -156,6 +156,12 @@ def format_time(ms: int | None, zone: tzinfo) -> str:
     return "-" if ms is None else format_when(from_ms(ms, zone), offset=True)
 
 
+def format_next(job: CronJob, zone: tzinfo) -> str:
+    """When a job runs next, a retry included."""
+    wakes_ms = job.state.wakes_at_ms
+    return format_time(wakes_ms, zone) if job.enabled or wakes_ms is not None else "disabled"
+
+
 def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
     """The job in a line, and its next runs."""
     head = f'Job {job.id} "{job.name}" runs {format_schedule(job.schedule, zone)}'

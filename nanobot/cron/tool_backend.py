@@ -4,7 +4,15 @@ import asyncio
 from collections.abc import Callable
 
 from nanobot.bus.events import Address
-from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule, parse_snooze
+from nanobot.cron.format import (
+    format_job,
+    format_next,
+    format_schedule,
+    format_time,
+    job_zone_or_host,
+    parse_schedule,
+    parse_snooze,
+)
 from nanobot.cron.misfire import job_zone
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
@@ -125,7 +133,7 @@ class CronToolBackend:
                 return _SETTLED
             zone = job_zone_or_host(job, service.timezone)
             until = parse_snooze(snooze, zone) if snooze else None
-            if service.settle_reminder(job_id, until and to_ms(until)) is None:
+            if service.settle_reminder(job_id, to_ms(until) if until else None) is None:
                 return _SETTLED
             return f"Snoozed until {format_when(until.astimezone(zone))}." if until else f"Done: {job.name}."
 
@@ -143,7 +151,8 @@ class CronToolBackend:
         zone = job_zone_or_host(job, self._service.timezone)
         state = job.state
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
-        parts.append(f"next {format_time(state.next_run_at_ms, zone)}" if job.enabled else "disabled")
+        next_run = format_next(job, zone)
+        parts.append(next_run if next_run == "disabled" else f"next {next_run}")
         if state.last_run_at_ms is not None:
             error = f" ({state.last_error})" if state.last_error else ""
             parts.append(f"last {state.last_status} {format_time(state.last_run_at_ms, zone)}{error}")

@@ -183,7 +183,8 @@ class CronJobState:
     @property
     def wakes_at_ms(self) -> int | None:
         """When it is due next, or is to be tried again."""
-        return min(filter(None, (self.next_run_at_ms, self.retry and self.retry.at_ms)), default=None)
+        retry_at_ms = self.retry.at_ms if self.retry is not None else None
+        return min((at for at in (self.next_run_at_ms, retry_at_ms) if at is not None), default=None)
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ def owners_chat(config: Config, pairing: PairingStore, sessions: SessionManager)
     if key := sessions.latest(is_owners):
         channel, _, chat_id = key.partition(":")
         return Address(channel, chat_id)
-    for channel, owners in reversed(pairing.load().owners.items()):
+    for channel, owners in reversed([*pairing.load().owners.items()]):
         spec = find(channel)
         if channel in names and owners and (spec is None or spec.chat_is_sender):
             return Address(channel, Sender.of(owners[-1]).id)

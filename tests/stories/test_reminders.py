@@ -114,7 +114,7 @@ async def test_a_reminder_that_no_model_worked_on_is_not_tried_again_once_it_is_
     async with gateway(telegram, tmp_path / "home", AuthenticationError()) as (_, jobs):
         job = add(jobs, "Water the plants")
         reminder = await shows(telegram, "Water the plants")
-        await eventually(lambda: job.state.retry is None and (found := jobs.get_job(job.id)) and found.state.retry)
+        await eventually(lambda: (found := jobs.get_job(job.id)) and found.state.retry)
         await telegram.press_button(reminder.id, "Done")
         await shows(telegram, "Done: Water the plants")
 
@@ -125,7 +125,7 @@ async def test_a_retry_that_waits_survives_a_restart(telegram: TelegramPlatform,
     async with gateway(telegram, tmp_path / "home", AuthenticationError()) as (_, jobs):
         job = add(jobs, "Water the plants")
         await shows(telegram, "Water the plants")
-        retry = await eventually(lambda: (found := jobs.get_job(job.id)) and found.state.retry)
+        retry = await eventually(lambda: found.state.retry if (found := jobs.get_job(job.id)) else None)
         store = tmp_path / "home" / "workspace" / "cron" / "jobs.json"
         await eventually(lambda: f'"atMs": {retry.at_ms}' in store.read_text())
 

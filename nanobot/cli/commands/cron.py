@@ -31,6 +31,7 @@ from nanobot.cli.common import (
 from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import (
     format_job,
+    format_next,
     format_schedule,
     format_time,
     job_zone_or_host,
@@ -187,7 +188,7 @@ def list_(
                 job.name,
                 "once" if job.schedule.kind == "at" else format_schedule(job.schedule, jobs.zone(job)),
                 _target(job),
-                format_time(job.state.next_run_at_ms, jobs.zone(job)) if job.enabled else "disabled",
+                format_next(job, jobs.zone(job)),
                 "running" if job.state.running is not None else job.state.last_status or "",
             )
             for job in selected
@@ -386,6 +387,9 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
         async def on_job(job: CronJob, due: Due) -> str:
+            if job.payload.verbatim:
+                print_text(job.payload.message)
+                return job.payload.message
             result = await runtime.loop.run_turn(message_for(job, due, setup.config.agents.defaults.timezone))
             if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
                 raise NanobotError(result.text)
@@ -425,7 +429,7 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
 def _remark(row: "HistoryRow") -> str:
     from nanobot.cron.misfire import format_lateness
 
-    remarks = []
+    remarks: list[str] = []
     if row["trigger"] != "schedule":
         remarks.append(row["trigger"])
     if "lateMs" in row:
