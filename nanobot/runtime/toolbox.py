@@ -23,6 +23,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.commands import parse_answer, run_command
+from nanobot.errors import StorageError
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
@@ -171,8 +172,11 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
     answer = parse_answer(message.own_words) if message.origin in TYPED else None
     if answer is None or (message.in_group and not message.is_mentioned):
         return None
-    job = await cron_tool_backend(toolbox.cron(), toolbox.may_speak).answerable(message.address)
-    session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
+    try:
+        job = await cron_tool_backend(toolbox.cron(), toolbox.may_speak).answerable(message.address)
+        session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
+    except StorageError:
+        return None  # the turn reports it
     if job is None or job.state.delivered is None:
         return None
     if session.message_count and session.updated_at.timestamp() * 1000 > job.state.delivered.at_ms:
