@@ -65,8 +65,8 @@ def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: 
         yield from map(to_ms, _matches(schedule.expr or "", from_ms(after_ms), zone))
 
 
-def shortest_interval_s(schedule: CronSchedule) -> float:
-    """Seconds between two runs: of an interval, or of a cron expression around the year 2000; infinite for one run."""
+def seconds_between_runs(schedule: CronSchedule) -> float:
+    """Seconds between the first two runs since 1970; infinite if there is only one."""
     runs = list(islice(instants(schedule, 0, zone=UTC, anchor_ms=0), 2))
     return (runs[1] - runs[0]) / 1000 if len(runs) == 2 else inf
 

@@ -112,7 +112,7 @@ class JobRunner:
 
     async def _report_failure(self, job: CronJob, due: Due, result: TurnResult, retry_in_s: float | None) -> None:
         """Tell the chat that the turn failed: a reminder reminds without a model, too."""
-        if result.outcome is not TurnOutcome.FAILED or job.payload.notify is not Notify.ALWAYS:
+        if job.payload.notify is not Notify.ALWAYS:
             await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
             return
         again = f"It will be tried again in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from nanobot.cron.tool_backend import CronToolBackend
 
 
+_WORDS_COUNT_S = 24 * 60 * 60
+"""How long after a reminder a word can answer it."""
+
 SERVICE_TOOLS: tuple[type[Tool], ...] = (CronTool, GoalTool, MessageTool, SessionSearchTool, SpawnTool)
 """Tools of every bot that are registered where their service is created."""
 
@@ -179,7 +182,10 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
         return None  # the turn reports it
     if job is None or job.state.delivered is None:
         return None
-    if session.message_count and session.updated_at.timestamp() * 1000 > job.state.delivered.at_ms:
+    delivered = job.state.delivered.at_ms / 1000
+    if toolbox.services.clock.now().timestamp() - delivered > _WORDS_COUNT_S:
+        return None
+    if session.message_count and session.updated_at.timestamp() > delivered:
         return None  # the chat went on since
     return f"/cron {answer[0]} {job.id} {answer[1]}".strip()
 

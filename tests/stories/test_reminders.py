@@ -12,6 +12,7 @@ from nanobot.config.loader import load_config
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule
+from nanobot.errors import BudgetExceededError
 from nanobot.gateway.service import Gateway, Options, open_gateway
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import ScriptedProvider
@@ -145,3 +146,13 @@ async def test_somebody_elses_reminder_is_theirs_to_answer(telegram: TelegramPla
         await shows(telegram, "answered before, or", ZOE)
 
         assert (jobs.get_job(job.id) or job).state.delivered is not None
+
+
+async def test_a_reminder_reminds_also_when_the_spending_limit_is_reached(telegram: TelegramPlatform, tmp_path: Path):
+    limit = BudgetExceededError("The daily limit is reached.")
+    async with gateway(telegram, tmp_path / "home", limit) as (_, jobs):
+        add(jobs, "Water the plants")
+        reminder = await shows(telegram, "Water the plants")
+
+    assert "The daily limit is reached." in reminder.text
+    assert reminder.buttons == BUTTONS

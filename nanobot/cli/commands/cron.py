@@ -38,7 +38,7 @@ from nanobot.cron.format import (
     parse_schedule,
     parse_seconds,
 )
-from nanobot.cron.schedule import shortest_interval_s
+from nanobot.cron.schedule import seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
@@ -54,8 +54,8 @@ _MIN_INTERVAL_S = 60
 _NO_JOBS = "There are no jobs. Add one with `nanobot cron add`."
 _EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
 _NOT_DELIVERED = (
-    "Its answer is not sent to any chat. To send it, add --channel NAME --to CHAT, or pair your own chat once: "
-    "nanobot channels login NAME."
+    "Its answer is not sent to any chat. To send it, set up a chat app with `nanobot onboard`, or add --channel NAME "
+    "--to CHAT (the terminal: --channel cli --to direct)."
 )
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
@@ -133,7 +133,7 @@ def add(
         when, text = None, when
     if when is not None and (at is not None or message):
         raise UsageError("TIME and TEXT take the place of --at and --message. Leave one of both out.")
-    at, message, declined = at or when, message or text or "", deliver is False
+    at, message = at or when, message or text or ""
     if not message:
         raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
     if [every, cron, at].count(None) != 2:
@@ -141,21 +141,20 @@ def add(
     jobs = _open_jobs(config, workspace)
     every_s = None if every is None else parse_seconds(every)
     schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
-    if not force and (interval_s := shortest_interval_s(schedule)) < _MIN_INTERVAL_S:
+    if not force and (interval_s := seconds_between_runs(schedule)) < _MIN_INTERVAL_S:
         raise NanobotError(
             f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
             "Choose a minute or more, or add --force."
         )
-    if deliver is None:
-        deliver = channel is not None or to is not None or _default_chat(jobs.setup) is not None
-    if deliver and channel is None and to is None and (chat := _default_chat(jobs.setup)) is not None:
+    has_target = channel is not None or to is not None
+    chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
+    if chat is not None:
         channel, to = chat.channel, chat.chat_id
-        typer.echo(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
     job = jobs.service.add_job(
         name,
         schedule,
         message,
-        deliver,
+        has_target or chat is not None if deliver is None else deliver,
         channel,
         to,
         notify=notify,
@@ -166,8 +165,10 @@ def add(
         print_json({**job.to_json(), "nextRunsMs": jobs.service.next_instants(job)})
     else:
         jobs.show(job)
-        if not deliver and not declined:
-            typer.echo(_NOT_DELIVERED, err=True)
+    if chat is not None:
+        typer.echo(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
+    elif not job.payload.deliver and deliver is None:
+        typer.echo(_NOT_DELIVERED, err=True)
 
 
 def list_(
