@@ -161,17 +161,16 @@ class JobEdits:
         ]
         return deepcopy(max(delivered, key=lambda entry: entry[0])[1]) if delivered else None
 
-    def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> CronJob | None:
+    def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> bool:
         """Settle what a job has delivered: it is not tried again, and with a time it is sent again then, as a new job.
 
-        Returns the job as it was; None if it has delivered nothing or that was settled before.
+        False if it has delivered nothing, or that was settled before.
         """
 
-        def settle(job_file: JobFile) -> CronJob | None:
-            job = job_file.get(job_id)
+        def settle(job_file: JobFile) -> bool:
+            job, now = job_file.get(job_id), self._scheduler.now_ms()
             if job is None or job.state.delivered is None:
-                return None
-            before, now = deepcopy(job), self._scheduler.now_ms()
+                return False
             if snooze_until_ms is not None:
                 again = CronJob(
                     id=secrets.token_hex(4),
@@ -187,7 +186,7 @@ class JobEdits:
             job.state.delivered = job.state.retry = None
             if job.delete_after_run and job.schedule.kind == "at" and not job.enabled:
                 job_file.remove(job)
-            return before
+            return True
 
         return self._edit(settle)
 

@@ -133,7 +133,7 @@ class CronToolBackend:
                 return _SETTLED
             zone = job_zone_or_host(job, service.timezone)
             until = parse_snooze(snooze, zone) if snooze else None
-            if service.settle_reminder(job_id, to_ms(until) if until else None) is None:
+            if not service.settle_reminder(job_id, to_ms(until) if until else None):
                 return _SETTLED
             return f"Snoozed until {format_when(until.astimezone(zone))}." if until else f"Done: {job.name}."
 

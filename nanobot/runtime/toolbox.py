@@ -172,7 +172,8 @@ def cron_command(toolbox: Toolbox) -> CommandEntry:
 
 async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | None:
     """The `/cron` command meant by `done`, `snooze 1h` or `tomorrow` right after a reminder in the chat, else None."""
-    answer = parse_answer(message.own_words) if message.origin in TYPED else None
+    is_words_only = message.origin in TYPED and not message.media and not message.attachments
+    answer = parse_answer(message.own_words) if is_words_only else None
     if answer is None or (message.in_group and not message.is_mentioned):
         return None
     try:
