@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.bus.events import Address
 from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
@@ -46,6 +45,7 @@ from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
+    from nanobot.bus.events import Address
     from nanobot.cron.history import HistoryRow
 
 _POLL_S = 0.1
@@ -335,7 +335,7 @@ def rehearse(
         typer.echo(f"There is more; show it with --limit {limit * 5}.", err=True)
 
 
-def _default_chat(setup: Setup) -> Address | None:
+def _default_chat(setup: Setup) -> "Address | None":
     """The owner's private chat on a chat app, if there is one."""
     from nanobot.pairing.store import PairingStore
     from nanobot.runtime.audience import owners_chat
