@@ -1,4 +1,4 @@
-"""The chat command `/cron`, and what answers a delivered reminder: buttons, or a word."""
+"""The chat command `/cron`: changes jobs by name or id, and answers a delivered reminder; its buttons and words."""
 
 import re
 from typing import TYPE_CHECKING
@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 ANSWER_WORDS = "(Reply done, snooze, snooze 1h or tomorrow.)"
 """The last line of a reminder on a channel without buttons."""
-_USAGE = "To answer a reminder: /cron done, snooze or tomorrow, and its job's ID."
+CHANGES = ("remove", "enable", "disable", "run")
+"""What only an owner may do."""
+ANSWERS = ("done", "snooze", "tomorrow")
+"""What answers a reminder, with the id of its job."""
+_USAGE = "To change one: /cron remove, enable, disable or run, and its name."
 _SNOOZE = "10m"
 _WORD = re.compile(
     r"(done|tomorrow|snooze)(?: (\d{1,4} ?(?:m|min|minutes?|h|hours?|d|days?)?|\d{1,2}:\d{2}))?[.!]?", re.IGNORECASE
@@ -36,15 +40,22 @@ def parse_answer(text: str) -> tuple[str, str] | None:
 
 async def run_command(jobs: "CronToolBackend", argument: str, chat: str = "") -> str:
     """Run `/cron` on the jobs of a chat (empty: all jobs) and return the reply. Errors are returned as text."""
-    word, _, rest = argument.strip().partition(" ")
-    name, _, when = rest.strip().partition(" ")
+    word, _, name = argument.strip().partition(" ")
+    word, name = word.lower(), name.strip()
     try:
-        if word.lower() == "done" and name:
-            return await jobs.settle_reminder(name, None, chat)
-        if word.lower() == "snooze" and name:
-            return await jobs.settle_reminder(name, when.strip() or _SNOOZE, chat)
-        if word.lower() == "tomorrow" and name:
-            return await jobs.settle_reminder(name, "tomorrow", chat)
+        if word in ("", "list"):
+            return f"{await jobs.list(chat)}\n\n{_USAGE}"
+        if word in ANSWERS and name:
+            job_id, _, when = name.partition(" ")
+            snooze = {"done": None, "tomorrow": "tomorrow"}.get(word, when.strip() or _SNOOZE)
+            return await jobs.settle_reminder(job_id, snooze, chat)
+        if word not in CHANGES or not name:
+            return _USAGE
+        job_id = await jobs.find(name, chat)
+        if word == "remove":
+            return await jobs.remove(job_id, chat)
+        if word == "run":
+            return await jobs.run(job_id, chat)
+        return await jobs.enable(job_id, word == "enable", chat)
     except NanobotError as error:
         return str(error)
-    return _USAGE

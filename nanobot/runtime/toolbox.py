@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.context import CommandCall, CommandEntry
-from nanobot.agent.commands.table import TYPED
+from nanobot.agent.commands.table import TYPED, is_from_owner
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
@@ -22,7 +22,7 @@ from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.cron.commands import parse_answer, run_command
+from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime import audience
@@ -159,15 +159,18 @@ def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str
 
 
 def cron_command(toolbox: Toolbox) -> CommandEntry:
-    """`/cron`: answers the reminders of the chat; for the owner, all of them."""
+    """`/cron`: the jobs of the chat and answers to its reminders; for the owner, all jobs."""
 
     async def answer(call: CommandCall) -> str:
-        if call.argument and call.message.origin not in TYPED:
-            return "/cron has to be typed by a person."
+        word = call.argument.partition(" ")[0].lower()
+        if word in CHANGES and not is_from_owner(call.message):
+            return "Only an owner may change jobs."
+        if word in ANSWERS and call.message.origin not in TYPED:
+            return "Only a person may answer a reminder."
         backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
         return await run_command(backend, call.argument, call.scope.chat)
 
-    return CommandEntry(answer, "answer a reminder", "[done | snooze | tomorrow] ID")
+    return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
 
 
 async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | None:
