@@ -157,9 +157,11 @@ def format_time(ms: int | None, zone: tzinfo) -> str:
 
 
 def format_next(job: CronJob, zone: tzinfo) -> str:
-    """When a job runs next, a retry included."""
+    """When a job runs next, a retry included, for a table."""
     wakes_ms = job.state.wakes_at_ms
-    return format_time(wakes_ms, zone) if job.enabled or wakes_ms is not None else "disabled"
+    if wakes_ms is None:
+        return "-" if job.enabled else "disabled"
+    return format_when(from_ms(wakes_ms, zone))
 
 
 def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:

@@ -32,17 +32,16 @@ from nanobot.cron.format import (
     format_job,
     format_next,
     format_schedule,
-    format_time,
     job_zone_or_host,
     parse_schedule,
     parse_seconds,
 )
-from nanobot.cron.schedule import seconds_between_runs
+from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
 from nanobot.errors import NanobotError, UsageError
-from nanobot.utils.text import count_noun
+from nanobot.utils.text import count_noun, format_when
 
 if TYPE_CHECKING:
     from nanobot.bus.events import Address
@@ -290,7 +289,7 @@ def history(
         return
     past_runs = [
         (
-            format_time(row["dueAtMs"], _zone_of_row(jobs, row)),
+            format_when(from_ms(row["dueAtMs"], _zone_of_row(jobs, row))),
             row["jobId"],
             row["name"],
             row["outcome"],
@@ -325,14 +324,18 @@ def rehearse(
         print_json([event.to_json() for event in shown])
     else:
         rows = [
-            (format_time(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
+            (_format_instant(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
             if isinstance(event, SimulatedRun)
-            else (format_time(event.at_ms, event.zone), "", "", event.description)
+            else (_format_instant(event.at_ms, event.zone), "", "", event.description)
             for event in shown
         ]
         print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
     if len(events) > limit:
         typer.echo(f"There is more; show it with --limit {limit * 5}.", err=True)
+
+
+def _format_instant(at_ms: int, zone: tzinfo) -> str:
+    return format_when(from_ms(at_ms, zone), offset=True, relative=False)
 
 
 def _default_chat(setup: Setup) -> "Address | None":
@@ -421,7 +424,7 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
     """A row for each run in progress."""
     selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
     return [
-        (format_time(lease.due_ms, jobs.zone(job)), job.id, job.name, "running", "", "")
+        (format_when(from_ms(lease.due_ms, jobs.zone(job))), job.id, job.name, "running", "", "")
         for job in selected
         if (lease := job.state.running) is not None
     ]
