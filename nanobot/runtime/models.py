@@ -13,6 +13,9 @@ from nanobot.providers.resilience.chain import ProviderChains, with_preset
 from nanobot.session.manager import Session
 from nanobot.utils.text import nearest
 
+_ASK_WINDOW_AFTER_S = 1.0
+"""A single answer is mostly over by then, and needs no list of models."""
+
 
 class ConfiguredModels:
     """Models from the config, the environment and local servers, created on first use."""
@@ -52,6 +55,7 @@ class ConfiguredModels:
             return
 
         async def ask() -> None:
+            await asyncio.sleep(_ASK_WINDOW_AFTER_S)
             length = await model.provider.context_length(model.name)
             if length and self._models.get(name) is model:
                 self._models[name] = replace(model, limits=replace(model.limits, window_tokens=length))
