@@ -166,6 +166,7 @@ class AgentLoop:
         turn. `attended`: the reader of the events speaks for the owner and answers approval questions. `hooks` and
         `model` apply to this turn only. Raises TypeError for an object that is not a hook.
         """
+        await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         turn.attended, turn.model = attended, model
         turn.hook_runner = turn.hook_runner.with_hooks(hooks)
@@ -178,6 +179,7 @@ class AgentLoop:
 
         The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text.
         """
+        await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         may_join = self._policy.steering and message.origin not in BACKGROUND_ORIGINS
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
@@ -322,6 +324,11 @@ class AgentLoop:
         task.cancel()
         await asyncio.wait([task])
         return True
+
+    async def _read_reminder_answer(self, message: InboundMessage) -> None:
+        """Turn a word that answers the reminder above it into its command."""
+        if self._deps.reminder_answer is not None and (command := await self._deps.reminder_answer(message)):
+            message.content = command
 
     def bypasses_lane(self, message: InboundMessage) -> bool:
         """Whether a message skips the queue: a priority command, or the answer that the running turn waits for."""

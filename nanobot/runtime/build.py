@@ -51,7 +51,7 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command
+from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -428,6 +428,7 @@ def _turn_deps(
         failure_count=consolidation.failure_count,
         subagents=background.subagents,
         goals=background.goals,
+        reminder_answer=partial(reminder_answer, toolbox),
     )
 
 

@@ -65,7 +65,7 @@ _START_BUTTONS = (
 
 
 class SlashCommands:
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
 
     ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""

@@ -178,6 +178,8 @@ class TurnDeps:
     """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
+    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
+    """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
 
 class TurnEnding(Enum):
