@@ -152,7 +152,7 @@ async def build_runtime(
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
-    command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
+    command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
@@ -355,6 +355,7 @@ def _command_context(
     approvals: _ApprovalParts,
     background: _BackgroundParts,
     plugins: _PluginParts,
+    bus: MessageBus,
     restart: Callable[[], None] | None,
 ) -> CommandContext:
     return CommandContext(
@@ -365,7 +366,7 @@ def _command_context(
         core.status,
         __version__,
         core.spending,
-        pairing=PairingCommands(services.pairing),
+        pairing=PairingCommands(services.pairing, bus),
         approvals=ApprovalCommands(approvals.grants, approvals.questions),
         mcp_status=partial(_mcp_status, toolbox, services.redactor),
         restart=restart,

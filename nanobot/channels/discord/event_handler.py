@@ -208,6 +208,8 @@ class DiscordEventHandler:
             attachments=[*map(describe_file, files_of(message))],
             timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
             quotes_others=bool(message.message_snapshots),
+            sender_name=message.author.display_name,
+            sender_handle=message.author.name,
         )
 
     async def _channel_of(self, message: discord.Message) -> object:
@@ -232,6 +234,8 @@ class DiscordEventHandler:
                 is_private=place.is_private,
                 is_mentioned=True,
                 parent_ids=place.parent_ids,
+                sender_name=interaction.user.display_name,
+                sender_handle=interaction.user.name,
             )
         )
         try:

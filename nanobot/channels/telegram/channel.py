@@ -176,6 +176,8 @@ class TelegramChannel(ChatChannel):
             session_key=session_key,
             timestamp=incoming.when.astimezone(self.services.clock.now().tzinfo) if incoming.when else None,
             quotes_others=incoming.quotes_others,
+            sender_name=incoming.sender_name,
+            sender_handle=incoming.sender_handle,
         )
 
 
