@@ -128,7 +128,9 @@ class PairingState:
         """The text of the file."""
         pending = {
             entry.code: {
-                name: value for name, value in asdict(entry).items() if name != "code" and (value or name not in _OPTIONAL)
+                name: value
+                for name, value in asdict(entry).items()
+                if name != "code" and (value or name not in _OPTIONAL)
             }
             for entry in self.pending
         }

@@ -18,6 +18,7 @@ from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
+from tests.support.eventually import eventually
 from tests.support.home import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
@@ -117,11 +118,13 @@ async def test_enter_goes_on_without_a_channel():
     assert "nanobot channels login telegram" in result.stdout
 
 
-async def test_an_owner_who_knows_their_number_needs_no_code(telegram):
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\nAnna\n111\n\n")
+async def test_an_owner_who_knows_their_id_needs_no_code_and_a_phone_number_is_none(telegram):
+    typed = "@anna\n+49 170 1234567\n491701234567\n111"
+
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\n{typed}\n\n")
 
     assert owners() == {"telegram": ["111"]}
-    assert "A user ID is a number such as 12345678" in result.stdout
+    assert result.stdout.count("A phone number or a @name does not tell") == 3
     assert "it recognises you" in result.stdout
 
 
@@ -255,6 +258,61 @@ async def test_login_without_anybody_to_ask_says_which_keys_to_set():
     assert result.exit_code == 1
     assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
     assert not config_path().exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(telegram):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    for number, name in ((222, "Zoe"), (111, "Anna")):
+        telegram.people[number] = {"id": number, "is_bot": False, "first_name": name, "username": name.lower()}
+        telegram.chats[number] = {"id": number, "type": "private", "first_name": name}
+    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
+    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 100), timeout=20)
+
+    async def sees(words: str) -> None:
+        await asyncio.to_thread(child.expect_exact, words)
+
+    await sees("Bot token")
+    child.send(f"{TOKEN}\r")
+    await sees("Your Telegram user ID, not your phone number")
+    child.send("\r")
+    await sees("Now write anything")
+    await telegram.message(222, 222, "hi")
+    await sees("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]")
+    child.send("n\r")
+    await sees("Then write")
+    own = await telegram.message(111, 111, "hello bot")
+    await sees("Anna (@anna), ID 111, just wrote: is that you? [Y/n]")
+    child.send("\r")
+    await sees("it recognises you")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"telegram": ["111"]}
+    assert telegram.update_of(own) in telegram.waiting()  # the gateway will answer it
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
+    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 60), timeout=20)
+
+    await asyncio.to_thread(child.expect_exact, "Bot token")
+    child.send(f"{TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "not your phone number")
+    child.send("\r")
+    await eventually(lambda: telegram.polls)
+    child.sendintr()
+    await asyncio.to_thread(child.expect_exact, "pairing approve CODE --owner")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert channels()["telegram"]["token"] == TOKEN
 
 
 @pytest.mark.usefixtures("telegram")

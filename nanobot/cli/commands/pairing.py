@@ -128,9 +128,7 @@ def _welcome(setup: Setup, pending: Pending) -> None:
     """Tell them through the gateway, if it runs. They are paired whether or not they hear of it."""
     if pending.chat_id:
         with suppress(NanobotError):
-            ask_gateway(
-                setup.paths, {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME}
-            )
+            ask_gateway(setup.paths, {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME})
 
 
 def _is_listed(config: Config, channel: str, sender_id: str) -> bool:
