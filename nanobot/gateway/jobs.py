@@ -118,9 +118,13 @@ class JobRunner:
 
     async def _run_turn(self, job: CronJob, due: Due, *, retry: int = 0) -> TurnResult:
         message = message_for(job, due, self._runtime.config.agents.defaults.timezone, retry=retry)
+        started_at = self._runtime.clock.monotonic()
         result = await self._runtime.loop.run_turn(message)
         if result.later:  # shutting down: the turn and this run resume at the next start
             await asyncio.Event().wait()
+        if result.outcome in _SUCCEEDED:  # a failed turn was logged as such
+            seconds = self._runtime.clock.monotonic() - started_at
+            log.info("job %r (%s) %s", job.name, job.id, result.summary(seconds))
         return result
 
     def _failure_text(self, job: CronJob, due: Due, result: TurnResult, waits: Sequence[float]) -> str:

@@ -259,7 +259,7 @@ def _log_start(gateway: Gateway) -> None:
     log.info("channels: %s", ", ".join(channels.names) or "none")
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
-    for line in closed_channels(runtime.config, runtime.pairing.paired_channels()):
+    for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):
         log.warning("%s", line)
 
 
