@@ -247,7 +247,7 @@ async def test_login_with_force_asks_anew_and_an_empty_answer_changes_nothing(te
     after_that = config_path().read_bytes()
     changed = await command("channels", "login", "telegram", "--force", answers=f"{TOKEN}\n\n")
 
-    assert (left.exit_code, "Nothing was changed" in left.stderr, after_that) == (1, True, before)
+    assert (left.exit_code, "Nothing was saved" in left.stderr, after_that) == (1, True, before)
     assert changed.exit_code == 0
     assert channels()["telegram"]["token"] == TOKEN
 
@@ -436,6 +436,55 @@ async def test_a_websocket_without_a_named_client_gets_a_token_that_login_shows(
     assert channels()["websocket"] == {"enabled": True}
     assert re.search(r"with this token:\n  [0-9a-f]{48}\n", first.stdout)
     assert again.stdout == first.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@pytest.mark.parametrize("works", [True, False])
+def test_a_missing_package_is_installed_if_wanted(tmp_path: Path, works: bool):
+    """`discord` is a package that cannot be imported until this `pip` has run."""
+    from tests.support.terminal import at_home  # not on Windows
+
+    site = tmp_path / "site"
+    (site / "discord").mkdir(parents=True)
+    (site / "discord/__init__.py").write_text("raise ModuleNotFoundError('no discord', name='discord')")
+    (site / "pip").mkdir()
+    (site / "pip/__init__.py").touch()
+    remove = f"import shutil; shutil.rmtree({str(site / 'discord')!r})" if works else "raise SystemExit(1)"
+    (site / "pip/__main__.py").write_text(f"import sys; print('pip', *sys.argv[1:])\n{remove}\n")
+    child = pexpect.spawn(  # a real start: the warm process has imported the package
+        NANOBOT[0],
+        [*NANOBOT[1:], "channels", "login", "discord"],
+        env=at_home(PYTHONPATH=os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])),
+        dimensions=(40, 100),
+        timeout=20,
+        encoding="utf-8",
+    )
+
+    child.expect_exact("Install it now? [Y/n]")
+    child.send("\r")
+    child.expect_exact("pip install nanobot[discord]")
+    child.expect_exact("Bot token")
+    seen = child.before
+    child.sendintr()
+    child.expect_exact("Nothing was saved.")
+    child.expect(pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 130
+    assert ("The installation failed" in seen, "not tested" in seen) == (not works, not works)
+
+
+async def test_login_without_a_name_shows_the_channels_and_asks(telegram):
+    write_config(channels={"telegram": {"enabled": True, "token": TOKEN}})
+
+    asked = await command("channels", "login", answers="telegram\n")
+    alone = await command("channels", "login")
+
+    assert asked.exit_code == 0, asked.output
+    assert "Telegram: set up" in asked.stdout
+    assert "Discord: not set up; needs a bot token" in asked.stdout
+    assert "its credentials work" in asked.stdout
+    assert (alone.exit_code, "nanobot channels login telegram" in alone.stderr) == (2, True)
 
 
 async def test_without_the_package_it_is_set_up_untried_with_the_line_that_installs_it(monkeypatch):

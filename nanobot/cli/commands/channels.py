@@ -153,6 +153,7 @@ def _require_known(name: str, others: Iterable[str]) -> None:
 
 
 def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool) -> None:
+    from nanobot.cli.setup import prompts
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
@@ -174,10 +175,10 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
     channel_setup.admit_owner(places)
     typer.echo(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
-        typer.echo(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
+        prompts.say(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
     else:
-        typer.echo(start_instructions(places, flag))
-    typer.echo(channel_setup.next_steps(places, flag))
+        prompts.say(start_instructions(places, flag))
+    prompts.say(channel_setup.next_steps(places, flag))
 
 
 def test(

@@ -104,6 +104,7 @@ def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
         channel_setup = ask_channel_setup(platform, config_so_far, places)
         if channel_setup is not None:
             setups[platform.name] = channel_setup
+        typer.echo()
 
 
 def start_instructions(places: DataPaths, config_flag: str) -> str:
@@ -287,7 +288,7 @@ def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, ca
     can_wait = can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places)
     other = "write to the bot now" if can_wait else "pair with a code"
     try:
-        owner = _ask_valid(platform.owner, f"empty: {other} instead")
+        owner = _ask_valid(platform.owner, f"empty: {other}")
     except EOFError:
         if prompts.is_interactive():
             raise

@@ -39,10 +39,9 @@ from nanobot.utils.workspace import prepare_workspace
 
 NEXT_STEPS = """
 Next:
-  nanobot agent{config}                                  chat in this terminal
-  nanobot agent{config} -m "What is in my workspace?"    one answer
-  nanobot status{config}                                 show the configuration"""
-PHONE_STEP = "  nanobot channels login telegram{config}                connect your phone"
+  nanobot agent{config}                     chat in this terminal
+  nanobot status{config}                    show the configuration"""
+PHONE_STEP = "  nanobot channels login telegram{config}   connect your phone"
 
 
 def onboard(
@@ -175,7 +174,7 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
     prompts.heading("nanobot setup")
     if prompts.is_interactive():
-        prompts.say(prompts.KEY_HINT)
+        prompts.say("Ctrl+C leaves at any time. Nothing is saved before step 3.")
     try:
         prompts.heading("Step 1 of 3: Model")
         provider = _ask_for_model(given, target)
@@ -262,4 +261,4 @@ def _print_next_steps(plan: SetupPlan, config: str) -> None:
         places = DataPaths(paths.get_data_dir())
         typer.echo(f"\n{start_instructions(places, config)}")
         for line in {channel.next_steps(places, config): None for channel in plan.channels}:
-            typer.echo(line)
+            prompts.say(line)

@@ -14,21 +14,21 @@ from nanobot.cli.terminal import Paint, is_terminal, wants_colour
 from nanobot.errors import NanobotError
 
 RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
-KEY_HINT = "Arrow keys move, Enter accepts, Ctrl+C leaves without saving."
+KEY_HINT = "Arrow keys move, Enter accepts, Ctrl+C leaves."
 _MAX_COLUMNS = 110
 
 
-def say(text: str, *, indent: str = "") -> None:
+def say(text: str, *, indent: str = "", err: bool = False) -> None:
     """Print a paragraph; in a terminal wrapped between words to its width."""
-    if not is_terminal(sys.stdout):
-        typer.echo(text)
-        return
-    columns = min(get_terminal_size().columns, _MAX_COLUMNS)
-    lines = [
+    typer.echo(_wrap(text, indent) if is_terminal(sys.stderr if err else sys.stdout) else text, err=err)
+
+
+def _wrap(text: str, indent: str = "", columns: int = 0) -> str:
+    columns = columns or min(get_terminal_size().columns, _MAX_COLUMNS)
+    return "\n".join(
         fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")
-    ]
-    typer.echo("\n".join(lines))
+    )
 
 
 def heading(text: str) -> None:
@@ -41,7 +41,8 @@ def choose(question: str, options: Sequence[tuple[str, str]], default: str | Non
     default = options[0][0] if default is None else default
     if is_interactive():
         answer = _choose_from_menu(question, options, default)
-        typer.echo(f"{question} {Paint(wants_colour(sys.stdout)).bold(dict(options)[answer])}")
+        line = _wrap(f"{question} {dict(options)[answer]}", "  ")
+        typer.echo(Paint(wants_colour(sys.stdout)).dim(question) + line.removeprefix(question))
         return answer
     typer.echo(question)
     for number, (value, label) in enumerate(options, 1):
@@ -67,10 +68,7 @@ def _choose_from_menu(question: str, options: Sequence[tuple[str, str]], default
     from prompt_toolkit.widgets import Label, RadioList
 
     width = max(get_terminal_size().columns - 4, 20)
-    rows = [
-        (value, fill(label, width, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False))
-        for value, label in options
-    ]
+    rows = [(value, _wrap(label, " " * 4, width)) for value, label in options]
     menu = RadioList(
         rows, default, select_on_focus=True, open_character=" ", select_character=">", close_character="",
         show_cursor=False, show_scrollbar=False, checked_style="class:chosen",
@@ -122,7 +120,7 @@ def ask(question: str, default: str = "", *, completions: Sequence[str] = ()) ->
     note = " (Enter accepts, or edit it)" if default else ""
     completer = WordCompleter([*completions], sentence=True, match_middle=True) if completions else None
     answer = prompt(
-        f"{question}{note}: ",
+        _wrap(f"{question}{note}:") + " ",
         default=default,
         completer=completer,
         reserve_space_for_menu=6 if completions else 0,
@@ -136,13 +134,14 @@ def ask_secret(question: str) -> str:
     if is_interactive():
         from prompt_toolkit import prompt
 
-        return prompt(f"{question}: ", is_password=True).strip()
+        return prompt(_wrap(f"{question}:") + " ", is_password=True).strip()
     return _read_line(f"{question}: ")
 
 
 def confirm(question: str, *, default: bool = False) -> bool:
     """Ask for yes or no; empty input means the default."""
-    answer = _read_line(f"{question} {'[Y/n]' if default else '[y/N]'} ").lower()
+    whole = f"{question} {'[Y/n]' if default else '[y/N]'}"
+    answer = _read_line(f"{_wrap(whole) if is_interactive() else whole} ").lower()
     return answer in ("y", "yes") if answer else default
 
 
