@@ -464,7 +464,7 @@ def test_a_missing_package_is_installed_if_wanted(tmp_path: Path, works: bool):
     child.send("\r")
     child.expect_exact("pip install nanobot[discord]")
     child.expect_exact("Bot token")
-    seen = child.before
+    seen = " ".join(child.before.split())
     child.sendintr()
     child.expect_exact("Nothing was saved.")
     child.expect(pexpect.EOF)

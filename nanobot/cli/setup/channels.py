@@ -25,7 +25,7 @@ from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
-from nanobot.utils.extras import install_arguments, install_command
+from nanobot.utils.extras import install_arguments
 
 NONE = "none"
 CONNECTED = "connected"
@@ -195,7 +195,7 @@ def _install(name: str) -> bool:
     done = subprocess.run(install_arguments(spec.extra), check=False)
     importlib.invalidate_caches()
     if done.returncode:
-        prompts.say(f"The installation failed. To try it yourself: {install_command(spec.extra)}")
+        prompts.say("\nThe installation failed.")  # the caller says how to do it by hand
     return not done.returncode
 
 
