@@ -284,7 +284,9 @@ class AccessControl:
         self._on_code(entry)
         has_owner = bool(self._store.people(channel).owners)
         text = _invitation(entry.code, has_owner=has_owner)
-        return PairingOffered(entry.code, text, f"{unknown.reason} (a code was given; see `nanobot pairing list`)")
+        to = f" to {entry.name}" if entry.name else ""
+        reason = f"{unknown.reason} (a code was given{to}; see `nanobot pairing list`)"
+        return PairingOffered(entry.code, text, reason)
 
     def _should_log(self, reason: str) -> bool:
         now = self._clock.monotonic()

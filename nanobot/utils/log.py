@@ -90,10 +90,10 @@ class _LoguruHandler(logging.Handler):
         line = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {extra[source]} {message}"
         logger.configure(extra={"source": "nanobot"})
         if self._target.stderr_level and sys.stderr is not None:
-            stream, target = _NonblockingStream(sys.stderr), self._target
+            stream, target, level = _NonblockingStream(sys.stderr), self._target, self._target.stderr_level
             logger.add(
                 (lambda message: stream.write(_short_line(message, target))) if target.is_short else stream,
-                level=target.stderr_level,
+                level=level,
                 format="{message}" if target.is_short else line,
                 colorize=False,
                 backtrace=False,

@@ -482,7 +482,7 @@ async def test_login_without_a_name_shows_the_channels_and_asks(telegram):
 
     assert asked.exit_code == 0, asked.output
     assert "Telegram: set up" in asked.stdout
-    assert "Discord: not set up; needs a bot token" in asked.stdout
+    assert "Discord: not set up (needs a bot token" in asked.stdout
     assert "its credentials work" in asked.stdout
     assert (alone.exit_code, "nanobot channels login telegram" in alone.stderr) == (2, True)
 

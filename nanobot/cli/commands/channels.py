@@ -127,7 +127,7 @@ def _ask_name(config: Config) -> str:
     rows = [
         (
             known.name,
-            f"{known.title}: {'set up' if is_set_up(known, config) else f'not set up; needs {known.requires}'}",
+            f"{known.title}: {'set up' if is_set_up(known, config) else f'not set up (needs {known.requires})'}",
         )
         for known in PLATFORMS
     ]

@@ -120,11 +120,11 @@ def ask(question: str, default: str = "", *, completions: Sequence[str] = ()) ->
     note = " (Enter accepts, or edit it)" if default else ""
     completer = WordCompleter([*completions], sentence=True, match_middle=True) if completions else None
     answer = prompt(
-        _wrap(f"{question}{note}:") + " ",
+        [("class:question", _wrap(f"{question}{note}:") + " ")],
         default=default,
         completer=completer,
         reserve_space_for_menu=6 if completions else 0,
-        style=Style.from_dict({"": "bold"}),
+        style=Style.from_dict({"": "bold", "question": "nobold"}),
     )
     return answer.strip() or default
 
