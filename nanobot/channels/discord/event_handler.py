@@ -46,7 +46,7 @@ _ANSWER_S = 2.0
 """Discord gives three seconds to answer a command or a press."""
 _MOST_FLAPS = 3
 """How often Discord may close the connection before its hello."""
-_NOT_FOR_YOU = "I only talk to people my owner has approved."
+_NOT_FOR_YOU = "This is a private bot."
 _NOT_TAKEN = "I cannot take that right now. Please try again in a while."
 _TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
 
