@@ -55,7 +55,7 @@ class JobFailedError(NanobotError):
     """A run failed. The text is for `cron history`."""
 
 
-TellOwner = Callable[[str], Awaitable[None]]
+TellOwner = Callable[[str], Awaitable[object]]
 
 
 async def _notify_nobody(_text: str) -> None:

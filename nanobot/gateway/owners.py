@@ -32,21 +32,21 @@ class PairingNotices:
         self._sent_at: deque[float] = deque(maxlen=MAX_NOTICES)
 
     def put(self, entry: Pending) -> None:
-        """Queue a notice about a new code, unless the owner was told about enough of them. Never blocks or raises."""
-        now = self._clock.monotonic()
-        if len(self._sent_at) < MAX_NOTICES or now - self._sent_at[0] >= _HOUR_S:
-            self._sent_at.append(now)
-            self._queue.put_nowait(entry)
+        """Queue a notice about a new code. Never blocks or raises."""
+        self._queue.put_nowait(entry)
 
     async def run(self, runtime: Runtime, manager: ChannelManager) -> None:
-        """Send the notices until cancelled."""
+        """Send the notices until cancelled, at most MAX_NOTICES an hour; `/pairing list` has the others."""
         while True:
-            entry = await self._queue.get()
+            entry, now = await self._queue.get(), self._clock.monotonic()
+            if len(self._sent_at) == MAX_NOTICES and now - self._sent_at[0] < _HOUR_S:
+                continue
             channels = dict.fromkeys([entry.channel, *manager.names])
             code = entry.code
             buttons = (Button("Let in", f"/pairing approve {code}"), Button("No", f"/pairing deny {code}"))
             try:
-                await tell_owner(runtime, manager, [*channels], _request(entry), buttons)
+                if await tell_owner(runtime, manager, [*channels], _request(entry), buttons):
+                    self._sent_at.append(now)
             except StorageError as error:
                 log.warning("the request of %s to pair cannot be shown to an owner: %s", entry, error)
 
@@ -62,13 +62,14 @@ def _request(entry: Pending) -> str:
 
 async def tell_owner(
     runtime: Runtime, manager: ChannelManager, channels: Sequence[str], text: str, buttons: tuple[Button, ...] = ()
-) -> None:
-    """Queue a notice to the best chat with an owner of these channels, if there is one. Raises StorageError."""
+) -> bool:
+    """Queue a notice to the best chat with an owner of these channels. False if there is none. Raises StorageError."""
     async with aclosing(owners_chats(runtime, manager, channels)) as chats:
         chat = await anext(chats, None)
     if chat is not None:
         notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE, buttons=buttons)
         await runtime.bus.publish_outbound(notice)
+    return chat is not None
 
 
 async def owners_chats(

@@ -185,12 +185,19 @@ def _parse_state(data: Any) -> PairingState:
         _parse_senders(sections.get("owners"), "owners"),
         _parse_senders(sections.get("approved"), "approved"),
         tuple(_parse_pending(code, entry) for code, entry in pending.items()),
-        {
-            channel: {sender_id: str(name) for sender_id, name in _parse_object(names, f"names.{channel}").items()}
-            for channel, names in _parse_object(sections.get("names"), "names").items()
-        },
+        _parse_names(sections.get("names")),
         others,
     )
+
+
+def _parse_names(value: Any) -> dict[str, dict[str, str]]:
+    """Names grant nothing, so an unreadable one is dropped instead of closing the file."""
+    channels = value if isinstance(value, dict) else {}
+    return {
+        channel: {sender_id: str(name) for sender_id, name in names.items()}
+        for channel, names in channels.items()
+        if isinstance(names, dict)
+    }
 
 
 def _parse_object(value: Any, location: str) -> dict[str, Any]:

@@ -295,6 +295,31 @@ async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(teleg
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_slack_waits_for_the_owners_first_message_too(slack):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    env = at_home(NANOBOT_CHANNELS__SLACK__API_BASE=f"{slack.workspace.url}/api")
+    child = on_screen([*NANOBOT, "channels", "login", "slack"], env=env, dimensions=(40, 100), timeout=20)
+
+    await asyncio.to_thread(child.expect_exact, "Bot User OAuth Token")
+    child.send(f"{BOT_TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "App-Level Token")
+    child.send(f"{APP_TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "Your Slack member ID")
+    child.send("\r")
+    await asyncio.to_thread(child.expect_exact, "Now write anything")
+    await eventually(lambda: slack.workspace.lines)
+    await slack.says("hello")
+    await asyncio.to_thread(child.expect_exact, f"ID {slack.person}, just wrote: is that you?")
+    child.send("\r")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"slack": [slack.person]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
     from tests.support.terminal import at_home, on_screen  # not on Windows
 
