@@ -306,7 +306,10 @@ def _is_served(platform: PlatformSetup, places: DataPaths) -> bool:
 def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) -> tuple[str, str]:
     """Wait for a message and ask whether it is the owner's. Returns id and name; empty after Ctrl+C or a timeout."""
     refused: set[str] = set()
-    prompts.say(f"Now write anything to your bot on {platform.title}. Ctrl+C: pair with a code later.")
+    minutes = f"{OWNER_WAIT_S / 60:.0f} minutes"
+    prompts.say(
+        f"Now write anything to your bot on {platform.title} (it waits {minutes}; Ctrl+C: pair with a code later)."
+    )
     try:
         while (request := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
             sender = Sender.of(request.sender_id)
