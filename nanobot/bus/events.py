@@ -199,8 +199,8 @@ class Button:
 
     @staticmethod
     def is_for_owners(value: str) -> bool:
-        """Whether it answers an approval question: a press by somebody else must not remove it."""
-        return value.startswith(("/approve ", "/deny "))
+        """Whether it answers a question to the owner: a press by somebody else must not remove it."""
+        return value.startswith(("/approve ", "/deny ", "/pairing "))
 
 
 @dataclass(frozen=True, slots=True)

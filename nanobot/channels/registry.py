@@ -97,9 +97,8 @@ def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
     known = [spec.name for spec in CHANNELS]
     suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
     raise ChannelSetupError(
-        f"channels.{name}: nanobot has no such channel, and no installed package provides it. {suggestion}"
-        f"Built-in channels: {', '.join(known)}. "
-        f"Set channels.{name}.enabled to false, or install the package."
+        f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
+        f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
     )
 
 

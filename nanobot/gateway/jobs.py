@@ -44,7 +44,7 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
         await asyncio.wait([serving])
 
 
-TellOwner = Callable[[str], Awaitable[None]]
+TellOwner = Callable[[str], Awaitable[object]]
 
 
 async def _notify_nobody(_text: str) -> None:
@@ -90,6 +90,7 @@ class JobRunner:
         if job.payload.verbatim:
             await self._deliver(job, due, due.run_id, job.payload.message)
             return job.payload.message
+        started_at = self._runtime.clock.monotonic()
         result = await self._runtime.loop.run_turn(message_for(job, due, self._timezone))
         if result.later:  # shutting down: the turn and this run resume at the next start
             await asyncio.Event().wait()
@@ -98,6 +99,7 @@ class JobRunner:
             if may_notify(job) and not due.retry:
                 await self._report_failure(job, due, result, retry_in_s)
             raise JobFailedError(result.text or f"The turn was {result.outcome}.", retry_in_s)
+        log.info("job %r (%s) %s", job.name, job.id, result.summary(self._runtime.clock.monotonic() - started_at))
         if is_worth_sending(job, result.text):
             await self._deliver(job, due, result.turn_id, result.text)
         return result.text

@@ -153,7 +153,7 @@ async def build_runtime(
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
-    command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
+    command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
@@ -359,6 +359,7 @@ def _command_context(
     approvals: _ApprovalParts,
     background: _BackgroundParts,
     plugins: _PluginParts,
+    bus: MessageBus,
     restart: Callable[[], None] | None,
 ) -> CommandContext:
     return CommandContext(
@@ -369,7 +370,7 @@ def _command_context(
         core.status,
         __version__,
         core.spending,
-        pairing=PairingCommands(services.pairing),
+        pairing=PairingCommands(services.pairing, bus),
         approvals=ApprovalCommands(approvals.grants, approvals.questions),
         mcp_status=partial(_mcp_status, toolbox, services.redactor),
         restart=restart,

@@ -502,7 +502,7 @@ async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(dis
         chosen = await discord.interacts(2, data, there.GROUP, sender=there.STRANGER)
         answer = await eventually(lambda: discord.rest.answers.get(chosen))
 
-    assert "my owner has approved" in answer["data"]["content"]
+    assert "private bot" in answer["data"]["content"]
     assert life.heard == []
     assert discord.shown(there.GROUP) == []
 

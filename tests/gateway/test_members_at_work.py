@@ -75,8 +75,18 @@ def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(home
         wait_until(lambda: "toy:7 failed" in home.log)
 
     answered, failed = (line for line in home.log.splitlines() if "toy:7 " in line)
-    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, \d+ tokens", answered)
+    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, [\d.]+k? tokens", answered)
     assert re.search(r"WARNING .*toy:7 failed after .* API key was rejected", failed)
+
+
+def test_the_log_names_a_job_that_ran(home: GatewayHome, server: FakeModels):
+    server.script(Say("Water them."))
+    added(home, "Water the plants", *TO_SEVEN)
+
+    with home.gateway():
+        wait_until(lambda: re.search(r"INFO .* job '[^']+' \(\w+\) answered in \d+\.\d s, [\d.]+k? tokens", home.log))
+
+    assert "cron:" not in home.log
 
 
 def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):
