@@ -83,6 +83,20 @@ async def test_the_first_end_stands_and_an_answer_becomes_sent(tmp_path: Path):
     assert counts == JournalCounts(received=1, answered=1)
 
 
+async def test_message_whose_reply_could_not_be_sent_has_failed_also_after_a_restart(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.receive(inbound(1))
+        await journal.hold([answer := reply("hi", answers="telegram:42:1")])
+        assert answer.journal_id is not None
+        await journal.failed(answer.journal_id, "the chat is gone")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        left = await journal.unsettled()
+    rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, reason FROM inbound").fetchall()
+
+    assert left == []
+    assert rows == [("failed", "the chat is gone")]
+
+
 async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_message(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         held = await journal.hold(
@@ -400,11 +414,13 @@ async def test_what_an_agent_took_and_did_not_end_is_there_for_the_next(tmp_path
         assert [one.message_id for one in left] == ["1"]
 
 
-async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(tmp_path: Path):
+@pytest.mark.parametrize("files", [[], ["chart.png"]])
+async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(tmp_path: Path, files: list[str]):
     async with open_journal(tmp_path / "journal.db") as journal:
         for number in (1, 2):
             await journal.receive(inbound(number))
         held = reply("hi", answers="telegram:42:1")
+        held.media = files
         notice = OutboundMessage("telegram", "42", "psst", kind=OutboundKind.NOTICE, answers="telegram:42:2")
         await journal.hold([held, notice])
     async with open_journal(tmp_path / "journal.db") as journal:
