@@ -89,7 +89,7 @@ def test_a_file_of_ours_is_written_through_no_link(tree: Path, write: Callable[[
         write(tree / path, b"attack")
 
     assert (tree / "a/b/file").read_text(encoding="utf-8") == "here"
-    assert sorted(os.listdir(tree / "a/b")) == ["file", "last"]
+    assert sorted(path.name for path in (tree / "a/b").iterdir()) == ["file", "last"]
 
 
 def open_descriptors() -> int:
