@@ -175,10 +175,10 @@ class FallbackProvider(LLMProvider):
                         for delta in attempt.filter(received):
                             if not began:
                                 began = True
-                                call.began()
+                                call.record_first_token()
                                 self._announce(search, index)
                             if isinstance(delta, Finished):
-                                call.succeeded()
+                                call.record_success()
                             yield delta
                         received = await anext(source, None)
                 attempt.end()
@@ -186,14 +186,14 @@ class FallbackProvider(LLMProvider):
             except ModelCallError as error:
                 search.failed(chosen, error)
                 if error.try_elsewhere is TryElsewhere.NOBODY:
-                    call.succeeded()  # the model works, the request does not
+                    call.record_success()  # the model works, the request does not
                     raise search.add_context(error) from None
-                if call.failed(error):
+                if call.record_failure(error):
                     log.warning("%s", describe_pause(chosen))
                 if attempt.final:
                     raise search.add_context(error) from None
             finally:
-                call.cancelled()
+                call.release()
         raise search.error()
 
     async def close(self) -> None:
