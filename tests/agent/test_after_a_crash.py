@@ -137,7 +137,7 @@ async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_pat
         first, second = await reply(bus), await reply(bus)
 
     async with open_journal(tmp_path / "journal.db") as journal:
-        left, unsent = await journal.unsettled(), await journal.unsent()
+        left, unsent = await journal.load_unsettled(), await journal.load_unsent()
 
     assert (first.content, second.content) == ("This session is already new.", "hi")
     assert not left
