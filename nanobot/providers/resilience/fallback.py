@@ -157,7 +157,7 @@ class FallbackProvider(LLMProvider):
         Raises the last failure, including which other models were tried; ModelUnavailableError if none may be called
         now.
         """
-        search = _Search(self._candidates, messages, tools, max_tokens)
+        search = _CandidateSearch(self._candidates, messages, tools, max_tokens)
         while (choice := await search.next()) is not None:
             index, candidate, chosen, call = choice
             attempt, began = StreamGuard(), False
@@ -202,7 +202,7 @@ class FallbackProvider(LLMProvider):
             if candidate.model is not None:
                 await candidate.model.provider.close()
 
-    def _announce(self, search: "_Search", index: int) -> None:
+    def _announce(self, search: "_CandidateSearch", index: int) -> None:
         now, first = self._candidates[index], self._first
         reasons = search.reasons()
         if index != self._current:
@@ -229,7 +229,7 @@ async def _first_delta(deltas: AsyncGenerator[Delta, None], *, has_fallback: boo
         return await anext(deltas, None)
 
 
-class _Search:
+class _CandidateSearch:
     """The path of one call through the candidates."""
 
     def __init__(
