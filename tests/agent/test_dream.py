@@ -162,7 +162,7 @@ async def test_what_fails_again_rests_longer_and_something_new_ends_the_rest(har
     rests: list[float] = []
     for _ in range(10):
         await harness.run("no")
-        rests.append(harness.dream.state().rests_until - harness.clock.now().timestamp())
+        rests.append(harness.dream.state().retry_at - harness.clock.now().timestamp())
         harness.clock.advance(rests[-1] - 1)
         assert (await harness.run()).outcome is RESTING
         harness.clock.advance(1)

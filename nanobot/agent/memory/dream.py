@@ -283,7 +283,7 @@ class Dream:
         chosen = usable[:limit]
         end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
         after = replace(
-            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, rests_until=0.0, error=""
+            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, retry_at=0.0, error=""
         )
         name = self._memory.memory_file.name
         first_revision = next(
@@ -326,11 +326,11 @@ class Dream:
     def _skip(self) -> None:
         state = self.state()
         end = self.log.news(DreamState(), 0).end
-        self._save_cursor(replace(self._state_at(state, end), failures=0, rests_until=0.0, error=""))
+        self._save_cursor(replace(self._state_at(state, end), failures=0, retry_at=0.0, error=""))
 
     def _is_backing_off(self, state: DreamState) -> bool:
         """Whether to wait after a failure; something new in the log ends the backoff."""
-        if not state.failures or self._clock.now().timestamp() >= state.rests_until:
+        if not state.failures or self._clock.now().timestamp() >= state.retry_at:
             return False
         return self.log.size() == state.failed_size
 
@@ -343,7 +343,7 @@ class Dream:
         state = replace(
             state,
             failures=min(state.failures + 1, 30),
-            rests_until=now + rest,
+            retry_at=now + rest,
             failed_size=self.log.size(),
             error=reason,
         )

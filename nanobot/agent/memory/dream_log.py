@@ -33,7 +33,7 @@ class DreamState:
     change: int = 0
     """Number of the last revision read."""
     failures: int = 0
-    rests_until: float = 0.0
+    retry_at: float = 0.0
     failed_size: int = 0
     """Size of the log at the last failure."""
     error: str = ""
