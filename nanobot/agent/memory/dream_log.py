@@ -45,7 +45,7 @@ class PassOutcome(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     FAILED = "failed"
-    BROKEN_OFF = "broken off"
+    CONTINUE_INTERRUPTED = "broken off"
     """The process ended before anything changed."""
 
 

@@ -184,7 +184,7 @@ class FallbackProvider(LLMProvider):
                 attempt.end()
                 return
             except ModelCallError as error:
-                search.failed(chosen, error)
+                search.record_failure(chosen, error)
                 if error.try_elsewhere is TryElsewhere.NOBODY:
                     call.record_success()  # the model works, the request does not
                     raise search.add_context(error) from None
@@ -300,7 +300,7 @@ class _CandidateSearch:
             return limit
         return min(limit, candidate.window_tokens - self._request_tokens())
 
-    def failed(self, model: CandidateModel, error: ModelCallError) -> None:
+    def record_failure(self, model: CandidateModel, error: ModelCallError) -> None:
         error.fill_target(CallTarget(model.provider_name, model.model))
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
