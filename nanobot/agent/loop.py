@@ -286,7 +286,7 @@ class AgentLoop:
                     raise
                 if turn.ending is TurnEnding.INTERRUPT:
                     return _postpone(turn)
-                return _end_early(turn, TurnOutcome.STOPPED, "")
+                return _end_without_run(turn, TurnOutcome.STOPPED, "")
             finally:
                 del self._running[key]
 
@@ -338,16 +338,16 @@ class AgentLoop:
     async def _run_immediately(self, turn: Turn) -> TurnResult:
         key, name = turn.message.session_key, _priority_command(turn.message)
         if name is None and self._deps.approval_router is not None:
-            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
+            return _end_without_run(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
         if name == "stop":
-            return _end_early(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
+            return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
         try:
             session = self._deps.sessions.get_or_create(key)
             command = parse_command(turn.message.content) or Command("")
             text = await self._deps.commands.answer(command, session, turn.message, attended=turn.attended)
         except StorageError as error:
-            return _end_early(turn, TurnOutcome.FAILED, str(error))
-        return _end_early(turn, TurnOutcome.ANSWERED, text)
+            return _end_without_run(turn, TurnOutcome.FAILED, str(error))
+        return _end_without_run(turn, TurnOutcome.ANSWERED, text)
 
     async def _handle_stop(self, message: InboundMessage) -> str:
         """Stop the session's turn, unless it started after this message, and return the reply."""
@@ -439,7 +439,7 @@ def _priority_command(message: InboundMessage) -> str | None:
     return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
 
 
-def _end_early(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
+def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
     """End a turn that never entered the pipeline."""
     turn.emit(TurnEnded(outcome=outcome, text=text))
     return TurnResult(outcome, text, turn_id=turn.turn_id)
@@ -456,7 +456,7 @@ def _postpone(turn: Turn) -> TurnResult:
 def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResult:
     """End a message that joined another turn: that turn sends the one reply."""
     if joined_turn.cancelled():
-        return _end_early(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
+        return _end_without_run(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
     result = joined_turn.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result

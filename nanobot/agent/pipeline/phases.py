@@ -459,7 +459,7 @@ class Pipeline:
                     "error": turn.result.error or outcome,
                 }
                 if turn.result.text:
-                    row["told"] = turn.result.text
+                    row["reply"] = turn.result.text
                 if not turn.result.retryable:
                     row["retryable"] = False
                 await self._record(turn, row)
