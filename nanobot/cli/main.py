@@ -233,10 +233,10 @@ class RootGroup(Group):
             self._get_group(*group).add_command(LazyCommand(name, target, help_line))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without arguments in a terminal, open the chat; a sentence is a message."""
+        """Without arguments in a terminal, open the chat; a sentence is a message, also after --here."""
         if not args and is_terminal(sys.stdin) and is_terminal(sys.stdout):
             args = ["agent"]
-        elif args and _SENTENCE.search(args[0]) and not args[0].startswith("-"):
+        elif args and (args[0] == "--here" or (_SENTENCE.search(args[0]) and not args[0].startswith("-"))):
             args = ["agent", *args]
         return super().parse_args(ctx, args)
 

@@ -504,7 +504,10 @@ class Pipeline:
         # before `note_for`, which may consume an answer
         untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
         goal = deps.goals.note_for(message) if deps.goals is not None else ""
-        context = deps.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
+        folder = message.folder if message.origin is Origin.CLI else ""
+        context = deps.prompt.runtime_context(
+            message.channel, message.chat_id, history, scope=turn.scope, goal=goal, folder=folder
+        )
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
