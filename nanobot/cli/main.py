@@ -68,6 +68,8 @@ COMMANDS = {
     "memory why": ("nanobot.cli.commands.memory:why", "Show where a fact came from."),
     "memory log": ("nanobot.cli.commands.memory:log", "Show the last changes of the memory."),
     "memory forget": ("nanobot.cli.commands.memory:forget", "Delete a fact."),
+    "memory pin": ("nanobot.cli.commands.memory:pin", "Keep a fact as it is, whatever else is tidied."),
+    "memory unpin": ("nanobot.cli.commands.memory:unpin", "Remove the pin from a fact."),
     "memory undo": ("nanobot.cli.commands.memory:undo", "Undo the last change."),
     "memory dream": ("nanobot.cli.commands.memory:dream", "Tidy the memory now (Dream) and show what changed."),
     "memory dream-log": ("nanobot.cli.commands.memory:dream_log", "Show the last Dream passes."),

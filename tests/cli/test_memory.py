@@ -77,3 +77,14 @@ def test_where_nothing_is_remembered_that_is_said():
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "Nothing is remembered yet" in shown.stderr
     assert "no change to undo" in run("undo").stderr
+
+
+def test_a_pinned_fact_is_marked_and_forgotten_only_after_unpin(memory: MemoryStore):
+    pinned = run("pin", "rex")
+    refused = run("forget", "rex")
+    run("unpin", "rex")
+
+    assert pinned.stdout == "Pinned: Has a dog named Rex.\n"
+    assert refused.exit_code == 1
+    assert "nanobot memory unpin" in refused.stderr
+    assert run("forget", "rex").exit_code == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from nanobot.agent.commands.context import CommandCall
 from nanobot.agent.commands.table import TYPED, is_from_owner
 from nanobot.agent.memory.editor import MemoryEditor, format_change
+from nanobot.agent.memory.facts import PIN
 from nanobot.agent.memory.revisions import Revision
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -17,7 +18,7 @@ _MAX_LOG = 15
 _MAX_MATCHES = 20
 USAGE = (
     "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
-    "ID-or-TEXT removes it, /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
+    "ID-or-TEXT removes it, /memory pin ID-or-TEXT keeps it as it is (/memory unpin), /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
     "/memory share ID shares a fact with every chat (the owner's memory, owner only)."
 )
 
@@ -45,7 +46,7 @@ class MemoryCommands:
         word, rest = word.lower(), rest.strip()
         message = call.message
         editor = MemoryEditor(self._memory_of(call.scope), self._clock, message.sender_id or "terminal")
-        if word in ("forget", "undo", "share") and message.origin not in TYPED:
+        if word in ("forget", "pin", "unpin", "undo", "share") and message.origin not in TYPED:
             return f"/memory {word} has to be typed by a person."
         if word in ("", "list", "show"):
             return self._list(editor)
@@ -53,7 +54,7 @@ class MemoryCommands:
             return "\n".join(["Undone:", *map(format_change, editor.undo(lambda change: _may_undo(call, change)))])
         if word == "log":
             return "\n".join(map(format_change, editor.log()[:_MAX_LOG])) or "Nothing has changed yet."
-        if word not in ("why", "forget", "share", "search") or not rest:
+        if word not in ("why", "forget", "pin", "unpin", "share", "search") or not rest:
             return USAGE
         if word == "why":
             return editor.why(rest)
@@ -65,13 +66,17 @@ class MemoryCommands:
             )
         if word == "share":
             return self._share(call, editor, rest)
+        if word in ("pin", "unpin"):
+            return f"{word.capitalize()}ned: {editor.pin(rest, pinned=word == 'pin').text}"
         forgotten = editor.forget(rest)
         lines = "\n".join(f"- {fact.text}" for fact in forgotten)
         return f"Forgotten:\n{lines}\n{_AFTER_FORGET}"
 
     def _list(self, editor: MemoryEditor) -> str:
         facts = editor.facts()
-        lines = [f"{item.fact.id}  {clip_line(item.fact.text, 200)}" for item in facts]
+        lines = [
+            f"{item.fact.id}  {clip_line(item.fact.text, 200)}{f' {PIN}' if item.fact.pinned else ''}" for item in facts
+        ]
         return "\n".join([f"Memory: {editor.state()}", *lines])
 
     def _share(self, call: CommandCall, editor: MemoryEditor, wanted: str) -> str:

@@ -1,4 +1,5 @@
-"""What a person can do with a memory: list, search, explain, forget and share facts, and undo changes.
+"""What a person can do with a memory: list, search, explain, forget, pin and share facts, and undo
+changes.
 
 Every change is a revision and can be undone byte for byte. Methods block on the disk and raise NanobotError with the
 next step.
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts
+from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts, set_pinned
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
 from nanobot.agent.memory.store import MemoryStore, parse_history_line
@@ -24,6 +25,7 @@ _HOW = {
     ChangedBy.AGENT: "written by the agent",
     ChangedBy.HAND: "written by hand, or before revisions were recorded",
     ChangedBy.SHARE: "shared by the owner",
+    ChangedBy.PIN: "pinned",
     ChangedBy.LESSON: "learned from a recurring failure",
     ChangedBy.UNDO: "restored",
     ChangedBy.FORGET: "kept when something else was forgotten",
@@ -97,14 +99,12 @@ class MemoryEditor:
                     for fact in parse_facts(self._memory.file_text(path))
                 ],
             )
-            keys = {known.fact.key for known in matches}
-            if not keys:
-                raise _no_match_error(wanted)
-            if len(keys) > 1:
-                choices = "\n".join(
-                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
+            keys = {_only(matches, wanted).key}
+            if pinned := next((known.fact for known in matches if known.fact.pinned), None):
+                raise NanobotError(
+                    f"It is pinned. Unpin it first: /memory unpin {pinned.id}, or `nanobot memory unpin {pinned.id}` "
+                    "in a terminal."
                 )
-                raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
             removed: dict[str, Fact] = {}
             group = None
             for path in paths:
@@ -143,19 +143,34 @@ class MemoryEditor:
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
         with self._memory.revisions.lock():
-            matches = _matching(wanted, self.facts())
-            keys = {known.fact.key: known.fact for known in matches}
-            if len(keys) != 1:
-                raise (
-                    _no_match_error(wanted) if not keys else NanobotError("Several facts match. Name one by its id.")
-                )
-            fact = next(iter(keys.values()))
+            fact = _only(_matching(wanted, self.facts()), wanted)
             text = self._memory.file_text(self._memory.shared_file)
             if fact.key in {other.key for other in parse_facts(text)}:
                 raise NanobotError("It is already shared.")
             line_end = "" if not text or text.endswith("\n") else "\n"
             data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
             self._memory.change(self._memory.shared_file, data, ChangedBy.SHARE, ChangeSource(who=self._who))
+            return fact
+
+    def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
+        """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
+        with self._memory.revisions.lock():
+            fact = _only(_matching(wanted, self.facts()), wanted)
+            group = None
+            for path in self._files():
+                text = self._memory.file_text(path)
+                data = set_pinned(text, {fact.key}, pinned=pinned)
+                if data != text:
+                    change = self._memory.change(
+                        path,
+                        data.encode("utf-8", "surrogateescape"),
+                        ChangedBy.PIN,
+                        ChangeSource(who=self._who),
+                        group=group,
+                    )
+                    group = group or (change.number if change is not None else None)
+            if group is None:
+                raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
 
     def clear(self) -> list[str]:
@@ -250,7 +265,8 @@ def format_change(change: Revision) -> str:
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
     undone = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
-    shown = shown or ("initial content" if is_initial_snapshot(change) else "other text")
+    other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
+    shown = shown or ("initial content" if is_initial_snapshot(change) else other)
     return f"{change.number}  {_minute(change.at)}  {change.by}{undone}{who} {change.file}: {shown}"
 
 
@@ -269,6 +285,18 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
         if matching := [item for item in facts if matches(item.fact)]:
             return matching
     return []
+
+
+def _only(matches: Sequence[FactDetails], wanted: str) -> Fact:
+    """Return the fact that matches. Raises NanobotError if none does or several do."""
+    if not matches:
+        raise _no_match_error(wanted)
+    if len({known.fact.key for known in matches}) > 1:
+        choices = "\n".join(
+            f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
+        )
+        raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
+    return matches[0].fact
 
 
 def _no_match_error(wanted: str) -> NanobotError:

@@ -113,6 +113,20 @@ def forget(
     typer.echo("HISTORY.md and stored conversations may still mention it, and a search finds it there.", err=True)
 
 
+def pin(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Keep a fact as it is: consolidation, Dream and the size limit do not change or remove it."""
+    print_text(f"Pinned: {_open_editor(config, workspace, chat)[1].pin(fact).text}")
+
+
+def unpin(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Remove the pin from a fact."""
+    print_text(f"Unpinned: {_open_editor(config, workspace, chat)[1].pin(fact, pinned=False).text}")
+
+
 def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
     """Undo the last change, whoever made it. The file is restored byte for byte."""
     for change in _open_editor(config, workspace, chat)[1].undo():
@@ -142,6 +156,7 @@ def _as_json(details: FactDetails) -> dict[str, Any]:
         "text": details.fact.text,
         "file": details.file,
         "heading": details.fact.heading,
+        "pinned": details.fact.pinned,
         "since": details.origin.change.at if details.origin is not None else None,
         "by": details.origin.change.by if details.origin is not None else None,
         "source": {name: value for name, value in source.items() if name not in ("key", "text")},
