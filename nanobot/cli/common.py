@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nanobot.cli.layout import print_warning
 from nanobot.cli.terminal import escape_control, is_terminal, strip_control
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir, use_config
 from nanobot.errors import NanobotError
@@ -108,9 +109,9 @@ def require_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any]
 def print_warnings(warnings: Sequence[str]) -> None:
     """Print the first MAX_WARNINGS warnings on stderr, and how many more there are."""
     for warning in warnings[:MAX_WARNINGS]:
-        typer.echo(f"Warning: {to_one_line(warning)}", err=True)
+        print_warning(to_one_line(warning))
     if len(warnings) > MAX_WARNINGS:
-        typer.echo(f"Warning: {len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.", err=True)
+        print_warning(f"{len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.")
 
 
 def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:

@@ -347,8 +347,20 @@ def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
 
 
 LINES = st.sampled_from(
-    ["# Memory", "## Home", "- Likes tea.", "- likes TEA", "- Likes tea. (pinned)", "- Likes coffee. (pinned)"]
-    + ["- Has a dog", "  named Rex", "  named Max", "- Lives in Rome.", "Speaks Welsh.", ""]
+    [
+        "# Memory",
+        "## Home",
+        "- Likes tea.",
+        "- likes TEA",
+        "- Likes tea. (pinned)",
+        "- Likes coffee. (pinned)",
+        "- Has a dog",
+        "  named Rex",
+        "  named Max",
+        "- Lives in Rome.",
+        "Speaks Welsh.",
+        "",
+    ]
 )
 
 

@@ -675,17 +675,6 @@ def test_each_finding_has_its_advice_right_below(data):
     assert "1 check: 2 errors." in ran.stdout
 
 
-def test_in_a_narrow_window_the_text_goes_below_its_head(data, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    configured(data, tools={"approval": "off"})
-
-    ran = RUNNER.invoke(app, ["doctor", "--security", "approval"])
-
-    assert max(map(len, ran.stdout.splitlines())) <= 40
-    assert "error    approval.off\n    tools.approval is off:" in ran.stdout
-    assert "    -> Set tools.approval to" in ran.stdout
-
-
 def test_a_person_reads_lines_with_what_to_do(data):
     configured(data, tools={"approval": "off"})
 

@@ -18,7 +18,8 @@ _MAX_LOG = 15
 _MAX_MATCHES = 20
 USAGE = (
     "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
-    "ID-or-TEXT removes it, /memory pin ID-or-TEXT keeps it as it is (/memory unpin), /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
+    "ID-or-TEXT removes it, /memory pin ID-or-TEXT keeps it as it is (/memory unpin), /memory undo reverts the last "
+    "change, /memory search TEXT and /memory log show more, and "
     "/memory share ID shares a fact with every chat (the owner's memory, owner only)."
 )
 

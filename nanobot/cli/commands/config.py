@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
+from nanobot.cli.layout import print_error
 from nanobot.cli.setup import prompts
 from nanobot.config import paths
 from nanobot.config.keys import dotted, value_at
@@ -94,7 +95,7 @@ def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
         try:
             check_text(text, file)
         except ConfigError as error:
-            typer.echo(f"Error: {error}", err=True)
+            print_error(str(error))
             if not prompts.is_interactive() or not prompts.confirm("Edit again? (No discards your changes.)"):
                 raise NanobotError("Nothing was saved.") from None
             continue
