@@ -83,6 +83,8 @@ COMMANDS = {
     "skills approve": ("nanobot.cli.commands.skills:approve", "Approve changed programs of an installed skill."),
     "usage": ("nanobot.cli.commands.usage:usage", "Show tokens and cost: today, this month, and what is left."),
     "mcp list": ("nanobot.cli.commands.mcp:list_", "List the configured MCP servers and their tools."),
+    "mcp add": ("nanobot.cli.commands.mcp:add", "Try an MCP server and add it."),
+    "mcp remove": ("nanobot.cli.commands.mcp:remove", "Remove an MCP server."),
     "mcp test": ("nanobot.cli.commands.mcp:test", "Connect to an MCP server and list its tools."),
     "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
 }
