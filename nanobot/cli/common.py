@@ -18,7 +18,7 @@ from nanobot.cli.layout import print_warning
 from nanobot.cli.terminal import escape_control, is_terminal, strip_control
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir, use_config
 from nanobot.errors import NanobotError
-from nanobot.utils.text import nearest
+from nanobot.utils.text import format_when, nearest
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
@@ -161,11 +161,14 @@ def to_one_line(text: str) -> str:
 
 
 def format_timestamp(text: str, *, seconds: bool = False) -> str:
-    """`2026-12-24 18:00` for an ISO time; other text as it is."""
+    """An ISO time as `2026-12-24 18:00 (2 h ago)`, exact with `seconds` or in a pipe; other text as it is."""
     try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return text
+    if is_terminal(sys.stdout) and not seconds:
+        return format_when(moment)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if seconds else f"{moment:%Y-%m-%d %H:%M}"
 
 
 _SHORT_NAME = 12

@@ -45,16 +45,18 @@ class MemoryCommands:
     def _answer(self, call: CommandCall) -> str:
         word, _, rest = call.argument.partition(" ")
         word, rest = word.lower(), rest.strip()
-        message = call.message
+        message, now = call.message, self._clock.now()
         editor = MemoryEditor(self._memory_of(call.scope), self._clock, message.sender_id or "terminal")
         if word in ("forget", "pin", "unpin", "undo", "share") and message.origin not in TYPED:
             return f"/memory {word} has to be typed by a person."
         if word in ("", "list", "show"):
             return self._list(editor)
         if word == "undo":
-            return "\n".join(["Undone:", *map(format_change, editor.undo(lambda change: _may_undo(call, change)))])
+            undone = editor.undo(lambda change: _may_undo(call, change))
+            return "\n".join(["Undone:", *(format_change(change, now) for change in undone)])
         if word == "log":
-            return "\n".join(map(format_change, editor.log()[:_MAX_LOG])) or "Nothing has changed yet."
+            lines = [format_change(change, now) for change in editor.log()[:_MAX_LOG]]
+            return "\n".join(lines) or "Nothing has changed yet."
         if word not in ("why", "forget", "pin", "unpin", "share", "search") or not rest:
             return USAGE
         if word == "why":

@@ -16,7 +16,7 @@ from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, 
 from nanobot.agent.memory.store import MemoryStore, parse_history_line
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
-from nanobot.utils.text import clip_line, count_noun
+from nanobot.utils.text import clip_line, count_noun, format_when
 
 _SHOWN_CHARS = 80
 _MAX_CHOICES = 8
@@ -243,9 +243,10 @@ class MemoryEditor:
         change, details = origin.change, origin.details
         session = f" {details['session']}" if details.get("session") else ""
         turn = f", turn {details['turn']}" if details.get("turn") else ""
-        yield f"  Since {_minute(change.at)}, {_HOW[change.by]}{session}{turn}."
+        yield f"  Since {_format_when(change.at, self._clock.now())}, {_HOW[change.by]}{session}{turn}."
         if details.get("quote"):
-            yield f"  {_minute(str(details.get('said_at', '')))} {details.get('who', '')}: {details['quote']}"
+            said_at = str(details.get("said_at", ""))[:16].replace("T", " ")
+            yield f"  {said_at} {details.get('who', '')}: {details['quote']}"
         elif details.get("who"):
             yield f"  By {details['who']}."
         if details.get("provenance"):
@@ -258,8 +259,8 @@ class MemoryEditor:
         yield f"  {again}Importance: {item.importance:.1f}."
 
 
-def format_change(change: Revision) -> str:
-    """Format a revision as a line."""
+def format_change(change: Revision, now: datetime | None = None) -> str:
+    """Format a revision as a line. Its age is that at `now`, by default the current time."""
     diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
     diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
@@ -267,7 +268,7 @@ def format_change(change: Revision) -> str:
     who = f" ({change.who})" if change.who else ""
     other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
     shown = shown or ("initial content" if is_initial_snapshot(change) else other)
-    return f"{change.number}  {_minute(change.at)}  {change.by}{undone}{who} {change.file}: {shown}"
+    return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
@@ -304,8 +305,8 @@ def _no_match_error(wanted: str) -> NanobotError:
     return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN_CHARS)!r}. {listing}")
 
 
-def _minute(timestamp: str) -> str:
+def _format_when(timestamp: str, now: datetime | None) -> str:
     try:
-        return f"{datetime.fromisoformat(timestamp):%Y-%m-%d %H:%M}"
+        return format_when(datetime.fromisoformat(timestamp), now)
     except ValueError:
         return timestamp

@@ -22,6 +22,7 @@ from nanobot.config.paths import DataPaths, absolute
 from nanobot.errors import NanobotError
 from nanobot.gateway.daemon import Daemon, ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.gateway.lock import find_lock_holder
+from nanobot.utils.text import duration
 
 _NOT_WELL = 1
 _TAIL_BYTES = 256 * 1024
@@ -55,7 +56,7 @@ def _show(report: dict[str, Any]) -> None:
     states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
     counts = report["messages"]
     received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
-    typer.echo(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {report['uptimeS']:.0f} s")
+    typer.echo(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {duration(report['uptimeS'])}")
     typer.echo(f"Channels: {', '.join(states) or 'none'}")
     typer.echo(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
     typer.echo(f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most")
