@@ -51,19 +51,19 @@ def _wrap(text: str, room: int | None) -> list[str]:
     return [line.replace("\0", " ") for line in lines] or [""]
 
 
-def print_hanging(head: str, text: str, *, err: bool = False) -> None:
-    """Print a text that hangs behind `head`."""
+def print_line(text: str, head: str = "", *, err: bool = False) -> None:
+    """Print a text, hanging behind `head`."""
     typer.echo("\n".join(hang(head, text, columns(sys.stderr if err else sys.stdout))), err=err)
 
 
 def print_error(text: str) -> None:
     """Print an error on stderr."""
-    print_hanging(f"{Paint(wants_colour(sys.stderr)).red('Error:')} ", text, err=True)
+    print_line(text, f"{Paint(wants_colour(sys.stderr)).red('Error:')} ", err=True)
 
 
 def print_warning(text: str) -> None:
     """Print a warning on stderr."""
-    print_hanging(f"{Paint(wants_colour(sys.stderr)).yellow('Warning:')} ", text, err=True)
+    print_line(text, f"{Paint(wants_colour(sys.stderr)).yellow('Warning:')} ", err=True)
 
 
 def print_heading(text: str) -> None:
@@ -77,4 +77,4 @@ def print_rows(rows: Iterable[Sequence[str]]) -> None:
     widths = [min(max(map(len, column)), _MAX_CELL) for column in zip(*cells, strict=True)]
     for *heads, text in cells:
         head = "".join(f"  {cell:<{width}}" for cell, width in zip(heads, widths, strict=False))
-        print_hanging(f"{head}  ", text)
+        print_line(text, f"{head}  ")

@@ -14,6 +14,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.errors import NanobotError
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten
 from nanobot.utils.clock import SystemClock
@@ -51,7 +52,7 @@ def forget(
     if json:
         print_json({"rule": rule, "forgotten": count})
     else:
-        typer.echo(describe_forgotten(to_one_line(rule), count))
+        print_line(describe_forgotten(to_one_line(rule), count))
 
 
 def _grants(config: ConfigOption) -> Grants:

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
-from nanobot.cli.layout import print_error
+from nanobot.cli.layout import print_error, print_line
 from nanobot.cli.setup import prompts
 from nanobot.config import paths
 from nanobot.config.keys import dotted, value_at
@@ -90,7 +90,7 @@ def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
             raise NanobotError("The editor failed. Nothing was saved.")
         text = draft.read_text(encoding="utf-8")
         if text.encode() == before:
-            typer.echo("Nothing was changed.")
+            print_line("Nothing was changed.")
             return
         try:
             check_text(text, file)
@@ -100,7 +100,7 @@ def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
                 raise NanobotError("Nothing was saved.") from None
             continue
         write_document(text, file)
-        typer.echo(f"Config saved: {file}")
+        print_line(f"Config saved: {file}")
         return
 
 

@@ -33,7 +33,7 @@ from nanobot.cli.doctor.checks import (
 )
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
-from nanobot.cli.layout import print_hanging
+from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config import paths
 from nanobot.config.loader import load_config
@@ -167,7 +167,7 @@ class _Report:
                     mark = _paint().red("failed")
                 repaired.append({"id": result.check.id, "done": outcome})
                 if not self._quiet:
-                    print_hanging(f"{mark}   ", f"{result.check.id}: {to_one_line(outcome)}")
+                    print_line(f"{result.check.id}: {to_one_line(outcome)}", f"{mark}   ")
             if fixes:
                 self._results.update((rerun.check.id, rerun) for rerun in run_checks([result.check], self._context))
         return repaired
@@ -223,15 +223,15 @@ def _print_result(result: CheckResult, width: int) -> None:
     indent = " " * (width + 11)
     if not problems:
         text = "; ".join(to_one_line(finding.text).removesuffix(".") for finding in notes)
-        print_hanging(head, text or result.check.about)
+        print_line(text or result.check.about, head)
     shown = problems or notes
     for finding, after in zip_longest(shown, shown[1:]):
         if problems:
-            print_hanging(head, to_one_line(finding.text))
+            print_line(to_one_line(finding.text), head)
             head = indent
         advice = to_one_line(finding.advice)
         if advice and (after is None or to_one_line(after.advice) != advice):  # once, below the findings that share it
-            print_hanging(f"{indent}-> ", advice)
+            print_line(advice, f"{indent}-> ")
 
 
 def _paint() -> Paint:

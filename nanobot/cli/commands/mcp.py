@@ -24,6 +24,7 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.doctor.connections import connect_once, known_servers
+from nanobot.cli.layout import print_line
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.saver import set_value, to_document
 from nanobot.config.schema import Config, McpServerConfig
@@ -133,7 +134,7 @@ def add(
         print_json({**_facts(server, redact), "seconds": round(took_s, 3), "config": str(setup.config_path)})
         return
     _show_listing(server, took_s)
-    typer.echo(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
+    print_line(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
 
 
 def remove(
@@ -146,7 +147,7 @@ def remove(
     if name not in servers:
         raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
     unset_key(setup.config_path, ("tools", "mcpServers", name))
-    typer.echo(f"Removed {name} from {setup.config_path}.")
+    print_line(f"Removed {name} from {setup.config_path}.")
 
 
 def _pairs(option: str, form: str, values: Sequence[str]) -> dict[str, str]:
@@ -167,7 +168,8 @@ def _show_listing(server: McpServer, took_s: float) -> None:
     extras = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
-        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}."
+        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
+        wraps=True,
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
@@ -180,6 +182,7 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
+        wraps=True,
     )
 
 

@@ -23,7 +23,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
-from nanobot.cli.layout import print_hanging, print_heading, print_rows
+from nanobot.cli.layout import print_heading, print_line, print_rows
 from nanobot.cli.setup.probe import (
     ProbeResult,
     ProviderSelection,
@@ -247,10 +247,10 @@ def _changed_settings(config: Config) -> Iterator[Setting]:
 def _probe_model(setup: Setup, *, quiet: bool) -> ProbeResult:
     """Send one real request. Raises ProviderError, which says what to change."""
     if not quiet:
-        typer.echo("\nAsking the model ...")
+        print_line("\nAsking the model ...")
     probe_result = try_model(setup.config, setup.data_dir)
     if not quiet:
-        print_hanging("", str(probe_result))
+        print_line(str(probe_result))
     return probe_result
 
 
@@ -281,7 +281,7 @@ def _print_report(report: StatusReport) -> None:
     if problems := [*report.missing_prices, *_problems(report)]:
         print_heading("Problems")
         for problem in problems:
-            print_hanging("  ", to_one_line(problem))
+            print_line(to_one_line(problem), "  ")
     if report.plugins:
         print_heading("Plugins")
         print_rows((f"{plugin.name} {plugin.version}".strip(), str(plugin)) for plugin in report.plugins)
