@@ -34,7 +34,12 @@ NO_GATEWAY = (
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("-c", "--config", metavar="FILE", help="Use this config file; its folder is the data folder."),
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="Use this config file; its folder is the data folder. The workspace stays (-w).",
+    ),
 ]
 WorkspaceOption = Annotated[
     Path | None, typer.Option("-w", "--workspace", metavar="FOLDER", help="Use this workspace instead of the config's.")

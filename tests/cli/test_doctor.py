@@ -132,6 +132,15 @@ def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, wo
     assert "config.json:1" in texts(checks["config"])
 
 
+def test_an_enabled_channel_that_does_not_exist_is_a_warning(data):
+    configured(data, channels={"whatsapp": {"enabled": True}})
+
+    checks, _ = examination("config")
+
+    assert checks["config"]["verdict"] == "warning"
+    assert "channels.whatsapp" in checks["config"]["findings"][-1]["text"]
+
+
 def test_a_workspace_that_leads_nowhere_is_found(data):
     data.mkdir(mode=0o700)
     (data / "workspace").symlink_to(data / "gone")
@@ -620,7 +629,10 @@ def test_the_wall_is_told_as_this_machine_has_it(data, monkeypatch, wish, verdic
     checks, _ = examination("sandbox")
 
     found = checks["sandbox"]["findings"][0]
-    assert (checks["sandbox"]["verdict"], "bwrap is not installed" in found["text"]) == (verdict, wish != "none")
+    assert (checks["sandbox"]["verdict"], "bwrap is not installed" in found["text"] + found["advice"]) == (
+        verdict,
+        wish != "none",
+    )
     assert sorted(path.name for path in data.iterdir()) == ["config.json"]
 
 

@@ -20,7 +20,6 @@ from nanobot.cli.common import (
     ask_gateway,
     print_json,
     to_one_line,
-    unknown_name_error,
 )
 from nanobot.cli.doctor.checks import (
     CheckContext,
@@ -42,7 +41,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
-from nanobot.utils.text import count_noun
+from nanobot.utils.text import count_noun, nearest
 
 
 def doctor(
@@ -123,7 +122,11 @@ def _select_checks(checks: Sequence[DoctorCheck], names: Sequence[str]) -> list[
     known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
     for name in names:
         if name not in known:
-            raise unknown_name_error("check", name, known, "nanobot doctor --json")
+            near = " or ".join(map(repr, nearest(name, known)))
+            raise NanobotError(
+                f"There is no check {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
+                f"Checks: {', '.join(dict.fromkeys(check.id.partition('.')[0] for check in checks))}."
+            )
     return [check for check in checks if not names or {check.id, check.id.partition(".")[0]} & {*names}]
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.tools.mcp.process import find_program, server_environment
+from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
@@ -23,8 +24,15 @@ def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
         yield note(f"{context.config_path}: none yet, using defaults")
         return
     yield note(str(context.config_path))
-    for warning_text in load_warnings(context.config):
+    warnings = load_warnings(context.config)
+    for warning_text in warnings:
         yield warning(warning_text, "Correct the name, or remove the key.")
+    for name in {*context.config.channels.enabled}.difference(plugin_names()):
+        if find(name) is None and not any(f"channels.{name} " in text for text in warnings):  # a misspelt name
+            yield warning(
+                f"channels.{name} is enabled, but there is no such channel here.",
+                f"Install its package, or set channels.{name}.enabled to false.",
+            )
 
 
 def limits_can_be_enforced(context: CheckContext) -> Iterator[Finding]:
@@ -94,8 +102,8 @@ def commands_are_sandboxed(context: CheckContext) -> Iterator[Finding]:
     elif report.is_partial:
         yield warning(
             "Commands are confined by Landlock alone, which cannot stop them from changing permissions and times of "
-            f"files outside the workspace (chmod, touch): {report.summary.partition(': ')[2]}",
-            "nanobot doctor --security lists what is enforced. Install bubblewrap to enforce all of it.",
+            "files outside the workspace (chmod, touch).",
+            f"{report.summary.partition(': ')[2]} `nanobot doctor --security` lists what is enforced.",
         )
     else:
         yield note(report.summary)
