@@ -1,4 +1,4 @@
-"""Text helpers: decode bytes, parse and repair JSON, truncate, find similar names, format sizes, times and durations."""
+"""Text helpers: decode bytes, parse and repair JSON, truncate, find similar names, format sizes and times."""
 
 import json
 import locale

@@ -91,7 +91,8 @@ def test_without_servers_there_is_a_sentence(config: Path):
 
 
 def stored(config: Path) -> dict[str, Any]:
-    return json.loads(config.read_text(encoding="utf-8"))["tools"]["mcpServers"]
+    servers: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))["tools"]["mcpServers"]
+    return servers
 
 
 def test_a_server_is_tried_added_and_removed_and_the_rest_of_the_config_stays(config: Path, monkeypatch):

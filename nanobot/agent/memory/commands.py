@@ -55,8 +55,8 @@ class MemoryCommands:
             undone = editor.undo(lambda change: _may_undo(call, change))
             return "\n".join(["Undone:", *(format_change(change, now) for change in undone)])
         if word == "log":
-            lines = [format_change(change, now) for change in editor.log()[:_MAX_LOG]]
-            return "\n".join(lines) or "Nothing has changed yet."
+            changes = editor.log()[:_MAX_LOG]
+            return "\n".join(format_change(change, now) for change in changes) or "Nothing has changed yet."
         if word not in ("why", "forget", "pin", "unpin", "share", "search") or not rest:
             return USAGE
         if word == "why":
