@@ -193,6 +193,8 @@ def format_timestamp(text: str, *, seconds: bool = False) -> str:
 
 
 _NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
+_WRAPPED_TEXT, _CUT_TEXT = 30, 14
+"""Cells of the last column from which other columns shrink as well."""
 _SHORT_NAME = 12
 """Cells of the first column that must stay visible beside the numbers."""
 
@@ -200,7 +202,7 @@ _SHORT_NAME = 12
 def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str], *, wraps: bool) -> None:
     """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
 
-    Too wide a table shrinks its widest columns, but never the first, which people type in the next command. A table of
+    Too wide a table shrinks its last column, then its widest, but never the first, which people type next. A table of
     numbers (`spare`) shrinks the first instead: a truncated number is a wrong one. Numbers are aligned right.
     """
     from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
@@ -220,7 +222,8 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     headings, *lines = zip(*columns, strict=True)
     gaps = 2 * (len(widths) - 1)
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
-        widths[widths.index(max(widths[1:]), 1)] -= 1
+        is_last_long = widths[-1] > (_WRAPPED_TEXT if wraps else _CUT_TEXT)
+        widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, (heading, width, *cells) in enumerate(zip(headings, widths, *lines, strict=True), 1):
         wrapped = wraps and number == len(widths)

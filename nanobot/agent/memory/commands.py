@@ -70,7 +70,8 @@ class MemoryCommands:
         if word == "share":
             return self._share(call, editor, rest)
         if word in ("pin", "unpin"):
-            return f"{word.capitalize()}ned: {editor.pin(rest, pinned=word == 'pin').text}"
+            fact = editor.pin(rest, pinned=word == "pin")
+            return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {fact.text}"
         forgotten = editor.forget(rest)
         lines = "\n".join(f"- {fact.text}" for fact in forgotten)
         return f"Forgotten:\n{lines}\n{_AFTER_FORGET}"
