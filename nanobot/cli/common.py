@@ -38,7 +38,7 @@ ConfigOption = Annotated[
         "-c",
         "--config",
         metavar="FILE",
-        help="Use this config file; its folder is the data folder. The workspace stays (-w).",
+        help="Use this config file; its folder is the data folder. It does not move the workspace.",
     ),
 ]
 WorkspaceOption = Annotated[

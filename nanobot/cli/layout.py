@@ -33,18 +33,20 @@ def hang(head: str, text: str, width: int | None) -> list[str]:
     Words are not broken, and a command in backticks only if it does not fit on a line. Where little room is left beside
     the head, the text begins on the line below; a bullet stays beside it.
     """
+    if width is None:
+        return f"{head}{text}".rstrip().split("\n")
     indent, bullet, above = len(strip_control(head)), head.strip(), []
-    if width is not None and width - indent < _MIN_TEXT_COLUMNS:
+    if head and width - indent < _MIN_TEXT_COLUMNS:
         above = [head.rstrip()] if len(bullet) > _BULLET else []
         head = "    " if above or not bullet else f"    {bullet} "
         indent = len(head)
-    room = None if width is None else max(width - indent, 1)
+    room = max(width - indent, 1)
     lines = [line for paragraph in text.split("\n") for line in _wrap(paragraph, room)]
     return [*above, f"{head}{lines[0]}".rstrip(), *(" " * indent + line for line in lines[1:])]
 
 
-def _wrap(text: str, room: int | None) -> list[str]:
-    if room is None or len(text) <= room:
+def _wrap(text: str, room: int) -> list[str]:
+    if len(text) <= room:
         return [text]
     kept = _CODE.sub(lambda code: code[0].replace(" ", "\0") if len(code[0]) <= room else code[0], text)
     lines = wrap(kept, room, break_long_words=False, break_on_hyphens=False)

@@ -213,6 +213,10 @@ class Help:
 class Command(Help, TyperCommand):
     """A command that was imported."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Without Typer's braces around required arguments."""
+        return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
+
 
 class LazyCommand(TyperCommand):
     """A table entry that imports the command itself only when it is called or shows its help."""
@@ -231,7 +235,8 @@ class LazyCommand(TyperCommand):
         single.command(self.name, cls=Command, context_settings=settings, epilog=self.epilog)(load(self._target))
         command = typer.main.get_command(single)
         for param in command.params:
-            param.metavar = param.metavar or _METAVARS.get(param.type.name)
+            default = param.name.upper() if param.param_type_name == "argument" else _METAVARS.get(param.type.name)
+            param.metavar = param.metavar or default
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]
 
@@ -285,7 +290,8 @@ class RootGroup(Group):
         self.params.append(_debug_option())
         for path, (target, help_line) in COMMANDS.items():
             *group, name = path.split()
-            epilog = "" if group else "\n".join(EXAMPLES.get(name, ()))
+            examples = [line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line]
+            epilog = "\n".join(examples)
             self._get_group(*group).add_command(LazyCommand(name, target, help_line, epilog))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -59,7 +59,7 @@ def set_(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Text, or JSON for numbers, lists and objects.")],
     config: ConfigOption = None,
 ) -> None:
-    """Set a value, for example: nanobot config set agents.defaults.model gpt-5-mini"""
+    """Set a value. It is checked before it is saved."""
     paths.use_config(config)
     key_path = find_key(key)
     set_key(paths.get_config_path(), key_path, _candidates(value))
