@@ -224,7 +224,9 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
         is_last_long = widths[-1] > (_WRAPPED_TEXT if wraps else _CUT_TEXT)
         widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if wants_colour(sys.stdout) else ""
+    )
     for number, (heading, width, *cells) in enumerate(zip(headings, widths, *lines, strict=True), 1):
         wrapped = wraps and number == len(widths)
         table.add_column(

@@ -110,7 +110,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         is_gateway=True,
         litellm_prefix="volcengine",
     ),
-    ProviderSpec("custom", "Any endpoint that speaks OpenAI chat completions", needs_key=False),
+    ProviderSpec("custom", "OpenAI-compatible server (vLLM, llama.cpp, ...)", needs_key=False),
     ProviderSpec(
         "anthropic",
         "Anthropic",

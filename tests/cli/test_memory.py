@@ -65,6 +65,12 @@ def test_why_says_what_is_known(memory: MemoryStore):
     assert run("why", "cat").exit_code == 1
 
 
+def test_why_for_programs_has_the_same_fields_as_show(memory: MemoryStore):
+    fact = json.loads(run("show", "--json").stdout)["facts"][1]
+
+    assert json.loads(run("why", "rex", "--json").stdout) == [fact]
+
+
 def test_the_memory_of_a_chat_is_shown_by_its_name(memory: MemoryStore):
     memory.of(Scope("telegram:-100")).write_long_term("- Meets on Fridays.\n")
 

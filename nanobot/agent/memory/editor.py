@@ -78,13 +78,16 @@ class MemoryEditor:
         size, budget = len(text.encode()), self._memory.budget_bytes
         return f"{size / 1024:.1f} of {budget / 1024:.1f} KB, {count_noun(len(parse_facts(text)), 'fact')}"
 
-    def why(self, wanted: str) -> str:
-        """Explain where facts came from, by id or by words. Also finds removed facts."""
-        facts = self.facts()
-        matches = _matching(wanted, facts) or self._former(wanted)
+    def find(self, wanted: str) -> list[FactDetails]:
+        """Return facts by id or by words, also removed ones. Raises NanobotError if there is none."""
+        matches = _matching(wanted, self.facts()) or self._former(wanted)
         if not matches:
             raise _no_match_error(wanted)
-        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MAX_CHOICES])
+        return matches[:_MAX_CHOICES]
+
+    def why(self, wanted: str) -> str:
+        """Explain where facts came from, by id or by words. Also finds removed facts."""
+        return "\n\n".join("\n".join(self._explain(known)) for known in self.find(wanted))
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""

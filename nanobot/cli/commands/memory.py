@@ -99,10 +99,18 @@ def log(
 
 
 def why(
-    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+    fact: FactArgument,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
-    print_text(_open_editor(config, workspace, chat)[1].why(fact), wraps=True)
+    editor = _open_editor(config, workspace, chat)[1]
+    if json:
+        print_json([_as_json(details) for details in editor.find(fact)])
+    else:
+        print_text(editor.why(fact), wraps=True)
 
 
 def forget(
