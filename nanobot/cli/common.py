@@ -131,7 +131,7 @@ def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> 
 def print_text(text: str, *, wraps: bool = False) -> None:
     """Print text from a model or a file: without control sequences, with known secrets redacted.
 
-    With `wraps`, lines are broken between words; without, a terminal shows them as they are.
+    With `wraps`, lines are broken between words, below their indent or id; without, a terminal shows them as they are.
     """
     from nanobot.security.redaction import redact_known  # slow to import; not needed for --help
 
@@ -140,7 +140,7 @@ def print_text(text: str, *, wraps: bool = False) -> None:
         typer.echo(shown)
         return
     for line in shown.split("\n"):
-        words = line.lstrip()
+        words = _LINE_HEAD.sub("", line, count=1)
         print_line(words, line[: len(line) - len(words)])
 
 
@@ -192,6 +192,7 @@ def format_timestamp(text: str, *, seconds: bool = False) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}" if seconds else f"{moment:%Y-%m-%d %H:%M}"
 
 
+_LINE_HEAD = re.compile(r"\s*(?:\S{1,5}  )?")
 _NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
 _WRAPPED_TEXT, _CUT_TEXT = 30, 14
 """Cells of the last column from which other columns shrink as well."""

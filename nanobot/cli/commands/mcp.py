@@ -5,6 +5,7 @@ import json as jsonlib
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ from nanobot.cli.common import (
 from nanobot.cli.doctor.connections import connect_once, known_servers
 from nanobot.cli.layout import print_line
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
+from nanobot.config.paths import absolute
 from nanobot.config.saver import set_value, to_document
 from nanobot.config.schema import Config, McpServerConfig
 from nanobot.errors import NanobotError, UsageError
@@ -55,7 +57,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
             )
             for server in servers
         ],
-        empty="No MCP server is configured. Add one: nanobot mcp add NAME -- COMMAND",
+        empty="No MCP server is configured. Add one: `nanobot mcp add NAME -- COMMAND`",
     )
 
 
@@ -110,7 +112,10 @@ def add(
         )
     if (env and url) or (header and command):
         raise UsageError("--env is for a command and --header for a --url.")
-    entry: dict[str, Any] = {"url": url} if url else {"command": (command or [""])[0], "args": (command or [])[1:]}
+    program, *args = command or [""]
+    if len(Path(program).parts) > 1:  # a path here; the server starts in a folder of its own
+        program = str(absolute(Path(program)))
+    entry: dict[str, Any] = {"url": url, "command": program, "args": args}
     if env:
         entry["env"] = _pairs("--env", "KEY=VALUE", env)
     if header:
