@@ -423,7 +423,7 @@ class AgentLoop:
         if message.quiet:
             return None
         policy = GOAL_DELIVERY if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
-        return Delivery(self.bus, message, policy)
+        return Delivery(self.bus, message, policy, self._deps.commands.buttons(message.content))
 
 
 def _priority_command(message: InboundMessage) -> str | None:

@@ -89,6 +89,18 @@ class CronToolBackend:
 
         return await asyncio.to_thread(render)
 
+    async def find(self, wanted: str, chat: str = "") -> str:
+        """The id of the job with this id, or of the only one with this name. Raises CronError."""
+        jobs = await asyncio.to_thread(self._service.list_jobs, True)
+        jobs = [job for job in jobs if not chat or _belongs_to(job, chat)]
+        found = [job.id for job in jobs if job.id == wanted]
+        found = found or [job.id for job in jobs if job.name.casefold() == wanted.casefold()]
+        if len(found) > 1:
+            raise CronError(f"Several jobs are named {wanted!r}: {', '.join(found)}. Give the id.")
+        if not found:
+            raise await self._unknown_job_error(wanted, chat)
+        return found[0]
+
     async def remove(self, job_id: str, chat: str = "") -> str:
         await self._check_own(job_id, chat)
         removed = await asyncio.to_thread(self._service.remove_job, job_id)

@@ -36,6 +36,7 @@ from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
+from nanobot.agent.undo import FileUndo
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.pairing.commands import PairingCommands
@@ -50,7 +51,7 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox
+from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -206,6 +207,7 @@ class _CoreParts:
     spending: Spending
     status: AgentStatus
     memory: MemoryService
+    undo: FileUndo
 
 
 def _create_core(
@@ -244,7 +246,8 @@ def _create_core(
         others_write=partial(audience.has_other_writers, config, services.pairing),
         scope_of=partial(audience.scope_of_row, config, services.pairing),
     )
-    return _CoreParts(context, archive, models, spending, status, memory)
+    undo = FileUndo(services.places.undo, lambda: toolbox.policies.paths)
+    return _CoreParts(context, archive, models, spending, status, memory, undo)
 
 
 class _ApprovalParts:
@@ -282,6 +285,7 @@ class _ApprovalParts:
             approval,
             FileTaint(files),
             SkillUsageRecorder(core.context.skills),
+            core.undo,
         ]
         self._hook_lists.append((hooks, approval_router))
         return hooks
@@ -377,6 +381,8 @@ def _command_context(
         extra_commands={
             **core.memory.commands(),
             "skills": skills_command(core.context.skills),
+            "cron": cron_command(toolbox),
+            "undo": core.undo.command,
             "search": search_command(core.archive),
             "tasks": background.subagents.command,
             "goal": background.goals.command,

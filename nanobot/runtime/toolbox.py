@@ -6,6 +6,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.commands.table import is_from_owner
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
@@ -147,6 +149,20 @@ def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str
     from nanobot.cron.tool_backend import CronToolBackend
 
     return CronToolBackend(service, may_speak)
+
+
+def cron_command(toolbox: Toolbox) -> CommandEntry:
+    """`/cron`: the jobs of the chat; for the owner, all jobs."""
+
+    async def answer(call: CommandCall) -> str:
+        from nanobot.cron.commands import CHANGES, run_command  # imported on first use, like the service
+
+        if call.argument.partition(" ")[0].lower() in CHANGES and not is_from_owner(call.message):
+            return "Only an owner may change jobs."
+        backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
+        return await run_command(backend, call.argument, call.scope.chat)
+
+    return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
 
 
 def write_verifier(config: Config, workspace: Path, paths: PathPolicy) -> "WriteVerifier | None":

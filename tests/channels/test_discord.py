@@ -461,6 +461,7 @@ async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
         "model",
         "history",
         "new",
+        "cron",
         "tasks",
         "search",
         "memory",

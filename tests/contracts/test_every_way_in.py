@@ -121,7 +121,7 @@ SCENARIOS = {
         [Turn("remind me", [Fitting(soon), Say("It is set."), Say("It is time!")], "It is time!")],
         {"one shot": NO_GATEWAY},
     ),
-    "a command": one("/help", ends="/usage"),
+    "a command": one("/raise", ends="nearly reached"),
     "a command that is none": one("/hlep", ends="/help"),
     "nothing to stop": one("/stop", ends="running"),
     "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),

@@ -177,6 +177,21 @@ class Consolidator:
         if is_idle:
             await self.consolidate(session, keep=IDLE_KEEP)
 
+    async def compact_all(self, session: Session) -> str:
+        """Move all but the last messages of a session that the caller holds, in at most `_MAX_PARTS` calls. Return why
+        not all moved; empty if they did. A failure a moment ago does not count.
+
+        Cancelling is safe. Never raises for a model or the disk.
+        """
+        if session.key in self._moving:
+            return "Older messages are being moved into memory already."
+        self._failures.pop(session.key, None)
+        for _ in range(_MAX_PARTS):
+            result = await self.consolidate(session, keep=IDLE_KEEP)
+            if result.outcome is not ConsolidationOutcome.DONE:
+                return result.reason
+        return ""
+
     async def consolidate(self, session: Session, *, keep: int) -> ConsolidationResult:
         """Move as many of the oldest messages as fit one call, but none of the last `keep` or of the turn these start
         in. The caller holds the session.

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from nanobot.agent.commands.table import parse_command
+from nanobot.agent.commands.table import last_request, parse_command
 from nanobot.agent.context import with_attachments
 from nanobot.agent.engine.interruption import Interruption, pending_calls
 from nanobot.agent.engine.runner import run
@@ -196,6 +196,8 @@ class Pipeline:
             turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
         commands, command = self._deps.commands, parse_command(turn.message.content)
+        if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
+            turn.message, command = again, None
         if command is None:
             if goals is not None:
                 await goals.recall(message.session_key)
@@ -203,7 +205,10 @@ class Pipeline:
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
+        began = turn.session.created_at
         text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
+        if turn.session.created_at != began:  # another conversation was reopened
+            turn.restored.checkpoint.discard()
         turn.set_result(TurnOutcome.ANSWERED, text)
         return TurnPhase.SAVE
 

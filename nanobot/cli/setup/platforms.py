@@ -242,7 +242,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         name="websocket",
         title="WebSocket",
         requires="nothing; serves your own clients on this machine",
-        instructions="Each client has its own token; docs/guides/websocket.md has an example client of twenty lines.",
+        instructions="Each client has its own token; docs/examples/chat.py is a small client.",
         fields=(),
         owner=SetupField(
             "owner",

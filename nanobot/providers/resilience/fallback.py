@@ -129,6 +129,9 @@ class FallbackProvider(LLMProvider):
     async def list_models(self) -> tuple[str, ...]:
         return await self._first.provider.list_models()
 
+    async def context_length(self, model: str) -> int | None:
+        return await self._first.provider.context_length(model)
+
     def notes(self) -> list[str]:
         """Which models are paused, for how long and why, and which one is used instead."""
         notes: list[str] = []
