@@ -235,7 +235,9 @@ class LazyCommand(TyperCommand):
         single.command(self.name, cls=Command, context_settings=settings, epilog=self.epilog)(load(self._target))
         command = typer.main.get_command(single)
         for param in command.params:
-            default = param.name.upper() if param.param_type_name == "argument" else _METAVARS.get(param.type.name)
+            default = (
+                (param.name or "").upper() if param.param_type_name == "argument" else _METAVARS.get(param.type.name)
+            )
             param.metavar = param.metavar or default
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]

@@ -362,9 +362,8 @@ class Dream:
             memory.record_changes()
             raw = memory.file_bytes(memory.memory_file) or b""
             before = raw.decode("utf-8", "surrogateescape")
-            pinned = {
-                fact.key for fact in parse_facts(before) if fact.pinned
-            }  # may be pinned since the model was asked
+            # also what was pinned since the model was asked
+            pinned = {fact.key for fact in parse_facts(before) if fact.pinned}
             allowed = [
                 edit.edit
                 for edit in review.edits

@@ -1,5 +1,4 @@
-"""What a person can do with a memory: list, search, explain, forget, pin and share facts, and undo
-changes.
+"""What a person can do with a memory: list, search, explain, forget, pin and share facts, undo changes.
 
 Every change is a revision and can be undone byte for byte. Methods block on the disk and raise NanobotError with the
 next step.
