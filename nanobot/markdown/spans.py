@@ -32,7 +32,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class _Run:
+class _FormattedRun:
     char: str
     start: int
     length: int
@@ -87,7 +87,7 @@ def spans_of(text: str, start: int, end: int, *, growing: bool = False) -> list[
     """
     spans: list[Span] = []
     closing_ticks = _closing_ticks(text, start, end)
-    runs: dict[str, list[_Run]] = {"*": [], "_": [], "~": []}
+    runs: dict[str, list[_FormattedRun]] = {"*": [], "_": [], "~": []}
     brackets: list[int] = []
     position = start
     while (token := _TOKEN.search(text, position, end)) is not None:
@@ -118,7 +118,7 @@ def spans_of(text: str, start: int, end: int, *, growing: bool = False) -> list[
     return _drop_nested(spans)
 
 
-def _unclosed_span(run: _Run, end: int) -> Span:
+def _unclosed_span(run: _FormattedRun, end: int) -> Span:
     marker = run.char * min(run.length, 2)
     return Span(run.start + run.length - len(marker), end + len(marker), marker)
 
@@ -136,7 +136,7 @@ def _closing_ticks(text: str, start: int, end: int) -> dict[int, int]:
 
 
 def _process_run(
-    text: str, token: "re.Match[str]", bounds: tuple[int, int], runs: dict[str, list[_Run]], spans: list[Span]
+    text: str, token: "re.Match[str]", bounds: tuple[int, int], runs: dict[str, list[_FormattedRun]], spans: list[Span]
 ) -> None:
     """Process a run of emphasis marks: it closes open runs of its kind, and the rest may open one."""
     char, position, remaining = token["run"][0], token.start(), len(token["run"])
@@ -158,7 +158,7 @@ def _process_run(
             while other and other[-1].start > opener.start:
                 other.pop()
     if opens and remaining:
-        stack.append(_Run(char, position, remaining))
+        stack.append(_FormattedRun(char, position, remaining))
 
 
 def _flanks(char: str, before: str, after: str) -> tuple[bool, bool]:

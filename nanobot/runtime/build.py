@@ -51,7 +51,7 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command
+from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -153,7 +153,7 @@ async def build_runtime(
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
-    command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
+    command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
@@ -359,6 +359,7 @@ def _command_context(
     approvals: _ApprovalParts,
     background: _BackgroundParts,
     plugins: _PluginParts,
+    bus: MessageBus,
     restart: Callable[[], None] | None,
 ) -> CommandContext:
     return CommandContext(
@@ -369,7 +370,7 @@ def _command_context(
         core.status,
         __version__,
         core.spending,
-        pairing=PairingCommands(services.pairing),
+        pairing=PairingCommands(services.pairing, bus),
         approvals=ApprovalCommands(approvals.grants, approvals.questions),
         mcp_status=partial(_mcp_status, toolbox, services.redactor),
         restart=restart,
@@ -428,6 +429,7 @@ def _turn_deps(
         failure_count=consolidation.failure_count,
         subagents=background.subagents,
         goals=background.goals,
+        reminder_answer=partial(reminder_answer, toolbox),
     )
 
 

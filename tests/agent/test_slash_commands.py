@@ -267,8 +267,8 @@ async def test_an_owner_lets_a_stranger_in_from_a_chat_and_from_the_terminal(bot
     in_chat = await asked(bot, from_channel(f"/pairing approve {codes[0]}", provenance=Provenance.OWNER))
     in_terminal = await bot.say(f"/pairing approve {codes[1]}")
 
-    assert in_chat == "7 on discord may speak now."
-    assert in_terminal == "8 on discord may speak now."
+    assert in_chat == "7 on discord may talk to me now."
+    assert in_terminal == "8 on discord may talk to me now."
     assert pairing.people("discord").approved == {"number:7", "number:8"}
 
 

@@ -55,7 +55,7 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
                 gateway.wait(10)
 
     assert sorted(to_anna, key=str) == [{"text": "Good morning."}, {"took": "1"}, {"took": "1"}]
-    assert "I only talk to people my owner has approved." in str(to_zoe)
+    assert "This is a private bot." in str(to_zoe)
     assert len(model.chats) == 1
     assert gateway.returncode == 0
 
@@ -75,10 +75,11 @@ def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_w
                 (code,) = re.findall(r"approve (\w+) --owner", "".join(refused))
                 home.run("pairing", "approve", code, "--owner")
                 print("hello", file=client.stdin, flush=True)
-                answer = client.stdout.readline()
+                welcome, answer = (client.stdout.readline() for _ in range(2))
                 print(file=client.stdin, flush=True)
                 left = client.wait(10)
 
     assert "(not taken: nobody has let you in yet)\n" in refused
+    assert welcome.startswith("You are in.")
     assert answer == "Good morning.\n"
     assert left == 0

@@ -246,7 +246,8 @@ def ways(daemon: GatewayHome, make_home: MakeHome) -> Iterator[dict[str, Way]]:
 
 TOOL_LINE = re.compile(r"^  \w+(?: .*)?  \d+\.\d\ds(?: .*)?$")
 DIFFERS = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d", "TIME"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d(?: [+-]\d\d:\d\d)? \([^)]*\)", "TIME"),
+    (r"^[> ]*\*\*.*\*\*, \d\d:\d\d\s*$", ""),
     (r"\b[0-9a-f]{8}\b|(?<=message )[\w-]+", "ID"),
     (r"cli:direct|toy:7", "HERE"),
     (r"^Error: ", ""),

@@ -168,7 +168,7 @@ FIELDS: dict[str, dict[str, str]] = {
         **COMMON,
         "content": "text or null",
         "error": TEXT,
-        "told": TEXT,
+        "reply": TEXT,
         "retryable": "yes or no",
         "tool_calls": "calls",
         "reasoning_content": TEXT,

@@ -90,8 +90,8 @@ class Pairing(Protocol):
         """Run the `/pairing` command with this argument; return its reply. Never raises."""
         ...
 
-    async def refuse(self, channel: str, sender_id: str) -> str:
-        """Return the reply to a sender who is no owner, with how to become one. Never raises."""
+    async def refuse(self, channel: str, sender_id: str, command: str) -> str:
+        """Return the reply to a sender who is no owner but used this command, with how to become one. Never raises."""
         ...
 
 

@@ -65,7 +65,7 @@ _START_BUTTONS = (
 
 
 class SlashCommands:
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
 
     ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""
@@ -147,7 +147,7 @@ class SlashCommands:
         if message.origin not in TYPED:
             return f"/{name} must be typed by an owner."
         if self._context.pairing is not None:
-            return await self._context.pairing.refuse(message.channel, message.sender_id)
+            return await self._context.pairing.refuse(message.channel, message.sender_id, name)
         return f"Only an owner may use /{name}."
 
     async def _new(self, call: CommandCall) -> str:

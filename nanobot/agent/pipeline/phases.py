@@ -45,7 +45,6 @@ from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
-from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.text import clip_line
@@ -461,7 +460,7 @@ class Pipeline:
                     "error": turn.result.error or outcome,
                 }
                 if turn.result.text:
-                    row["told"] = turn.result.text
+                    row["reply"] = turn.result.text
                 if not turn.result.retryable:
                     row["retryable"] = False
                 await self._record(turn, row)
@@ -577,6 +576,5 @@ def _log_end(turn: Turn) -> None:
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
         log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, clip_line(result.text, _LOGGED_CHARS))
         return
-    cost = f", {format_dollars(result.cost_usd)}" if result.cost_usd else ""
-    tokens = result.usage.get("prompt_tokens", 0) + result.usage.get("completion_tokens", 0)
-    log.info("%s %s in %.1f s, %d tokens%s", key, result.outcome, seconds, tokens, cost)
+    if turn.message.origin is not Origin.CRON:  # the job has its own line, with its name
+        log.info("%s %s", key, result.summary(seconds, turn.progress.tool_count))

@@ -29,7 +29,7 @@ from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
-from nanobot.usage.types import format_dollars
+from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.text import count_noun, duration
 
 OFFLINE = "offline"
@@ -365,13 +365,3 @@ class UsageMeter:
         if self._cost_usd:
             parts.append(format_dollars(self._cost_usd))
         return " · ".join(part for part in parts if part)
-
-
-def format_tokens(tokens: int) -> str:
-    """A token count in short: 950, 12.3k, 1.2M."""
-    if tokens < 1000:
-        return str(tokens)
-    thousands = tokens / 1000
-    if thousands < 999.5:
-        return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
-    return f"{thousands / 1000:.1f}M"

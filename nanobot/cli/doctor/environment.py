@@ -24,14 +24,13 @@ def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
         yield note(f"{context.config_path}: none yet, using defaults")
         return
     yield note(str(context.config_path))
-    warnings = load_warnings(context.config)
-    for warning_text in warnings:
+    for warning_text in load_warnings(context.config):
         yield warning(warning_text, "Correct the name, or remove the key.")
-    for name in {*context.config.channels.enabled}.difference(plugin_names()):
-        if find(name) is None and not any(f"channels.{name} " in text for text in warnings):  # a misspelt name
+    for name in {*type(context.config.channels).model_fields} & {*context.config.channels.enabled}:
+        if find(name) is None and name not in plugin_names():
             yield warning(
-                f"channels.{name} is enabled, but there is no such channel here.",
-                f"Install its package, or set channels.{name}.enabled to false.",
+                f"channels.{name} is enabled, but nanobot has no channel {name} yet and no package provides one.",
+                f"nanobot config set channels.{name}.enabled false",
             )
 
 
