@@ -27,15 +27,17 @@ def columns(stream: TextIO | None) -> int | None:
     return min(get_terminal_size().columns, MAX_COLUMNS) if is_terminal(stream) else None
 
 
-def hang(head: str, text: str, width: int | None) -> list[str]:
-    """Break a text into lines of at most `width` columns: the first behind `head`, the others indented below it.
+def hang(head: str, text: str, width: int | None, indent: int | None = None) -> list[str]:
+    """Break a text into lines of at most `width` columns: the first behind `head`, the others indented below it, or
+    by `indent`.
 
     Words are not broken, and a command in backticks only if it does not fit on a line. Where little room is left beside
     the head, the text begins on the line below; a bullet stays beside it.
     """
     if width is None:
         return f"{head}{text}".rstrip().split("\n")
-    indent, bullet, above = len(strip_control(head)), head.strip(), []
+    indent = len(strip_control(head)) if indent is None else indent
+    bullet, above = head.strip(), []
     if head and width - indent < _MIN_TEXT_COLUMNS:
         above = [head.rstrip()] if len(bullet) > _BULLET else []
         head = "    " if above or not bullet else f"    {bullet} "
@@ -53,9 +55,9 @@ def _wrap(text: str, room: int) -> list[str]:
     return [line.replace("\0", " ") for line in lines] or [""]
 
 
-def print_line(text: str, head: str = "", *, err: bool = False) -> None:
-    """Print a text, hanging behind `head`."""
-    typer.echo("\n".join(hang(head, text, columns(sys.stderr if err else sys.stdout))), err=err)
+def print_line(text: str, head: str = "", *, indent: int | None = None, err: bool = False) -> None:
+    """Print a text, hanging behind `head` or by `indent`."""
+    typer.echo("\n".join(hang(head, text, columns(sys.stderr if err else sys.stdout), indent)), err=err)
 
 
 def print_error(text: str) -> None:

@@ -177,28 +177,6 @@ def relative_time(moment: datetime, now: datetime | None = None) -> str:
     return f"in {duration(away)}" if seconds > 0 else f"{duration(away)} ago"
 
 
-def format_when(moment: datetime, now: datetime | None = None, *, offset: bool = False) -> str:
-    """`2026-12-24 18:00 (in 12 min)`, with `offset` `2026-12-24 18:00 +01:00 (in 12 min)`: every date a person reads.
-
-    The wall time is that of the moment's own zone; a naive moment is local time. `now` defaults to the current time.
-    """
-    wall = f"{moment:%Y-%m-%d %H:%M}"
-    if offset:
-        zone = f"{moment.astimezone() if moment.tzinfo is None else moment:%z}"
-        wall += f" {zone[:3]}:{zone[3:5]}"
-    return f"{wall} ({relative_time(moment, now)})"
-
-
-def relative_time(moment: datetime, now: datetime | None = None) -> str:
-    """`in 12 min`, `2 h 5 min ago`, `now`."""
-    seconds = (moment.astimezone() - (now or datetime.now()).astimezone()).total_seconds()
-    away = abs(seconds)
-    away = round(away / 60) * 60 if away >= 60 else round(away)  # 19 min 59.9 s is 20 min
-    if not away:
-        return "now"
-    return f"in {duration(away)}" if seconds > 0 else f"{duration(away)} ago"
-
-
 def count_noun(count: int, noun: str, plural: str | None = None) -> str:
     """`1 line`, `2 lines`."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
