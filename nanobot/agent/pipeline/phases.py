@@ -149,7 +149,8 @@ class Pipeline:
         key = turn.message.session_key
 
         def waiting() -> None:
-            turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
+            hint = " Ctrl+C gives up; -s NAME uses another session." if turn.message.channel == "cli" else ""
+            turn.emit(Notice(text=f"{key} is busy in another nanobot; waiting.{hint}"))
 
         session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
         while session.notices:
