@@ -19,6 +19,7 @@ from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_b
 from nanobot.config.section import (
     RESTRICTS,
     AnyMap,
+    ApiType,
     Count,
     Headers,
     Money,
@@ -173,6 +174,7 @@ class ProviderConfig(Section):
     extra_body: AnyMap | None = None
     proxy: str | None = None
     backend: Literal["auto", "direct", "litellm"] = "auto"  # direct: our own HTTP client; auto: direct if supported
+    api_type: ApiType = "auto"  # responses: the OpenAI Responses API; auto: chat completions
     connect_timeout_s: Seconds | None = None
     first_token_timeout_s: Seconds | None = None
     idle_timeout_s: Seconds | None = None
