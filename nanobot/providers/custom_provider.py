@@ -1,4 +1,4 @@
-"""A provider for any endpoint that speaks OpenAI chat completions or OpenAI Responses. See `wire.exchange` for how a call
+"""A provider for any endpoint that speaks OpenAI chat completions or Responses. See `wire.exchange` for how a call
 proceeds.
 """
 
