@@ -375,9 +375,9 @@ async def test_a_server_that_repeats_the_token_does_not_get_it_into_the_error(co
         (Garbage(b"{", "application/json"), StreamCutError),
         (Garbage(b"{}", "application/json"), MalformedResponseError),
         (CutStream(), StreamCutError),
-        (Raw([event("response.created", response={})]), StreamCutError),
+        (Raw([event("response.created", response={})]), MalformedResponseError),
         (Raw([event("response.completed", response={"output": []})]), MalformedResponseError),
-        (Raw([b"data: not json\n\n", b"data: [1]\n\n"]), StreamCutError),
+        (Raw([b"data: not json\n\n", b"data: [1]\n\n"]), MalformedResponseError),
         (Say("", finish="content_filter"), ContentFilteredError),
     ],
 )

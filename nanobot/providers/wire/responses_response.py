@@ -63,9 +63,9 @@ class ResponsesReader(Reader):
         return out
 
     def end(self) -> list[Delta]:
-        if self._response is None:
+        if self._response is None and self.began:
             raise self._call.error(StreamCutError, "the stream ended without response.completed")
-        if not (self.began or self._answer.thinking):
+        if self._response is None or not (self.began or self._answer.thinking):
             if self._stop_reason() == "content_filter":
                 raise self._call.error(ContentFilteredError, "")
             raise self._call.error(MalformedResponseError, "an empty answer")
