@@ -185,7 +185,7 @@ class ProviderConfig(Section):
 
 
 class ProvidersConfig(Section):
-    """Access to models. Any other key is a custom endpoint that speaks OpenAI chat completions."""
+    """Access to models. Any other key is a custom endpoint that speaks an OpenAI API."""
 
     __pydantic_extra__: dict[str, ProviderConfig] = Field(init=False)
 

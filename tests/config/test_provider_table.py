@@ -1,5 +1,7 @@
 """Which provider, and what goes out on the wire."""
 
+from pathlib import Path
+
 import pytest
 
 from nanobot.config.provider_match import match_provider
@@ -110,10 +112,15 @@ def test_every_provider_with_a_key_has_an_address_and_a_model():
 
     assert len(reached_by_key) >= 40
     for spec in reached_by_key:
-        assert (spec.default_model and spec.env_keys) or spec.name == "opencode_zen", spec.name
-        assert (spec.default_api_base or "").startswith("https://") and not spec.default_api_base.endswith("/"), (
-            spec.name
-        )
+        base = spec.default_api_base or ""
+        assert spec.default_model and (spec.env_keys or spec.name == "opencode_zen"), spec.name
+        assert base.startswith("https://") and not base.endswith("/"), spec.name
+
+
+def test_the_guide_names_every_provider_that_needs_a_key():
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "first-model.md").read_text(encoding="utf-8")
+
+    assert [spec.name for spec in PROVIDERS if spec.needs_key and f"`{spec.config_key}`" not in guide] == []
 
 
 @pytest.mark.parametrize(
