@@ -40,7 +40,7 @@ _SECTION_KEYS: dict[str, str] = {
 _INEFFECTIVE: dict[str, tuple[tuple[object, ...], str]] = {
     "providers.*.apiType": (
         (None, "", "auto", "chat_completions"),
-        "is not used: nanobot speaks OpenAI chat completions with this provider.",
+        "is not used: nanobot uses the OpenAI chat completions API with this provider.",
     ),
     "providers.*.thinkingStyle": (
         (None, ""),

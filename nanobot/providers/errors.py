@@ -14,6 +14,7 @@ setting to change.
    |   `-- ModelUnavailableError    paused by the breaker, not sent        nobody, for some seconds
    |-- ProviderTimeoutError         one of our time limits                 another model
    |-- ConnectionFailedError        refused, reset, unknown host           another model
+   |   `-- ServerNotRunningError    refused on this machine; not retried    another model
    |-- StreamCutError               the stream ended early                 another model
    `-- MalformedResponseError       the response cannot be parsed          another model
 """
@@ -223,6 +224,13 @@ class ConnectionFailedError(ModelCallError):
     what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Check the network, and {section}.apiBase in the config."
+
+
+class ServerNotRunningError(ConnectionFailedError):
+    """A port of this machine refused the connection. It is not retried: a person has to start the server."""
+
+    what = "No server answers at this address of your machine"
+    next_step = "Is the server running? Start it, or correct {section}.apiBase in the config."
 
 
 class StreamCutError(ModelCallError):

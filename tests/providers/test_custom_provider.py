@@ -17,6 +17,7 @@ from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.limits import Timeouts
+from nanobot.providers.resilience.retry import RetryProvider
 from nanobot.testing.model_server import (
     Calls,
     CutStream,
@@ -286,6 +287,20 @@ async def test_retry_after_travels_with_the_error(server):
 async def test_a_server_that_is_not_there_is_a_failed_connection(base):
     with pytest.raises(errors.ConnectionFailedError):
         await CustomProvider(KEY, base, "m").chat(HELLO)
+
+
+async def test_a_local_server_that_does_not_run_is_asked_once_and_the_answer_says_to_start_it():
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    provider = RetryProvider(CustomProvider(KEY, "http://localhost:1/v1", "m"), sleep=sleep)
+
+    with pytest.raises(errors.ServerNotRunningError, match="Is the server running"):
+        await provider.chat(HELLO)
+
+    assert waits == []
 
 
 async def test_a_key_with_a_line_break_is_refused_and_not_told():

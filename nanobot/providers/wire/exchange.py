@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.connection import BodyError, Connection, HttpError, parse_server_address
-from nanobot.net.http import HttpPools
+from nanobot.net.connection import BodyError, Connection, HttpError, UnreachableError, parse_server_address
+from nanobot.net.http import HttpPools, is_loopback
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
 from nanobot.providers.error_patterns import ErrorResponse, error_of, fixup_for, parse_error_response
@@ -22,6 +22,7 @@ from nanobot.providers.errors import (
     ConnectionFailedError,
     MalformedResponseError,
     ModelCallError,
+    ServerNotRunningError,
     StreamCutError,
 )
 from nanobot.providers.limits import CallLimits, Timeouts
@@ -222,7 +223,10 @@ class WireCall:
                 except BaseException:
                     await pools.release(connection)
                     raise
-        except (HttpError, ValueError) as error:  # no connection, or an invalid address
+        except UnreachableError as error:
+            kind = ServerNotRunningError if is_loopback(address.host) else ConnectionFailedError
+            raise self.error(kind, str(error)) from None
+        except (HttpError, ValueError) as error:  # lost, or an invalid address
             raise self.error(ConnectionFailedError, str(error)) from None
         return connection
 
