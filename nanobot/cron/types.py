@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
@@ -35,14 +34,14 @@ def _read_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise PydanticCustomError("string", "must be a string")
+        raise ValueError("must be a string")  # noqa: TRY004 pydantic reports only this one
     return value
 
 
 def _read_ms(value: object) -> object:
     """Drop the fraction of a number; a boolean or a text is no number of milliseconds."""
     if isinstance(value, bool | str):
-        raise PydanticCustomError("number", "must be a number of milliseconds")
+        raise ValueError("must be a number of milliseconds")  # noqa: TRY004 as above
     return int(value) if isinstance(value, float) and abs(value) < LAST_MS else value
 
 
@@ -224,7 +223,7 @@ class CronJob:
 
     __pydantic_config__ = _JSON
     id: Text
-    name: Text = ""
+    name: Text
     enabled: Flag = True
     schedule: CronSchedule = field(default_factory=lambda: CronSchedule("every"))
     payload: CronPayload = field(default_factory=CronPayload)
@@ -257,6 +256,8 @@ class CronJob:
     def from_json(cls, raw: Any) -> "CronJob":
         """Parse an object of jobs.json. Null, empty and missing are equal. Raises CronError, which names the key."""
         entry = _without_empty(raw)
+        if isinstance(entry, dict):
+            entry.setdefault("name", entry.get("id"))
         try:
             job = _codec().validate_python(entry)
         except ValidationError as error:
@@ -266,7 +267,7 @@ class CronJob:
             raise CronError(f"{key}: {problem['msg']}{value}") from None
         if "schedule" not in entry:
             raise CronError("schedule: Field required")
-        job.name, job.raw = job.name or job.id, raw
+        job.raw = raw
         if job.is_agent_turn and job.schedule.kind != "at" and (job.state.next_run_at_ms or 0) < _FIRST_INSTANT_MS:
             job.state.next_run_at_ms = None
         return job

@@ -155,7 +155,7 @@ def test_what_is_written_is_read_back(
     [
         ({"id": None}, "id: Field required"),
         ({"schedule": None}, "schedule: Field required"),
-        ({"schedule": {"kind": "at", "atMs": "soon"}}, "schedule.atMs: must be a number"),
+        ({"schedule": {"kind": "at", "atMs": "soon"}}, "schedule.atMs: .* number"),
         ({"schedule": {"kind": "at", "atMs": float("nan")}}, "schedule.atMs: .* number"),
         ({"schedule": {"kind": "at", "atMs": 10**18}}, "schedule.atMs: .* less than"),
         ({"enabled": "yes"}, "enabled: .* boolean"),
