@@ -115,11 +115,8 @@ class ModelCallError(errors.ProviderError):
         return f"{self.what} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
-        return self._fill_in(self.next_step)
-
-    def _fill_in(self, step: str) -> str:
         key = self.target.config_key or "providers.NAME.apiKey"
-        return step.format(
+        return self.next_step.format(
             config_key=key, section=key.rpartition(".")[0], provider=self.target.provider or "the provider"
         )
 
@@ -227,15 +224,13 @@ class ConnectionFailedError(ModelCallError):
 
     what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check the network, and {section}.apiBase in the config."
+    next_step = "Check {section}.apiBase in the config, and the network."
 
     def brief(self) -> str:
         return f"{super().brief()} (is the server running?)" if self._is_local() else super().brief()
 
     def advice(self) -> str:
-        if self._is_local():
-            return self._fill_in("Is the server running? Start it, or correct {section}.apiBase in the config.")
-        return super().advice()
+        return f"Is the server running? {super().advice()}" if self._is_local() else super().advice()
 
     def _is_local(self) -> bool:
         return is_loopback(urlsplit(self.target.api_base).hostname or "")
