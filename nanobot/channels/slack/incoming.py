@@ -1,9 +1,11 @@
 """Reads the payloads of envelopes: sender, chat, text, files. Never raises, whatever they contain.
 
 Messages: https://docs.slack.dev/reference/events/message and .../app_mention. Buttons: .../interaction-payloads/
-block_actions-payload. Commands: https://docs.slack.dev/interactivity/implementing-slash-commands.
+block_actions-payload. Commands: https://docs.slack.dev/interactivity/implementing-slash-commands. Text: .../messaging/
+formatting-message-text.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +13,6 @@ from typing import Any
 
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.slack.mrkdwn import mentioned_ids, mentions_user, to_plain_text
 
 COMMAND = "/nanobot"
 """The command whose argument is the message. Any other command is passed on by its name."""
@@ -20,6 +21,8 @@ _USER_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 _UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
 """Modes of files that cannot be downloaded."""
 _MAX_FILES = 20
+_MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
+_ADDRESS = re.compile(r"\A(?:mailto:|tel:)?(?:https?://)?(.*?)/?\Z")
 
 Payload = Mapping[str, Any]
 
@@ -175,3 +178,39 @@ def _dict(payload: Payload, name: str) -> Payload:
 def _list(payload: Payload, name: str) -> Sequence[Payload]:
     value = payload.get(name)
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def mentions_user(text: str, user: str) -> bool:
+    """Whether the text mentions this user."""
+    return re.search(rf"<@{re.escape(user)}(?:\|[^<>]*)?>", text) is not None
+
+
+def mentioned_ids(text: str) -> list[str]:
+    """The ids of users that the text mentions without their names."""
+    return [match[2] for match in _MARK.finditer(text) if match[1] == "@" and match[2] and not match[3]]
+
+
+def to_plain_text(text: str, me: str, my_name: str) -> str:
+    """The plain text, without a mention of the bot at its start."""
+    mention = re.compile(rf"\A(?:\s*<@{re.escape(me)}(?:\|[^<>]*)?>[ \t]*[,:]?)+\s*")
+    plain = _MARK.sub(lambda match: _read(match, me, my_name), mention.sub("", text))
+    return plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+
+
+def _read(match: "re.Match[str]", me: str, my_name: str) -> str:
+    sign, target, label = match[1], match[2], match[3]
+    if sign == "@":
+        return f"@{my_name if target == me else label or target}"
+    if sign == "#":
+        return f"#{label or target}"
+    if sign == "!":  # <!here>, <!subteam^S1|@team>, <!date^1^{date}|1 May>
+        return label or f"@{target.partition('^')[0]}"
+    if not label or _bare(label) == _bare(target):
+        return target.removeprefix("mailto:").removeprefix("tel:")
+    return f"{label} ({target})"
+
+
+def _bare(address: str) -> str:
+    """An address as people write it, without scheme: Slack makes every address a link."""
+    match = _ADDRESS.match(address)
+    return match[1].lower() if match else address
