@@ -5,6 +5,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendErr
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.slack.history import SlackHistory, open_history
-from nanobot.channels.slack.incoming import IncomingMessage, read_command, read_event, read_press
+from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
 from nanobot.channels.slack.names import UserNames
 from nanobot.config.channels import SlackConfig
 from nanobot.markdown.chunks import Chunk, split_message
@@ -169,16 +170,16 @@ class SlackChannel(ChatChannel):
     async def _process(self, envelope: "Envelope") -> None:
         """Process an envelope. Raises StorageError if it cannot be journaled."""
         incoming = self._read(envelope)
-        if incoming is None or (incoming.kind == "mpim" and not self._settings.dm.enabled):
+        if incoming is None or (incoming.is_group_chat and not self._settings.dm.enabled):
             return
-        is_mention = incoming.is_mention_event and not incoming.files
+        is_mention = incoming.is_mention_event and not incoming.attachments
         if is_mention and await self._mentions.has_message(incoming.chat_id, incoming.message_id):
             return  # the message event has everything, and is acknowledged separately
         await self._receive(incoming)
 
     async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
         """Process the messages of a chat and its threads after these cursors. Raises StorageError as `receive` does."""
-        missed: dict[str, IncomingMessage] = {}
+        missed: dict[str, SlackIncoming] = {}
         for thread, last in cursors.items():
             try:
                 messages = await self._fetch_missed(chat, thread, last)
@@ -207,7 +208,7 @@ class SlackChannel(ChatChannel):
                     await asyncio.sleep(error.retry_after_s)
             return await self._api.messages_after(chat, thread, last)
 
-    def _read(self, envelope: "Envelope") -> IncomingMessage | None:
+    def _read(self, envelope: "Envelope") -> SlackIncoming | None:
         match envelope.kind:
             case "events_api":
                 event = _event_of(envelope)
@@ -221,33 +222,21 @@ class SlackChannel(ChatChannel):
             case _:
                 return None
 
-    def _read_event(self, event: Mapping[str, Any]) -> IncomingMessage | None:
+    def _read_event(self, event: Mapping[str, Any]) -> SlackIncoming | None:
         return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
 
-    async def _receive(self, incoming: IncomingMessage) -> None:
-        when = incoming.when
-        accepted = await self.receive(
-            incoming.sender_id,
-            incoming.chat_id,
-            await self._text_with_names(incoming),
-            message_id=incoming.message_id,
-            thread_id=incoming.thread_id,
-            is_private=incoming.is_private,
-            is_mentioned=incoming.is_mentioned,
-            attachments=incoming.files,
-            timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
-            quotes_others=incoming.quotes_others,
-            sender_name=await self._name_of_stranger(incoming),
-        )
+    async def _receive(self, incoming: SlackIncoming) -> None:
+        text, name = await self._text_with_names(incoming), await self._name_of_stranger(incoming)
+        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
         self._history.note(incoming, accepted=accepted)
 
-    async def _name_of_stranger(self, incoming: IncomingMessage) -> str:
+    async def _name_of_stranger(self, incoming: SlackIncoming) -> str:
         """The name of somebody who is about to be offered a pairing code; otherwise empty."""
         if self._names is None or not incoming.is_private or self.services.access.is_allowed(incoming.sender_id):
             return ""
         return (await self._names.look_up([incoming.sender_id])).get(incoming.sender_id, "")
 
-    async def _text_with_names(self, incoming: IncomingMessage) -> str:
+    async def _text_with_names(self, incoming: SlackIncoming) -> str:
         """The text with the names of mentioned users before their ids, if it is from an allowed sender to the bot."""
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
         if not (incoming.people and is_for_bot and self._names is not None):

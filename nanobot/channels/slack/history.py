@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nanobot.channels.cursors import MAX_AGE, keep_saved, load_cursors
-from nanobot.channels.slack.incoming import IncomingMessage
+from nanobot.channels.slack.incoming import SlackIncoming
 from nanobot.utils.bounded_dict import put_bounded
 
 K = TypeVar("K")
@@ -33,9 +33,9 @@ class SlackHistory:
     changed: bool = True
     """Since it was last saved."""
 
-    def note(self, message: IncomingMessage, *, accepted: bool) -> None:
+    def note(self, message: SlackIncoming, *, accepted: bool) -> None:
         """Record that a message was read. A thread gets a cursor with its first accepted message."""
-        if message.when is None:
+        if message.sent_at is None:
             return
         if message.thread_id in (None, message.message_id):
             _put(self.chats, message.chat_id, message.message_id, MOST_CHATS)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +11,7 @@ from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.telegram.polling import Poller, PollTimeouts, Raw
@@ -21,7 +23,6 @@ from nanobot.utils.clock import SystemClock
 
 if TYPE_CHECKING:
     from nanobot.channels.telegram.client import TelegramClient
-    from nanobot.channels.telegram.incoming import Incoming
 
 log = logging.getLogger(__name__)
 
@@ -158,27 +159,12 @@ class TelegramChannel(ChatChannel):
             to = Address(self.name, str(chat["id"]))
             await self.report_unreadable(str(sender["id"]), to, is_private=chat.get("type") == "private")
 
-    async def _receive(self, incoming: "Incoming") -> bool:
-        session_key = None
+    async def _receive(self, incoming: Incoming) -> bool:
         former_id = self._client.state.former_id(incoming.chat_id)
         if former_id:  # a migrated group keeps its session and its entries in lists
             session_key = ":".join(part for part in (self.name, former_id, incoming.thread_id) if part)
-        return await self.receive(
-            incoming.sender_id,
-            incoming.chat_id,
-            incoming.text,
-            message_id=incoming.message_id,
-            thread_id=incoming.thread_id,
-            is_private=incoming.is_private,
-            is_mentioned=incoming.is_mentioned,
-            parent_ids=(former_id,) if former_id else (),
-            attachments=incoming.files,
-            session_key=session_key,
-            timestamp=incoming.when.astimezone(self.services.clock.now().tzinfo) if incoming.when else None,
-            quotes_others=incoming.quotes_others,
-            sender_name=incoming.sender_name,
-            sender_handle=incoming.sender_handle,
-        )
+            incoming = replace(incoming, session_key=session_key, parent_ids=(former_id,))
+        return await self.receive(incoming)
 
 
 async def _load_sdk() -> None:

@@ -1,41 +1,22 @@
-"""Converts the SDK's messages and button presses to the arguments of `receive`. Pure functions.
+"""Converts the SDK's messages and button presses to `Incoming`. Pure functions.
 
 Source: core.telegram.org/bots/api#message.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 from telegram import CallbackQuery, Message, MessageEntity, MessageOrigin, User
 
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
 _LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _PRESS = "press"
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A message or button press of a person."""
-
-    sender_id: str
-    chat_id: str
-    text: str
-    message_id: str
-    thread_id: str | None
-    is_private: bool
-    is_mentioned: bool
-    when: datetime | None
-    files: tuple[Attachment, ...] = ()
-    quotes_others: bool = False
-    """Whether it contains words of somebody else."""
-    sender_name: str = ""
-    sender_handle: str = ""
 
 
 def number_of(message_id: str | None) -> int | None:
@@ -74,6 +55,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     if not text and not files and not _mentions_bot(message, me):
         return None
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
+    name, handle = _names_of(message)
     return Incoming(
         sender,
         str(message.chat.id),
@@ -82,10 +64,11 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
         _thread_of(message),
         is_private,
         is_mentioned,
-        message.date,
-        files,
-        quotes_others or message.via_bot is not None,
-        *_names_of(message),
+        sender_name=name,
+        sender_handle=handle,
+        attachments=files,
+        quotes_others=quotes_others or message.via_bot is not None,
+        sent_at=message.date,
     )
 
 
@@ -102,7 +85,6 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
         _thread_of(message) if isinstance(message, Message) else None,
         message.chat.type == message.chat.PRIVATE,
         is_mentioned=True,
-        when=None,
     )
 
 
@@ -115,7 +97,7 @@ def merge_album(parts: Sequence[Incoming]) -> Incoming:
         text="\n".join(part.text for part in parts if part.text),
         message_id=f"{parts[0].message_id}-{parts[-1].message_id}",
         is_mentioned=any(part.is_mentioned for part in parts),
-        files=tuple(file for part in parts for file in part.files),
+        attachments=tuple(file for part in parts for file in part.attachments),
         quotes_others=any(part.quotes_others for part in parts),
     )
 
