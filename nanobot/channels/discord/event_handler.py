@@ -251,7 +251,7 @@ class DiscordEventHandler:
                 "discord: the slash commands could not be added to Discord's menu (%s); typing them works", error
             )
             return
-        self._history.menu, self._history.changed = fingerprint, True
+        self._history.menu = fingerprint
 
     def _connected_client(self) -> DiscordClient:
         if self._client is None:
