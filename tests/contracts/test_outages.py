@@ -27,7 +27,6 @@ LONGEST_S = 60.0
 LOADED = {
     "discord": ("discord", "nanobot.channels.discord.client"),
     "slack": ("nanobot.channels.slack.socket_mode", "nanobot.channels.slack.web_api"),
-    "telegram": ("nanobot.channels.telegram.client",),
 }
 """What a thread would load while time flies."""
 SETTINGS: dict[str, dict[str, Any]] = {"email": {"poll_interval_seconds": 30}}

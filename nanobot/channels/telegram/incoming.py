@@ -4,11 +4,32 @@ Source: core.telegram.org/bots/api#message.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from telegram import CallbackQuery, Message, MessageEntity, MessageOrigin, User
+from telegram import (
+    Animation,
+    Audio,
+    CallbackQuery,
+    Checklist,
+    Contact,
+    Dice,
+    Document,
+    Game,
+    Location,
+    Message,
+    MessageEntity,
+    MessageOrigin,
+    PaidMediaInfo,
+    Poll,
+    Sticker,
+    Story,
+    User,
+    Venue,
+    Video,
+    VideoNote,
+    Voice,
+)
 
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
@@ -17,12 +38,6 @@ from nanobot.channels.media_kinds import MediaKind
 _LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _PRESS = "press"
-
-
-def number_of(message_id: str | None) -> int | None:
-    """The Telegram message of an id of ours: the first of an album, the message with the buttons for a press."""
-    match = re.match(r"\d+", message_id or "")
-    return int(match.group()) if match else None
 
 
 def menu_name(command: str) -> str:
@@ -48,8 +63,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     elif command and (command_name := commands.get(command[1].lower())) is not None:
         words = f"/{command_name}{words[command.end(1) :]}"
     files = _files_of(message)
-    described = [describe(message) for name, describe in _DESCRIPTIONS if getattr(message, name, None)]
-    text = "\n".join(part for part in (_strip_mention(words, me), *described) if part)
+    text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
     is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
     is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _is_reply_to(message, me)
     if not text and not files and not _mentions_bot(message, me):
@@ -201,74 +215,42 @@ def _one_line(name: str) -> str:
     return " ".join(re.sub(r"[\[\]]", "", name).split())[:80]
 
 
-_FILES = (
-    ("voice", MediaKind.VOICE),
-    ("audio", MediaKind.AUDIO),
-    ("animation", MediaKind.VIDEO),
-    ("video", MediaKind.VIDEO),
-    ("video_note", MediaKind.VIDEO),
-    ("document", MediaKind.FILE),
-)
-"""In this order: an animation has a document, too."""
-
-
 def _files_of(message: Message) -> tuple[Attachment, ...]:
-    if message.photo:
-        largest = max(message.photo, key=lambda size: size.width * size.height)
-        return (_attachment(MediaKind.IMAGE, largest),)
-    sticker = message.sticker
-    if sticker is not None and not (sticker.is_animated or sticker.is_video):
-        return (_attachment(MediaKind.IMAGE, sticker),)
-    for name, kind in _FILES:
-        if (file := getattr(message, name)) is not None:
-            return (_attachment(kind, file),)
-    return ()
-
-
-def _attachment(kind: MediaKind, file: Any) -> Attachment:
+    match message.photo or message.effective_attachment:
+        case tuple() as sizes:
+            kind, file = MediaKind.IMAGE, max(sizes, key=lambda size: size.width * size.height)
+        case Sticker(is_animated=False, is_video=False) as file:
+            kind = MediaKind.IMAGE
+        case Voice() as file:
+            kind = MediaKind.VOICE
+        case Audio() as file:
+            kind = MediaKind.AUDIO
+        case Animation() | Video() | VideoNote() as file:
+            kind = MediaKind.VIDEO
+        case Document() as file:
+            kind = MediaKind.FILE
+        case _:
+            return ()
     name, content_type = getattr(file, "file_name", None), getattr(file, "mime_type", None)
-    return Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id)
+    return (Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id),)
 
 
-def _sticker(message: Message) -> str:
-    return f"[sticker {message.sticker.emoji or ''}".rstrip() + "]" if message.sticker else ""
-
-
-def _location(message: Message) -> str:
-    if message.venue is not None:
-        place = message.venue
-        return f"[place: {place.title}, {place.address}; {place.location.latitude}, {place.location.longitude}]"
-    return f"[location: {message.location.latitude}, {message.location.longitude}]" if message.location else ""
-
-
-def _contact(message: Message) -> str:
-    contact = message.contact
-    names = (contact.first_name, contact.last_name or "", contact.phone_number) if contact else ()
-    return f"[contact: {' '.join(name for name in names if name)}]"
-
-
-def _poll(message: Message) -> str:
-    poll = message.poll
-    return f"[poll: {poll.question} ({' / '.join(option.text for option in poll.options)})]" if poll else ""
-
-
-def _dice(message: Message) -> str:
-    return f"[{message.dice.emoji} {message.dice.value}]" if message.dice else ""
-
-
-def _unreadable(_: Message) -> str:
-    return "[a message of a kind that bots cannot read]"
-
-
-_DESCRIPTIONS: tuple[tuple[str, Callable[[Message], str]], ...] = (
-    ("sticker", _sticker),
-    ("location", _location),
-    ("contact", _contact),
-    ("poll", _poll),
-    ("dice", _dice),
-    ("story", _unreadable),
-    ("game", _unreadable),
-    ("checklist", _unreadable),
-    ("paid_media", _unreadable),
-)
-"""Content that is neither text nor file, described in words."""
+def _describe(message: Message) -> str:
+    """Content that is neither text nor file, in words; empty if there is none."""
+    match message.venue or message.checklist or message.effective_attachment:
+        case Sticker(emoji=emoji):
+            return f"[sticker {emoji}]" if emoji else "[sticker]"
+        case Venue(title=title, address=address, location=place):
+            return f"[place: {title}, {address}; {place.latitude}, {place.longitude}]"
+        case Location(latitude=latitude, longitude=longitude):
+            return f"[location: {latitude}, {longitude}]"
+        case Contact(first_name=first_name, last_name=last_name, phone_number=number):
+            return f"[contact: {' '.join(part for part in (first_name, last_name, number) if part)}]"
+        case Poll(question=question, options=options):
+            return f"[poll: {question} ({' / '.join(option.text for option in options)})]"
+        case Dice(emoji=emoji, value=value):
+            return f"[{emoji} {value}]"
+        case Story() | Game() | Checklist() | PaidMediaInfo():
+            return "[a message of a kind that bots cannot read]"
+        case _:
+            return ""
