@@ -14,6 +14,7 @@ from nanobot.markdown.dialects import DISCORD, EMAIL, PLAIN, SLACK, TELEGRAM
 
 DIALECTS = {dialect.name: dialect for dialect in (PLAIN, TELEGRAM, SLACK, DISCORD, EMAIL)}
 CORPUS = (Path(__file__).parent / "corpus.txt").read_text(encoding="utf-8")
+CASE = re.compile(r"^@@@ ([^\n]+?)(?: \((\d+)\))?\n(.*?)(?=^@@@ |\Z)", re.MULTILINE | re.DOTALL)
 CASES = [
     pytest.param(markdown, int(limit) if limit else None, dialect, expected, id=f"{name}-{dialect}")
     for name, limit, body in re.findall(

@@ -14,7 +14,7 @@ from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.telegram.polling import Poller, PollTimeouts, Raw
 from nanobot.config.channels import TelegramConfig
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
 from nanobot.net.clients import load_httpx
 from nanobot.utils.clock import SystemClock

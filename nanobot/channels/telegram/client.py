@@ -41,7 +41,7 @@ from nanobot.channels.telegram.incoming import menu_name, number_of
 from nanobot.channels.telegram.polling import ConflictError, Raw
 from nanobot.channels.telegram.state import TelegramState
 from nanobot.config.channels import TelegramConfig
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.net.http import HttpPools
 from nanobot.utils.clock import Clock
 
