@@ -1,85 +1,110 @@
-"""Makes docs/terminal.svg from a real run: `nanobot agent` in a terminal of its own, under an empty home.
+"""Write docs/terminal.svg: a real chat of `nanobot` in a terminal, with a model that follows a script.
 
     python docs/terminal_picture.py
 
-No model, no key and no network: the offline stand-in answers. POSIX only, for a pseudo-terminal is needed.
+Needs tmux; no key and no network.
 """
 
 import io
+import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-import pexpect
 from rich.console import Console
 from rich.text import Text
 
-COLUMNS = 100
-QUESTION = "What is in my workspace?"
+from nanobot.testing.model_server import Calls, FakeModels, Say
+
+COLUMNS, ROWS = 96, 60
 TARGET = Path(__file__).resolve().with_name("terminal.svg")
-_NOT_COLOUR = re.compile(r"\x1b(?:\[[0-9;?>=]*[A-HJ-ln-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[=>()][A-Z0-9]?)")
+REMOTE_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+BILLS = """# Bills
 
-_FONT_FROM_AFAR = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+electricity  84.20  due 2026-12-03
+internet     39.90  due 2026-11-28
+insurance   212.00  due 2026-12-15
+"""
+QUESTION = "I have paid the internet bill. Mark it in bills.md and show me what is left."
+ANSWER = """The internet bill is marked as paid. **Two bills** are left:
+
+| Bill | Amount | Due |
+|---|---:|---|
+| electricity | 84.20 | Thursday, 3 December |
+| insurance | 212.00 | Tuesday, 15 December |
+
+Shall I remind you on the day before?
+"""
+SCRIPT = (
+    Calls(("read_file", {"path": "bills.md"})),
+    Calls(
+        (
+            "edit_file",
+            {
+                "path": "bills.md",
+                "old_text": "internet     39.90  due 2026-11-28",
+                "new_text": "internet     39.90  paid",
+            },
+        ),
+    ),
+    Say(ANSWER),
+)
 
 
-def run(home: Path) -> str:
-    """What the terminal receives."""
-    environment = {
-        "HOME": str(home),
-        "PATH": os.environ["PATH"],
-        "TERM": "xterm-256color",
-        "COLORTERM": "truecolor",
-        "COLUMNS": str(COLUMNS),
-        "PYTHONPATH": str(TARGET.parent.parent),
-        "PYTHONUTF8": "1",
+def chat(home: Path, models: FakeModels) -> str:
+    """Type the question into a chat; return the screen with its colours."""
+    workspace = home / ".nanobot" / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "bills.md").write_text(BILLS, encoding="utf-8")
+    config = {
+        "agents": {"defaults": {"provider": "custom", "model": "demo-model"}},
+        "providers": {"custom": {"apiBase": models.v1, "apiKey": "none"}},
     }
-    command = ["-m", "nanobot", "agent", "-m", QUESTION]
-    child = pexpect.spawn(
-        sys.executable, command, cwd=str(home), env=environment, dimensions=(40, COLUMNS), encoding="utf-8", timeout=60
-    )
-    child.expect(pexpect.EOF)
-    child.close()
-    if child.exitstatus != 0:
-        raise SystemExit(f"the run failed ({child.exitstatus}):\n{child.before}")
-    return str(child.before)
+    (home / ".nanobot" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUTF8": "1", "COLORTERM": "truecolor"}
+    environment["PYTHONPATH"] = str(TARGET.parent.parent)
+    tmux = ["tmux", "-L", f"picture-{os.getpid()}"]
 
+    def run(*words: str) -> str:
+        return subprocess.run(
+            [*tmux, *words], env=environment, cwd=home, capture_output=True, text=True, check=True, encoding="utf-8"
+        ).stdout
 
-def last_screen(output: str, home: Path) -> str:
-    """The output as it stands at the end: lines that were drawn over are gone, colours and words are kept."""
-    lines: list[str] = [""]
-    for piece in re.split(r"(\r\n|\n|\r|\x1b\[\d*[AK]|\x1b\[[02]?J)", output):
-        if piece in ("\r\n", "\n"):
-            lines.append("")
-        elif piece == "\r":
-            lines[-1] += "\r"
-        elif match := re.fullmatch(r"\x1b\[(\d*)A", piece):
-            del lines[max(1, len(lines) - int(match[1] or 1)) :]
-            lines[-1] = ""
-        elif re.fullmatch(r"\x1b\[2?K", piece):
-            lines[-1] = ""
-        elif piece:
-            lines[-1] = lines[-1].rpartition("\r")[2] + piece if lines[-1].endswith("\r") else lines[-1] + piece
-    text = _NOT_COLOUR.sub("", "\n".join(line.replace("\r", "") for line in lines))
-    for place in {str(home), os.path.realpath(home)}:
-        text = text.replace(place, "~")
-    return text.strip("\n")
+    def wait_for(text: str) -> None:
+        for _ in range(300):
+            if text in run("capture-pane", "-p"):
+                return
+            time.sleep(0.1)
+        raise SystemExit(f"{text!r} did not appear:\n{run('capture-pane', '-p')}")
+
+    run("-f", os.devnull, "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), sys.executable, "-m", "nanobot")
+    try:
+        wait_for("demo-model")
+        run("send-keys", "-l", QUESTION)
+        run("send-keys", "Enter")
+        wait_for("Shall I remind you")
+        time.sleep(1)  # the status line below it
+        return run("capture-pane", "-e", "-p")
+    finally:
+        run("kill-server")
 
 
 def picture(screen: str) -> str:
     """The screen as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.assemble(("$ ", "bold green"), f'nanobot agent -m "{QUESTION}"'))
-    console.print(Text.from_ansi(screen), "\n")
+    console.print(Text.from_ansi(screen.strip("\n")))
     svg = console.export_svg(title="nanobot", unique_id="nanobot")
-    return _FONT_FROM_AFAR.sub("", svg)  # a picture asks nobody's server for anything
+    return REMOTE_FONT.sub("", svg)
 
 
 def main() -> None:
-    """Run, draw, write."""
-    with tempfile.TemporaryDirectory() as folder:
-        svg = picture(last_screen(run(Path(folder)), Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, FakeModels(models=("demo-model",)) as models:
+        models.script(*SCRIPT)
+        svg = picture(chat(Path(folder), models).replace(folder, "~"))
     TARGET.write_text(svg + "\n", encoding="utf-8")
     print(f"{TARGET.name}: {len(svg)} characters")
 

@@ -53,6 +53,22 @@ async def test_sessions_are_apart(tmp_path: Path):
         assert "plum" not in str(server.chats[1].json["messages"][1:])
 
 
+async def test_the_window_that_the_server_lists_is_used_unless_the_config_sets_one(tmp_path: Path):
+    with FakeModels(models=["m"], context_length=128_000) as server:
+        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
+            status = ""
+            while "128,000 tokens" not in status:
+                status = (await bot.run("/status")).text
+                await asyncio.sleep(0.01)
+        config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+        config["agents"]["defaults"]["contextWindowTokens"] = 32_000
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        async with nanobot.Nanobot.from_config(tmp_path / "config.json") as bot:
+            configured = (await bot.run("/status")).text
+
+    assert "32,000 tokens" in configured
+
+
 class Marking(Hook):
     """Puts its mark behind the message of its run, and keeps what it hears."""
 

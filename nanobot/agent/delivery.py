@@ -26,12 +26,16 @@ GOAL_DELIVERY = DeliveryPolicy(progress=False, replies=False)
 class Delivery:
     """Event sink of one turn. Sends the reply once, at the end of the turn."""
 
-    def __init__(self, bus: MessageBus, message: InboundMessage, policy: DeliveryPolicy) -> None:
+    def __init__(
+        self, bus: MessageBus, message: InboundMessage, policy: DeliveryPolicy, buttons: tuple[Button, ...] = ()
+    ) -> None:
+        """`buttons` are shown below the reply."""
         self._bus = bus
         self._address = message.address
         self._policy = policy
         self._reply_to = message.message_id
         self._answers = message.journal_key
+        self._buttons = buttons
         self._pending_text = ""
         """Text that becomes a progress message if the turn continues. If the turn ends, the reply contains it."""
 
@@ -66,7 +70,7 @@ class Delivery:
             case events.TurnEnded(text=text, later=True) if text:
                 self._post(OutboundKind.NOTICE, text, event)
             case events.TurnEnded(text=text, joined=joined) if text and (policy.replies or joined):
-                self._post(OutboundKind.REPLY, text, event)
+                self._post(OutboundKind.REPLY, text, event, self._buttons)
             case _:
                 pass
 

@@ -10,6 +10,9 @@ from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
 
+from nanobot.usage.types import format_dollars, format_tokens
+from nanobot.utils.text import count_noun
+
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +56,15 @@ class TurnResult:
     """How many messages joined it."""
     retryable: bool = True
     """Whether a failed turn may succeed later without any change."""
+
+    def summary(self, seconds: float, tool_calls: int = 0) -> str:
+        """How it ended, in a few words for the log: `answered in 2.1 s, 2 tools, 5.2k tokens, $0.01`."""
+        tokens = self.usage.get("prompt_tokens", 0) + self.usage.get("completion_tokens", 0)
+        parts = [f"{self.outcome} in {seconds:.1f} s"]
+        parts += [count_noun(tool_calls, "tool")] if tool_calls else []
+        parts += [f"{format_tokens(tokens)} tokens"] if tokens else []
+        parts += [format_dollars(self.cost_usd)] if self.cost_usd else []
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,7 @@ class AgentLoop:
         turn. `attended`: the reader of the events speaks for the owner and answers approval questions. `hooks` and
         `model` apply to this turn only. Raises TypeError for an object that is not a hook.
         """
+        await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         turn.attended, turn.model = attended, model
         turn.hook_runner = turn.hook_runner.with_hooks(hooks)
@@ -178,6 +179,7 @@ class AgentLoop:
 
         The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text.
         """
+        await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         may_join = self._policy.steering and message.origin not in BACKGROUND_ORIGINS
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
@@ -284,7 +286,7 @@ class AgentLoop:
                     raise
                 if turn.ending is TurnEnding.INTERRUPT:
                     return _postpone(turn)
-                return _end_early(turn, TurnOutcome.STOPPED, "")
+                return _end_without_run(turn, TurnOutcome.STOPPED, "")
             finally:
                 del self._running[key]
 
@@ -323,6 +325,11 @@ class AgentLoop:
         await asyncio.wait([task])
         return True
 
+    async def _read_reminder_answer(self, message: InboundMessage) -> None:
+        """Turn a word that answers the reminder above it into its command."""
+        if self._deps.reminder_answer is not None and (command := await self._deps.reminder_answer(message)):
+            message.content = command
+
     def bypasses_lane(self, message: InboundMessage) -> bool:
         """Whether a message skips the queue: a priority command, or the answer that the running turn waits for."""
         router = self._deps.approval_router
@@ -331,16 +338,16 @@ class AgentLoop:
     async def _run_immediately(self, turn: Turn) -> TurnResult:
         key, name = turn.message.session_key, _priority_command(turn.message)
         if name is None and self._deps.approval_router is not None:
-            return _end_early(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
+            return _end_without_run(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
         if name == "stop":
-            return _end_early(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
+            return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
         try:
             session = self._deps.sessions.get_or_create(key)
             command = parse_command(turn.message.content) or Command("")
             text = await self._deps.commands.answer(command, session, turn.message, attended=turn.attended)
         except StorageError as error:
-            return _end_early(turn, TurnOutcome.FAILED, str(error))
-        return _end_early(turn, TurnOutcome.ANSWERED, text)
+            return _end_without_run(turn, TurnOutcome.FAILED, str(error))
+        return _end_without_run(turn, TurnOutcome.ANSWERED, text)
 
     async def _handle_stop(self, message: InboundMessage) -> str:
         """Stop the session's turn, unless it started after this message, and return the reply."""
@@ -423,7 +430,7 @@ class AgentLoop:
         if message.quiet:
             return None
         policy = GOAL_DELIVERY if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
-        return Delivery(self.bus, message, policy)
+        return Delivery(self.bus, message, policy, self._deps.commands.buttons(message.content))
 
 
 def _priority_command(message: InboundMessage) -> str | None:
@@ -432,7 +439,7 @@ def _priority_command(message: InboundMessage) -> str | None:
     return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
 
 
-def _end_early(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
+def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
     """End a turn that never entered the pipeline."""
     turn.emit(TurnEnded(outcome=outcome, text=text))
     return TurnResult(outcome, text, turn_id=turn.turn_id)
@@ -449,7 +456,7 @@ def _postpone(turn: Turn) -> TurnResult:
 def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResult:
     """End a message that joined another turn: that turn sends the one reply."""
     if joined_turn.cancelled():
-        return _end_early(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
+        return _end_without_run(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
     result = joined_turn.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result

@@ -63,14 +63,13 @@ class AgentStatus:
         """Cost of a session since the start in US dollars; calls without a known price count as zero."""
         return self._cost.get(session_key, 0.0)
 
-    def window_used(self, session_key: str) -> int:
-        """Tokens of the session's last request and its response."""
-        last = self.last_usage(session_key)
-        return last.get("prompt_tokens", 0) + last.get("completion_tokens", 0)
-
     def last_usage(self, session_key: str) -> dict[str, int]:
         """Usage of the session's last request as the provider reported it; empty if none did."""
         return dict(self._last_usage.get(session_key, {}))
+
+    def forget_last_usage(self, session_key: str) -> None:
+        """The next request has little in common with the last one."""
+        self._last_usage.pop(session_key, None)
 
     def forget(self, session_key: str) -> None:
         """Reset a session's figures."""

@@ -86,6 +86,14 @@ class InboundMessage:
             **fields,
         )
 
+    @property
+    def own_words(self) -> str:
+        """The text without the quoted message that channels put above it."""
+        first, *rest = self.content.split("\n")
+        if not (rest and first.startswith("[in reply to ")):
+            return self.content
+        return "\n".join(line for line in rest if not line.startswith("> "))
+
     def to_json(self) -> dict[str, Any]:
         """The message as JSON data, without empty optional fields."""
         payload = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -191,8 +199,8 @@ class Button:
 
     @staticmethod
     def is_for_owners(value: str) -> bool:
-        """Whether it answers an approval question: a press by somebody else must not remove it."""
-        return value.startswith(("/approve ", "/deny "))
+        """Whether it answers a question to the owner: a press by somebody else must not remove it."""
+        return value.startswith(("/approve ", "/deny ", "/pairing "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,15 +96,15 @@ class Journal(Protocol):
         """
         ...
 
-    async def written(self) -> None:
+    async def flush(self) -> None:
         """Wait until all earlier writes are on the disk."""
         ...
 
-    async def unsettled(self) -> list[InboundMessage]:
+    async def load_unsettled(self) -> list[InboundMessage]:
         """Messages that are accepted and not settled, oldest first."""
         ...
 
-    async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
+    async def add_outbound(self, messages: list[OutboundMessage]) -> list[bool]:
         """Journal messages before they are sent and set their `journal_id`. Return False for each duplicate.
 
         A turn has one reply, and a text that the `message` tool sent is not sent again by it or by the reply. Questions
@@ -112,27 +112,27 @@ class Journal(Protocol):
         """
         ...
 
-    async def sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
+    async def record_sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
         """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
         ...
 
-    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
+    async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of a turn's streamed answer."""
         ...
 
-    async def shown(self) -> dict[str, StreamUpdate]:
+    async def load_shown(self) -> dict[str, StreamUpdate]:
         """Streamed answers that are not sent completely, by turn id."""
         ...
 
-    async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
+    async def record_sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         """Record that the platform has a message, and settle the message that it answers."""
         ...
 
-    async def failed(self, journal_id: int, reason: str) -> None:
+    async def record_failed(self, journal_id: int, reason: str) -> None:
         """Record that a message cannot be sent, and settle the message that it answers."""
         ...
 
-    async def unsent(self) -> list[OutboundMessage]:
+    async def load_unsent(self) -> list[OutboundMessage]:
         """Messages neither sent nor failed, oldest first; `may_repeat` if the platform may have one already."""
         ...
 
@@ -211,10 +211,10 @@ class SqliteJournal:
         now = self._now()
         await self._soon(lambda db: _settle(db, key, state, reason, now))
 
-    async def written(self) -> None:
+    async def flush(self) -> None:
         await self._ask(lambda db: None)
 
-    async def unsettled(self) -> list[InboundMessage]:
+    async def load_unsettled(self) -> list[InboundMessage]:
         now = self._now()
 
         def select(db: "Connection") -> list[tuple[str, str]]:
@@ -233,7 +233,7 @@ class SqliteJournal:
             messages.append(message)
         return messages
 
-    async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
+    async def add_outbound(self, messages: list[OutboundMessage]) -> list[bool]:
         rows = [(strict_json(message.to_json()), _reply_of(message), _dedupe_key(message)) for message in messages]
         now = self._now()
 
@@ -253,22 +253,22 @@ class SqliteJournal:
             message.journal_id, message.held_at = journal_id, now
         return [journal_id is not None for journal_id in ids]
 
-    async def sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
+    async def record_sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
         def update(db: "Connection") -> None:
             row = (OutboundState.SENDING, strict_json(sent_ids), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?", row)
 
         await self._ask(update)
 
-    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
+    async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
         row = (turn_id, strict_json(update.to_json()), self._now())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
-    async def shown(self) -> dict[str, StreamUpdate]:
+    async def load_shown(self) -> dict[str, StreamUpdate]:
         rows = await self._ask(lambda db: db.execute("SELECT turn_id, growth FROM shown").fetchall())
         return {turn_id: StreamUpdate.from_json(json.loads(body)) for turn_id, body in rows}
 
-    async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
+    async def record_sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         now = self._now()
 
         def update(db: "Connection") -> None:
@@ -279,7 +279,7 @@ class SqliteJournal:
 
         await self._ask(update)
 
-    async def failed(self, journal_id: int, reason: str) -> None:
+    async def record_failed(self, journal_id: int, reason: str) -> None:
         """As in Journal. The text is kept, for the owner to read."""
         now = self._now()
 
@@ -290,7 +290,7 @@ class SqliteJournal:
 
         await self._ask(update)
 
-    async def unsent(self) -> list[OutboundMessage]:
+    async def load_unsent(self) -> list[OutboundMessage]:
         def select(db: "Connection") -> list[tuple[int, str, str, str | None, float]]:
             states = (OutboundState.WAITING, OutboundState.SENDING)
             query = "SELECT id, state, body, platform_ids, created_at FROM outbound WHERE state IN (?, ?) ORDER BY id"
@@ -302,7 +302,7 @@ class SqliteJournal:
                 message = OutboundMessage.from_json(json.loads(body))
             except (ValueError, TypeError, KeyError) as error:
                 log.warning("cannot read an outbound message in the journal: %r", error)
-                await self.failed(journal_id, f"it cannot be read: {error!r}")
+                await self.record_failed(journal_id, f"it cannot be read: {error!r}")
                 continue
             message.journal_id, message.held_at = journal_id, held_at
             message.sent_ids = tuple(json.loads(ids or "[]"))

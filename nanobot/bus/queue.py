@@ -110,7 +110,7 @@ class _Barrier:
 
     async def write(self, journal: Journal) -> None:
         try:
-            await journal.written()
+            await journal.flush()
         finally:
             self.reached.set()
 
@@ -160,18 +160,18 @@ class MessageBus:
         if self._journal is None:
             yield self
             return
-        for message in await self._journal.unsent():
+        for message in await self._journal.load_unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
         waiting: set[str] = set()
-        for unsettled_message in await self._journal.unsettled():  # before channels accept new messages
+        for unsettled_message in await self._journal.load_unsettled():  # before channels accept new messages
             if unsettled_message.attachments or unsettled_message.session_key in waiting:
                 waiting.add(unsettled_message.session_key)
                 self._incomplete.append(unsettled_message)
             else:
                 self._track_unsettled(unsettled_message)
             self._track_open(unsettled_message)
-        self._stream_updates = await self._journal.shown()
+        self._stream_updates = await self._journal.load_shown()
         journaling = asyncio.create_task(self._run_journal(self._journal), name="journal")
         try:
             yield self
@@ -278,37 +278,37 @@ class MessageBus:
         self._outbound_event.set()
         return message
 
-    async def sending(self, message: OutboundMessage) -> None:
+    async def record_sending(self, message: OutboundMessage) -> None:
         """Record that the parts not in `sent_ids` are about to be sent. Never raises."""
         if self._journal is not None and (journal_id := message.journal_id) is not None:
-            await self._write_or_report(lambda journal: journal.sending(journal_id, message.sent_ids))
+            await self._write_or_report(lambda journal: journal.record_sending(journal_id, message.sent_ids))
 
-    async def showing(self, turn_id: str, update: StreamUpdate) -> None:
+    async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of this turn's streamed answer. Never raises."""
         if self._journal is not None:
-            await self._write_or_report(lambda journal: journal.showing(turn_id, update))
+            await self._write_or_report(lambda journal: journal.record_shown(turn_id, update))
 
-    def shown(self, turn_id: str) -> StreamUpdate | None:
+    def pop_shown(self, turn_id: str) -> StreamUpdate | None:
         """Pop what the platform showed of this turn's answer before a crash."""
         return self._stream_updates.pop(turn_id, None)
 
-    async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
+    async def record_sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """Record that the platform has the message, and settle its receipt. Never raises."""
 
         async def write(journal: Journal) -> None:
             if message.journal_id is not None:
-                await journal.sent(message.journal_id, platform_ids)
+                await journal.record_sent(message.journal_id, platform_ids)
 
         await self._record_end(message, write)
         if message.receipt is not None:
             message.receipt.settle(platform_ids)
 
-    async def failed(self, message: OutboundMessage, error: Exception) -> None:
+    async def record_failed(self, message: OutboundMessage, error: Exception) -> None:
         """Record that sending failed for good, and fail its receipt. Never raises."""
 
         async def write(journal: Journal) -> None:
             if message.journal_id is not None:
-                await journal.failed(message.journal_id, str(error))
+                await journal.record_failed(message.journal_id, str(error))
 
         await self._record_end(message, write)
         if message.receipt is not None:
@@ -379,7 +379,7 @@ class MessageBus:
         duplicates: set[int] = set()
         try:
             durable = [message for message in messages if message.kind.is_durable]
-            is_new = await journal.hold(durable) if durable else []
+            is_new = await journal.add_outbound(durable) if durable else []
             duplicates = {id(message) for message, new in zip(durable, is_new, strict=True) if not new}
         except StorageError as error:
             self._report(error)
@@ -439,4 +439,4 @@ class MessageBus:
 
 async def _journal_late(message: OutboundMessage, journal: Journal) -> None:
     if message.journal_id is None:
-        await journal.hold([message])
+        await journal.add_outbound([message])

@@ -7,7 +7,7 @@ pairing store, the codes and the log line that says how to allow a sender. Unkno
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
 from nanobot.pairing.codes import VALID_S, PairingRateLimiter
 from nanobot.pairing.senders import Sender, SenderList
-from nanobot.pairing.state import PairedUsers, Role
+from nanobot.pairing.state import PairedUsers, Pending, Role
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -49,6 +49,8 @@ class AccessRequest:
     """Further ids of the sender that the platform verifies, such as a WhatsApp number beside its LID."""
     is_verified: bool = True
     """Whether the platform verifies the sender; false for a mail without aligned signatures."""
+    name: str = ""
+    """How an owner reads who it is (`display_name`); empty if unknown. Decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +224,18 @@ def _parse_choice(value: object, choices: Sequence[str], key: str) -> Any:
 class AccessControl:
     """Decides who may talk to the bot on one channel, and gives out pairing codes."""
 
-    def __init__(self, policy: AccessPolicy, store: PairingStore, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        policy: AccessPolicy,
+        store: PairingStore,
+        clock: Clock | None = None,
+        on_code: Callable[[Pending], None] = lambda entry: None,
+    ) -> None:
+        """`on_code` is called with each new code; it must not block or raise."""
         self.policy = policy
         """May be replaced at any time; applies from the next message on."""
         self._store = store
+        self._on_code = on_code
         self._clock = clock or SystemClock()
         self._rate_limiter = PairingRateLimiter(self._clock)
         self._logged: dict[str, float] = {}
@@ -264,15 +274,19 @@ class AccessControl:
         if not self._store.has_room(channel):  # before taking a lock and a thread, so that a crowd costs little
             return Ignored(f"{unknown.reason} (no code given: too many are pending; see `nanobot pairing list`)")
         try:
-            entry = await finish(asyncio.to_thread(self._store.ask, channel, sender))
+            asking = asyncio.to_thread(self._store.ask, channel, sender, request.name, request.chat_id)
+            entry = await finish(asking)
         except StorageError as error:
             return Ignored(f"{unknown.reason} (nobody can pair: {error})")
         if entry is None:  # another message was faster
             return Ignored(unknown.reason)
         self._rate_limiter.record_code(sender.key)
+        self._on_code(entry)
         has_owner = bool(self._store.people(channel).owners)
         text = _invitation(entry.code, has_owner=has_owner)
-        return PairingOffered(entry.code, text, f"{unknown.reason} (a code was given; see `nanobot pairing list`)")
+        to = f" to {entry.name}" if entry.name else ""
+        reason = f"{unknown.reason} (a code was given{to}; see `nanobot pairing list`)"
+        return PairingOffered(entry.code, text, reason)
 
     def _should_log(self, reason: str) -> bool:
         now = self._clock.monotonic()
@@ -286,7 +300,7 @@ class AccessControl:
 def _invitation(code: str, *, has_owner: bool) -> str:
     owner = "" if has_owner else f"\nIf this bot is yours: nanobot pairing approve {code} --owner"
     return (
-        f"I only talk to people my owner has approved. Your code is {code}, valid for {VALID_S // 60} minutes.\n"
-        f"My owner can approve you with: nanobot pairing approve {code}{owner}\n"
-        "Then write to me again."
+        f"This is a private bot. Your code is {code}, valid for {VALID_S // 60} minutes.\n"
+        f"Its owner can let you in with: nanobot pairing approve {code}{owner}\n"
+        "Then send your message again."
     )

@@ -21,6 +21,7 @@ from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Stored
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.messages.types import Provenance, least_trusted
+from nanobot.pairing.senders import display_name
 from nanobot.pairing.state import PairedUsers
 from nanobot.security.redaction import redact_known
 from nanobot.utils.clock import Clock, SystemClock
@@ -240,6 +241,8 @@ class BaseChannel(ABC):
         session_key: str | None = None,
         timestamp: datetime | None = None,
         quotes_others: bool = False,
+        sender_name: str = "",
+        sender_handle: str = "",
     ) -> bool:
         """Process an incoming message. Return True once it is journaled, False if it is ignored or a duplicate.
 
@@ -247,7 +250,8 @@ class BaseChannel(ABC):
         acknowledge then. A message with the same `message_id` in the same chat is a duplicate. `attachments` are
         downloaded after the acknowledgement. `fetch` stores files that arrived with the message; it is called only for
         an allowed sender. `quotes_others`: the text contains forwarded or quoted words of somebody else, which lowers
-        its provenance; so do images and audio files. For the other parameters see `AccessRequest`.
+        its provenance; so do images and audio files. `sender_name`: the name they chose, and `sender_handle` the
+        platform's unique one, shown to an owner who decides about them. For the other parameters see `AccessRequest`.
         """
         self.status.touch()
         request = AccessRequest(
@@ -258,6 +262,7 @@ class BaseChannel(ABC):
             tuple(parent_ids),
             tuple(alternate_ids),
             is_verified=is_verified,
+            name=display_name(sender_name, sender_handle),
         )
         decision = await self.services.access.decide(request)
         if isinstance(decision, PairingOffered):

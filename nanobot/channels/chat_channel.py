@@ -152,7 +152,7 @@ class ChatChannel(BaseChannel):
             sending = self.post_file(to, part, options) if isinstance(part, Outgoing) else self.post(to, part, options)
             message.sent_ids = (*message.sent_ids, await sending)
             if number < len(parts) - 1:
-                await self.bus.sending(message)  # a crash now must not send this part again
+                await self.bus.record_sending(message)  # a crash now must not send this part again
         return message.sent_ids
 
     async def _prepare_file(self, source: str, to: Address) -> Chunk | Outgoing:
@@ -252,7 +252,7 @@ class ChatChannel(BaseChannel):
                 return sent
         del self._streams[stream.turn_id]
         message.sent_ids = ()  # drop the files behind the deleted answer
-        await self.bus.showing(stream.turn_id, StreamUpdate())
+        await self.bus.record_shown(stream.turn_id, StreamUpdate())
         return await self.send(message)
 
     async def _show(self, to: Address, stream: _StreamingMessage, text: str, *, growing: bool = False) -> None:
@@ -269,7 +269,7 @@ class ChatChannel(BaseChannel):
         is_retry = bool(stream.pending)
         if not is_retry:
             stream.pending, stream.since = secrets.token_hex(8), time.time()
-            await self.bus.showing(stream.turn_id, stream.update)
+            await self.bus.record_shown(stream.turn_id, stream.update)
         options = SendOptions(reply_to=None if stream.ids else stream.reply_to, nonce=stream.pending)
         try:
             posted = await self.post(to, chunk, options)
@@ -284,7 +284,7 @@ class ChatChannel(BaseChannel):
         stream.pending = ""
         stream.ids.append(posted)
         stream.shown.append(chunk)
-        await self.bus.showing(stream.turn_id, stream.update)
+        await self.bus.record_shown(stream.turn_id, stream.update)
 
     async def _acknowledge(self, to: Address, message: OutboundMessage) -> None:
         """Show that a message waits its turn: a reaction if the platform has them, else a text."""
@@ -299,7 +299,7 @@ class ChatChannel(BaseChannel):
         turn_id = message.turn_id or ""
         if turn_id in self._streams:
             return self._streams[turn_id]
-        if (update := self.bus.shown(turn_id)) is None:
+        if (update := self.bus.pop_shown(turn_id)) is None:
             return None
         stream = _StreamingMessage(turn_id, ids=[*update.ids], shown=[None] * len(update.ids), recovered=True)
         stream.pending, stream.since, stream.doubtful = update.pending, update.since, update.doubtful

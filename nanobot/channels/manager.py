@@ -212,7 +212,7 @@ class ChannelManager:
         throttled, throttled_s = 0, 0.0
         while True:
             await _wait_until_reachable(channel, message.chat_id)
-            await self._bus.sending(message)
+            await self._bus.record_sending(message)
             try:
                 async with asyncio.timeout(timeout_s := await asyncio.to_thread(_timeout_s, message.media)):
                     ids = await contain_errors(channel.deliver(message))
@@ -246,7 +246,7 @@ class ChannelManager:
                 message.unconfirmed = message.unconfirmed or may_have_arrived
                 continue
             channel.status.record_sent()
-            await self._bus.sent(message, ids)
+            await self._bus.record_sent(message, ids)
             return
 
     async def _fail(self, message: OutboundMessage, reason: str) -> None:
@@ -254,7 +254,7 @@ class ChannelManager:
         channel = self._channels.get(message.channel)
         if channel is not None:
             channel.status.record_failed(reason)
-        await self._bus.failed(message, error)
+        await self._bus.record_failed(message, error)
         if message.kind.is_durable:
             await self._dead_letter(message, error)
 

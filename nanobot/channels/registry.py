@@ -31,6 +31,10 @@ class ChannelSpec:
     """The extra of the nanobot package with its SDK; None if no extra is needed."""
     owners_are_known: bool = True
     """Whether the platform verifies senders, so that an owner can be recognised."""
+    chat_is_sender: bool = True
+    """Whether a person's id is also the id of the private chat with them."""
+    has_buttons: bool = True
+    """Whether buttons below a message can be pressed there."""
     groups: str = "(?!)"
     """Regular expression of group chat ids; matches nothing where ids do not tell."""
 
@@ -41,9 +45,13 @@ class ChannelSpec:
 
 CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
-    ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
+    ChannelSpec(
+        "discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord", chat_is_sender=False
+    ),
     ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
-    ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email", owners_are_known=False),
+    ChannelSpec(
+        "email", "E-mail", "nanobot.channels.email:EmailChannel", "email", owners_are_known=False, has_buttons=False
+    ),
     ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket.channel:WebSocketChannel", "websocket"),
 )
 
@@ -89,9 +97,8 @@ def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
     known = [spec.name for spec in CHANNELS]
     suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
     raise ChannelSetupError(
-        f"channels.{name}: nanobot has no such channel, and no installed package provides it. {suggestion}"
-        f"Built-in channels: {', '.join(known)}. "
-        f"Set channels.{name}.enabled to false, or install the package."
+        f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
+        f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
     )
 
 

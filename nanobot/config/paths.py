@@ -77,6 +77,11 @@ class DataPaths:
         return self.state / "goals"
 
     @property
+    def undo(self) -> Path:
+        """What `/undo` restores."""
+        return self.state / "undo"
+
+    @property
     def usage(self) -> Path:
         """The ledger of model usage, one file for each month."""
         return self.state / "usage"

@@ -28,7 +28,7 @@ class ProviderSpec:
     first one set counts. `prompt_cache`: "anthropic" needs cache_control markers, "automatic" needs nothing.
     `litellm_prefix` is LiteLLM's name for it. `default_api_base` is only used for direct requests. `is_oauth`: uses an
     account instead of a key, see `nanobot provider login`. `brings_credentials`: LiteLLM finds credentials on the host
-    (a profile, a role).
+    (a profile, a role). `key_page`: the web page where people make a key.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ProviderSpec:
     litellm_prefix: str = "openai"
     needs_key: bool = True
     brings_credentials: bool = False
+    key_page: str = ""
 
     @property
     def config_key(self) -> str:
@@ -78,6 +79,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         is_gateway=True,
         prompt_cache="anthropic",
         litellm_prefix="openrouter",
+        key_page="https://openrouter.ai/settings/keys",
     ),
     ProviderSpec(
         "aihubmix",
@@ -88,6 +90,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "https://aihubmix.com/v1",
         "claude-opus-4-5",
         is_gateway=True,
+        key_page="https://aihubmix.com/token",
     ),
     ProviderSpec(
         "siliconflow",
@@ -98,6 +101,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "https://api.siliconflow.cn/v1",
         "deepseek-ai/DeepSeek-V3",
         is_gateway=True,
+        key_page="https://cloud.siliconflow.cn/account/ak",
     ),
     ProviderSpec(
         "volcengine",
@@ -106,11 +110,12 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "",
         ("ARK_API_KEY", "VOLCENGINE_API_KEY"),
         "https://ark.cn-beijing.volces.com/api/v3",
-        "doubao-seed-1-6-250615",
+        "doubao-seed-2-1-pro-260915",
         is_gateway=True,
         litellm_prefix="volcengine",
+        key_page="https://console.volcengine.com/ark",
     ),
-    ProviderSpec("custom", "Any endpoint that speaks OpenAI chat completions", needs_key=False),
+    ProviderSpec("custom", "OpenAI-compatible server (vLLM, llama.cpp, ...)", needs_key=False),
     ProviderSpec(
         "anthropic",
         "Anthropic",
@@ -118,10 +123,11 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "sk-ant-",
         ("ANTHROPIC_API_KEY",),
         "https://api.anthropic.com",
-        "claude-opus-4-5",
+        "claude-opus-5-5",
         speaks_chat_completions=False,
         prompt_cache="anthropic",
         litellm_prefix="anthropic",
+        key_page="https://console.anthropic.com/settings/keys",
     ),
     ProviderSpec(
         "openai",
@@ -130,8 +136,9 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "sk-",
         ("OPENAI_API_KEY",),
         "https://api.openai.com/v1",
-        "gpt-4.1",
+        "gpt-5.6",
         prompt_cache="automatic",
+        key_page="https://platform.openai.com/api-keys",
     ),
     ProviderSpec(
         "deepseek",
@@ -140,9 +147,10 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "sk-",
         ("DEEPSEEK_API_KEY",),
         "https://api.deepseek.com",
-        "deepseek-chat",
+        "deepseek-v4-flash",
         prompt_cache="automatic",
         litellm_prefix="deepseek",
+        key_page="https://platform.deepseek.com/api_keys",
     ),
     ProviderSpec(
         "gemini",
@@ -151,9 +159,10 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "AIza",
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         "https://generativelanguage.googleapis.com/v1beta/openai",
-        "gemini-2.5-flash",
+        "gemini-flash-latest",
         prompt_cache="automatic",
         litellm_prefix="gemini",
+        key_page="https://aistudio.google.com/apikey",
     ),
     ProviderSpec(
         "zhipu",
@@ -162,9 +171,10 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "",
         ("ZHIPU_API_KEY", "ZHIPUAI_API_KEY", "ZAI_API_KEY"),
         "https://open.bigmodel.cn/api/paas/v4",
-        "glm-4.6",
+        "glm-5.3",
         prompt_cache="automatic",
         litellm_prefix="zai",
+        key_page="https://open.bigmodel.cn/usercenter/apikeys",
     ),
     ProviderSpec(
         "dashscope",
@@ -184,9 +194,10 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "sk-",
         ("MOONSHOT_API_KEY",),
         "https://api.moonshot.ai/v1",
-        "kimi-k2.5",
+        "kimi-k3",
         prompt_cache="automatic",
         litellm_prefix="moonshot",
+        key_page="https://platform.moonshot.ai/console/api-keys",
     ),
     ProviderSpec(
         "minimax",
@@ -195,7 +206,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "",
         ("MINIMAX_API_KEY",),
         "https://api.minimax.io/v1",
-        "MiniMax-M2",
+        "MiniMax-M3",
         prompt_cache="automatic",
         litellm_prefix="minimax",
     ),
@@ -208,6 +219,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "https://api.mistral.ai/v1",
         "mistral-large-latest",
         litellm_prefix="mistral",
+        key_page="https://console.mistral.ai/api-keys",
     ),
     ProviderSpec(
         "nvidia",
@@ -227,9 +239,10 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "gsk_",
         ("GROQ_API_KEY",),
         "https://api.groq.com/openai/v1",
-        "llama-3.3-70b-versatile",
+        "openai/gpt-oss-120b",
         prompt_cache="automatic",
         litellm_prefix="groq",
+        key_page="https://console.groq.com/keys",
     ),
     ProviderSpec(
         "huggingface",
@@ -241,6 +254,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "openai/gpt-oss-120b",
         is_gateway=True,
         litellm_prefix="huggingface",
+        key_page="https://huggingface.co/settings/tokens",
     ),
     # Azure and Bedrock have no common endpoint or model: they are chosen in the config.
     ProviderSpec(
@@ -334,13 +348,16 @@ CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
     ("o4", 200_000),
     ("gemini", 1_048_576),
     ("deepseek", 128_000),
+    ("kimi-k3", 1_048_576),
     ("kimi-k2.5", 262_144),
     ("kimi-k2", 131_072),
+    ("glm-5", 200_000),
     ("glm-4.6", 200_000),
     ("glm-4.5", 131_072),
     ("qwen-plus", 131_072),
     ("qwen-turbo", 131_072),
     ("qwen3-coder-plus", 262_144),
+    ("minimax-m3", 1_000_000),
     ("minimax-m2", 196_608),
     ("llama-3.3", 131_072),
     ("mistral-large", 131_072),

@@ -95,7 +95,7 @@ class AgentDefaults(Section):
     fallback_models: list[str | ModelPreset] = Field(default_factory=list)  # presets or models
     background_model: str | None = None  # for consolidation, heartbeat and Dream
     max_tokens: Count = 8192
-    context_window_tokens: Count | None = None  # null: from the model table, else 65536
+    context_window_tokens: Count | None = None  # null: what the endpoint lists, else the model table, else 65536
     temperature: Temperature = 0.1
     reasoning_effort: Effort = None
     provider_retry_mode: Literal["standard", "persistent"] = "standard"

@@ -14,7 +14,7 @@ from nanobot.cron.misfire import DAY_MS, job_zone
 from nanobot.cron.schedule import check_schedule, instants, next_instant
 from nanobot.cron.scheduler import Scheduler
 from nanobot.cron.store import CronStore, JobFile
-from nanobot.cron.types import CronError, CronJob, CronPayload, CronSchedule, Misfire, Notify
+from nanobot.cron.types import CronError, CronJob, CronPayload, CronSchedule, Delivered, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.text import nearest
@@ -135,21 +135,69 @@ class JobEdits:
             misfire_within_s=misfire_within_s,
         )
         job.state.next_run_at_ms = self._first_instant(job, now)
+        return self._edit(lambda job_file: _add(job_file, job))
 
-        def add(job_file: JobFile) -> CronJob:
-            if len(job_file.entries) >= _MAX_JOBS:
-                raise CronError(f"There are already {_MAX_JOBS} jobs. Remove some with `nanobot cron remove`.")
-            while job_file.get(job.id) is not None:
-                job.id = secrets.token_hex(4)
-            job_file.entries.append(job)
-            return deepcopy(job)
+    def mark_delivered(self, job_id: str, text: str) -> bool:
+        """Record what a job is about to send, so that `settle_reminder` can send it again. False if there is no job."""
 
-        return self._edit(add)
+        def mark(job_file: JobFile) -> bool:
+            if (job := job_file.get(job_id)) is not None:
+                job.state.delivered = Delivered(self._scheduler.now_ms(), text)
+            return job is not None
+
+        return self._edit(mark)
+
+    def last_delivered(self, channel: str, to: str, thread_id: str | None) -> CronJob | None:
+        """The job whose reminder in this chat is the newest that nobody has answered. Terminals count as one chat."""
+
+        def is_here(job: CronJob) -> bool:
+            payload = job.payload
+            if channel == "cli":
+                return (payload.channel or "cli") == "cli"
+            return (payload.channel, payload.to) == (channel, to) and payload.thread_id in (None, thread_id)
+
+        delivered = [
+            (job.state.delivered.at_ms, job) for job in self._fresh().jobs if job.state.delivered and is_here(job)
+        ]
+        return deepcopy(max(delivered, key=lambda entry: entry[0])[1]) if delivered else None
+
+    def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> bool:
+        """Settle what a job has delivered: it is not tried again, and with a time it is sent again then, as a new job.
+
+        False if it has delivered nothing, or that was settled before.
+        """
+
+        def settle(job_file: JobFile) -> bool:
+            job, now = job_file.get(job_id), self._scheduler.now_ms()
+            if job is None or job.state.delivered is None:
+                return False
+            if snooze_until_ms is not None:
+                again = CronJob(
+                    id=secrets.token_hex(4),
+                    name=job.name,
+                    schedule=CronSchedule("at", at_ms=snooze_until_ms),
+                    payload=replace(job.payload, message=job.state.delivered.text, verbatim=True),
+                    created_at_ms=now,
+                    updated_at_ms=now,
+                    delete_after_run=True,
+                )
+                again.state.next_run_at_ms = self._first_instant(again, now)
+                _add(job_file, again)
+            job.state.delivered = job.state.retry = None
+            if job.delete_after_run and job.schedule.kind == "at" and not job.enabled:
+                job_file.remove(job)
+            return True
+
+        return self._edit(settle)
 
     def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
-        """The jobs, next to run first. Raises StorageError if the file was never readable."""
-        jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or include_disabled]
-        return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
+        """The jobs, next to run first, without finished one-shots. Raises StorageError if the file is unreadable."""
+
+        def is_listed(job: CronJob) -> bool:
+            return job.enabled or job.state.retry is not None or (include_disabled and not job.is_over)
+
+        jobs = [job for job in deepcopy(self._fresh().jobs) if is_listed(job)]
+        return sorted(jobs, key=lambda job: (job.state.wakes_at_ms is None, job.state.wakes_at_ms or 0))
 
     def get_job(self, job_id: str) -> CronJob | None:
         """The job of this id, or None."""
@@ -184,7 +232,7 @@ class JobEdits:
                     job, last_run_ms if now < last_run_ms < now + DAY_MS else now
                 )
             elif not enabled:
-                job.state.next_run_at_ms = job.state.run_requested_at_ms = None
+                job.state.next_run_at_ms = job.state.run_requested_at_ms = job.state.retry = None
             job.enabled, job.updated_at_ms = enabled, now
             return deepcopy(job)
 
@@ -244,3 +292,12 @@ class JobEdits:
 
     def _wake_up(self) -> None:
         """Called after an edit, to check for due jobs at once. Thread-safe."""
+
+
+def _add(job_file: JobFile, job: CronJob) -> CronJob:
+    if len(job_file.entries) >= _MAX_JOBS:
+        raise CronError(f"There are already {_MAX_JOBS} jobs. Remove some with `nanobot cron remove`.")
+    while job_file.get(job.id) is not None:
+        job.id = secrets.token_hex(4)
+    job_file.entries.append(job)
+    return deepcopy(job)

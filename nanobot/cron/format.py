@@ -9,6 +9,7 @@ from nanobot.cron.schedule import from_ms, to_ms
 from nanobot.cron.types import CronError, CronJob, CronSchedule
 from nanobot.cron.zones import HOST, read_wall_time, zone_of
 from nanobot.utils.clock import zone_name
+from nanobot.utils.text import format_when
 
 _FROM_NOW = re.compile(
     r"(?:\+|in ) ?(\d{1,6}(?:\.\d+)?) ?([smhdw]|(?:sec|min|second|minute|hour|day|week)s?)", re.IGNORECASE
@@ -16,6 +17,10 @@ _FROM_NOW = re.compile(
 _FROM_NOW_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?: ?([ap])m)?|(\d{1,2}) ?([ap])m", re.IGNORECASE)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAYS = {"*": "day", "1-5": "weekday", "mon-fri": "weekday", "7": "Sunday"}
+_DAYS |= {str(number): name.title() for number, name in enumerate((_WEEKDAYS[6], *_WEEKDAYS[:6]))}
+_DAYS |= {name[:3]: name.title() for name in _WEEKDAYS}
+"""Days of the week in a cron expression, in words."""
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
@@ -69,6 +74,23 @@ def parse_instant(text: str, zone: tzinfo, now: datetime | None = None) -> datet
         raise CronError(f"Cannot read {text!r} as a time. Examples: {examples}.") from error
 
 
+def parse_seconds(text: str) -> float:
+    """Parse `3600`, `20m` or `1.5h` as seconds. Raises CronError."""
+    if match := _FROM_NOW.fullmatch(f"+{text.strip()}"):
+        return timedelta(**{_FROM_NOW_UNITS[match[2][0].lower()]: float(match[1])}).total_seconds()
+    try:
+        return float(text)
+    except ValueError as error:
+        raise CronError(f"Cannot read {text!r} as seconds. Examples: 3600, 20m, 1.5h.") from error
+
+
+def parse_snooze(text: str, zone: tzinfo) -> datetime:
+    """Parse how long or until when to snooze: `20`, `10m`, `1h`, `18:00`, `tomorrow 9am`. Raises CronError."""
+    if text.isdecimal():
+        text += "m"
+    return parse_instant(f"+{text}" if _FROM_NOW.fullmatch(f"+{text}") else text, zone)
+
+
 def _next_wall_time(text: str, zone: tzinfo, now: datetime) -> datetime | None:
     """The instant of a time of day, a day, or both; None if the text is something else."""
     first, _, rest = text.partition(" ")
@@ -112,20 +134,34 @@ def job_zone_or_host(job: CronJob, user_zone: str | None) -> tzinfo:
 
 
 def format_schedule(schedule: CronSchedule, zone: tzinfo) -> str:
-    """`every 20 minutes`, `cron 0 9 * * 1-5 (Europe/Berlin)`, `once at 2026-12-24 18:00:00 +01:00`."""
+    """`every 20 minutes`, `every weekday at 09:00 (Europe/Berlin)`, `once at 2026-12-24 18:00 +01:00 (in 3 days)`."""
     if schedule.kind == "at":
         return f"once at {format_time(schedule.at_ms, zone)}"
     if schedule.kind == "every":
         return f"every {_format_interval(schedule.every_ms or 0)}"
-    return f"cron {schedule.expr} ({schedule.tz or zone_name(from_ms(0, zone))})"
+    return f"{_cron_in_words(schedule.expr or '')} ({schedule.tz or zone_name(from_ms(0, zone))})"
+
+
+def _cron_in_words(expr: str) -> str:
+    """`every day at 18:00` for a time of day on every day or on days of the week; else the expression."""
+    fields = expr.split()
+    if len(fields) != 5 or not (fields[0].isdecimal() and fields[1].isdecimal()) or fields[2:4] != ["*", "*"]:
+        return f"cron {expr}"
+    day = _DAYS.get(fields[4].lower())
+    return f"every {day} at {int(fields[1]):02}:{int(fields[0]):02}" if day else f"cron {expr}"
 
 
 def format_time(ms: int | None, zone: tzinfo) -> str:
-    """`2026-03-29 03:00:00 +02:00`; a dash for None."""
-    if ms is None:
-        return "-"
-    moment = from_ms(ms, zone)
-    return f"{moment:%Y-%m-%d %H:%M:%S} {_format_offset(moment.utcoffset() or timedelta())}"
+    """`2026-03-29 03:00 +02:00 (in 12 min)`; a dash for None."""
+    return "-" if ms is None else format_when(from_ms(ms, zone), offset=True)
+
+
+def format_next(job: CronJob, zone: tzinfo) -> str:
+    """When a job runs next, a retry included, for a table."""
+    wakes_ms = job.state.wakes_at_ms
+    if wakes_ms is None:
+        return "-" if job.enabled else "disabled"
+    return format_when(from_ms(wakes_ms, zone))
 
 
 def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
@@ -135,11 +171,6 @@ def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
         head += f", for {job.payload.channel}:{job.payload.to}"
     lines = [f"- {format_time(due, zone)}" for due in next_runs]
     return "\n".join([f"{head}.", "Next run:" if len(lines) == 1 else "Next runs:", *lines])
-
-
-def _format_offset(offset: timedelta) -> str:
-    sign, minutes = ("-" if offset < timedelta() else "+"), round(abs(offset).total_seconds() / 60)
-    return f"{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _format_interval(every_ms: int) -> str:

@@ -25,7 +25,7 @@ class HistoryRow(TypedDict):
     name: str
     dueAtMs: int
     outcome: Outcome
-    trigger: Literal["schedule", "manual"]
+    trigger: Literal["schedule", "manual", "retry"]
     runAtMs: NotRequired[int]
     durationMs: NotRequired[int]
     lateMs: NotRequired[int]

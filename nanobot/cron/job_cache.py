@@ -102,9 +102,7 @@ class JobCache:
                 self.store.append_history(self._unwritten)
                 self._unwritten = []
                 if failure is None:
-                    remaining = JobFile(
-                        [entry for entry in job_file.entries if not _is_finished_one_shot(entry)], job_file.raw
-                    )
+                    remaining = JobFile([entry for entry in job_file.entries if not _is_to_delete(entry)], job_file.raw)
                     self.store.save(remaining)
                     job_file, stamp = remaining, self.store.stamp()
             except StorageError as error:
@@ -127,11 +125,8 @@ class JobCache:
         return job_file
 
 
-def _is_finished_one_shot(entry: object) -> bool:
-    """Whether it is a one-shot job that ran successfully and is to be deleted."""
-    if not isinstance(entry, CronJob) or entry.schedule.kind != "at" or entry.enabled or not entry.delete_after_run:
-        return False
-    return entry.state.last_status == "ok" and entry.state.last_due_at_ms == entry.schedule.at_ms
+def _is_to_delete(entry: object) -> bool:
+    return isinstance(entry, CronJob) and entry.is_over and entry.state.delivered is None
 
 
 def _has_run_more(ours: CronJobState, theirs: CronJobState) -> bool:

@@ -15,26 +15,24 @@ NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 _EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
-def message_for(job: CronJob, due: Due, user_zone: str | None = None, *, retry: int = 0) -> InboundMessage:
-    """The inbound message of a run: at the job's target, in the job's session, with the run's id as message id.
+def message_for(job: CronJob, due: Due, user_zone: str | None = None) -> InboundMessage:
+    """The inbound message of a run: at the job's target, in the job's session, with the run's message id.
 
-    Every attempt at a due instant has the same id, but each `retry` after a failed turn one of its own. It is quiet
-    unless every answer is sent, since messages the turn sends itself would bypass `is_worth_sending`.
+    It is quiet unless every answer is sent, since messages the turn sends itself would bypass `is_worth_sending`.
     """
     payload = job.payload
-    message_id = f"{due.run_id}:{retry}" if retry else due.run_id
     return InboundMessage(
         payload.channel or "cli",
         "cron",
         payload.to or "direct",
         run_message(job, due, user_zone),
         session_key_override=job.run_session,
-        message_id=message_id,
+        message_id=due.message_id,
         thread_id=payload.thread_id,
         origin=Origin.CRON,
         provenance=payload.provenance,
         quiet=not may_notify(job) or payload.notify is not Notify.ALWAYS,
-        journal_key=message_id,
+        journal_key=due.message_id,
     )
 
 

@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import islice
+from math import inf
 from typing import Any
 
 from nanobot.cron.types import LAST_MS, CronError, CronSchedule
 from nanobot.cron.zones import read_wall_time, wall_at
 
 _HOUR = 1
+_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _EVERY_HOUR = frozenset(range(24))
 _RANDOM_FIELD = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
 """Croniter's R and H fields: random values, different at each evaluation."""
@@ -60,6 +63,12 @@ def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: 
             due += every
     else:
         yield from map(to_ms, _matches(schedule.expr or "", from_ms(after_ms), zone))
+
+
+def seconds_between_runs(schedule: CronSchedule) -> float:
+    """Seconds between the first two runs since 1970; infinite if there is only one."""
+    runs = list(islice(instants(schedule, 0, zone=UTC, anchor_ms=0), 2))
+    return (runs[1] - runs[0]) / 1000 if len(runs) == 2 else inf
 
 
 def next_instant(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: int) -> int | None:
@@ -119,7 +128,7 @@ def _covers_every_hour(expr: str) -> bool:
     """Whether the expression matches in every hour. Raises CronError if it is invalid or never matches."""
     from croniter import CroniterBadDateError, croniter  # takes 50 ms
 
-    problem = f"Invalid cron expression {expr!r}"
+    problem = f'Invalid cron expression "{expr}"'
     hint = "Use minute, hour, day of the month, month, day of the week: `0 9 * * 1-5` is every weekday at 9:00."
     if _RANDOM_FIELD.search(expr):
         raise CronError(f"{problem}: the random fields R and H are not supported. {hint}")
@@ -129,9 +138,18 @@ def _covers_every_hour(expr: str) -> bool:
     except CroniterBadDateError as error:
         raise CronError(f"{expr!r} never matches any date. {hint}") from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise CronError(f"{problem}: {error}. {hint}") from error
+        raise CronError(f"{problem}: {_out_of_range(expr) or str(error)}. {hint}") from error
     hours: Any = parsed.expanded[_HOUR]
     return hours == ["*"] or set(hours) >= _EVERY_HOUR
+
+
+def _out_of_range(expr: str) -> str:
+    """The first number of an expression that its field cannot have, as `minute 99 is out of range 0-59`."""
+    for field, (name, low, high) in zip(expr.split(), _FIELDS, strict=False):
+        for number in re.findall(r"\d+", field.partition("/")[0]):
+            if not low <= int(number) <= high:
+                return f"{name} {number} is out of range {low}-{high}"
+    return ""
 
 
 def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:

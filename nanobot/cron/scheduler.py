@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nanobot.cron.history import History, HistoryRow, Outcome
 from nanobot.cron.leases import Leases
-from nanobot.cron.misfire import MissedRuns, apply_misfire_policy, missed_until, plan
+from nanobot.cron.misfire import DAY_MS, MissedRuns, apply_misfire_policy, missed_until, plan
 from nanobot.cron.notify import fingerprint
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.store import JobFile
@@ -19,12 +19,15 @@ from nanobot.cron.types import (
     Due,
     Lease,
     Notify,
+    Retry,
     RunRecord,
     Status,
 )
 from nanobot.utils.clock import Clock
 
 _MAX_ATTEMPTS = 3
+_ANSWERABLE_MS = 7 * DAY_MS
+"""How long a delivered reminder can be snoozed."""
 _INTERRUPTED = "nanobot was stopped in the middle of this run"
 _STILL_RUNNING = "the previous run was still running"
 _EXPIRED_BEFORE_START = "its time had passed before it was scheduled"
@@ -42,6 +45,7 @@ class EndedRun:
     error: str | None = None
     answer: str | None = None
     duration_ms: int | None = None
+    retry_in_s: float | None = None
 
 
 class Scheduler:
@@ -124,11 +128,16 @@ class Scheduler:
                 return None
             if (leased_again := self._recover_lease(job, state.running, rows)) is not None:
                 return leased_again
+        if state.delivered is not None and now - state.delivered.at_ms > _ANSWERABLE_MS:
+            state.delivered = None
         if job.enabled and not job.payload.message.strip():
             raise CronError("it has no message, so there is nothing to do")
         if state.run_requested_at_ms is not None:
             state.run_requested_at_ms = None
             return self._lease(job, Due(job.id, now, now, manual=True))
+        if state.retry is not None and state.retry.at_ms <= now:
+            retry, state.retry = state.retry, None
+            return self._lease(job, Due(job.id, retry.due_ms, now, now - retry.due_ms, retry=retry.count + 1))
         if self._planned.get(job.id) == _plan_inputs(job) and (state.next_run_at_ms or 0) > now:
             return None
         state.next_run_at_ms = plan(job, now, self.timezone)
@@ -149,7 +158,7 @@ class Scheduler:
         if decision.run_ms is None:
             job.enabled = job.enabled and job.schedule.kind != "at"
             return None
-        state.last_due_at_ms = decision.run_ms
+        state.last_due_at_ms, state.retry = decision.run_ms, None
         return self._lease(job, Due(job.id, decision.run_ms, now, decision.late_ms, decision.missed))
 
     def _record_missed(self, job: CronJob, missed: Sequence[MissedRuns], rows: list[HistoryRow]) -> None:
@@ -172,7 +181,9 @@ class Scheduler:
     def _lease(self, job: CronJob, due: Due) -> LeasedRun:
         with suppress(OSError):
             self.leases.open()
-        lease = Lease(due.at_ms, due.started_ms, self.leases.holder, due.attempt, due.manual, due.late_ms, due.missed)
+        lease = Lease(
+            due.at_ms, due.started_ms, self.leases.holder, due.attempt, due.manual, due.late_ms, due.missed, due.retry
+        )
         snapshot = deepcopy(job)
         job.state.running = self.running[job.id] = lease
         return snapshot, due
@@ -182,11 +193,21 @@ class Scheduler:
         with suppress(OSError):
             for row in reversed(self._history.rows(job.id)):
                 # it ended, but the process died before settling
-                if row["dueAtMs"] == lease.due_ms and row["outcome"] != "skipped":
+                is_this_run = row["dueAtMs"] == lease.due_ms and row.get("runAtMs") == lease.started_ms
+                if is_this_run and row["outcome"] != "skipped":
                     status: Status = "ok" if row["outcome"] == "ran" else "error"
                     self._settle_lease(job, lease, EndedRun(status, row.get("reason")), [])
                     return None
-        due = Due(job.id, lease.due_ms, self.now_ms(), lease.late_ms, lease.missed, lease.manual, lease.attempt + 1)
+        due = Due(
+            job.id,
+            lease.due_ms,
+            self.now_ms(),
+            lease.late_ms,
+            lease.missed,
+            lease.manual,
+            lease.attempt + 1,
+            lease.retry,
+        )
         if (
             self._was_started is not None
             and lease.attempt < _MAX_ATTEMPTS
@@ -214,6 +235,8 @@ class Scheduler:
         if ended.status == "ok" and job.payload.notify is Notify.ON_CHANGE and (ended.answer or "").strip():
             state.last_answer = fingerprint(ended.answer or "")
         rows.append(_row(job, lease, ended))
+        if ended.retry_in_s is not None:
+            state.retry = Retry(now + round(ended.retry_in_s * 1000), lease.due_ms, lease.retry)
         if job.schedule.kind == "at" and not lease.manual:
             job.enabled, state.next_run_at_ms = False, None
         if skip_overlapped and job.enabled and (state.next_run_at_ms or now + 1) <= now:
@@ -240,7 +263,7 @@ def _row(job: CronJob, lease: Lease, ended: EndedRun) -> HistoryRow:
         "name": job.name,
         "dueAtMs": lease.due_ms,
         "outcome": _OUTCOMES[ended.status],
-        "trigger": "manual" if lease.manual else "schedule",
+        "trigger": "manual" if lease.manual else "retry" if lease.retry else "schedule",
         "runAtMs": lease.started_ms,
     }
     if ended.duration_ms is not None:

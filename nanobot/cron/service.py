@@ -20,7 +20,7 @@ from nanobot.cron.job_cache import JobCache
 from nanobot.cron.leases import Leases
 from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
 from nanobot.cron.store import CronStore, JobFile
-from nanobot.cron.types import CronError, CronJob, Due, JobSkippedError
+from nanobot.cron.types import CronError, CronJob, Due, JobFailedError, JobSkippedError
 from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -174,7 +174,7 @@ class CronService(JobEdits):
             for job, due in await self._change_and_lease(self._scheduler.run_round):
                 self._start_run(job, due)
             self._has_ticked = True
-        waits = [job.state.next_run_at_ms for job in self._waiting_jobs() if job.state.next_run_at_ms is not None]
+        waits = [wakes for job in self._waiting_jobs() if (wakes := job.state.wakes_at_ms) is not None]
         return max(min(waits) - self._scheduler.now_ms(), 0) / 1000 if waits else None
 
     async def wait_for_runs(self) -> None:
@@ -236,7 +236,7 @@ class CronService(JobEdits):
     def _is_any_due(self) -> bool:
         now = self._scheduler.now_ms()
         return any(
-            job.state.run_requested_at_ms is not None or (job.state.next_run_at_ms or now + 1) <= now
+            job.state.run_requested_at_ms is not None or (job.state.wakes_at_ms or now + 1) <= now
             for job in self._waiting_jobs()
         )
 
@@ -276,7 +276,8 @@ class CronService(JobEdits):
         except Exception as error:  # any error of a job is the result of its run
             is_unexpected = not isinstance(error, NanobotError)
             log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_unexpected)
-            ended = EndedRun("error", str(error) or type(error).__name__)
+            retry_in_s = error.retry_in_s if isinstance(error, JobFailedError) else None
+            ended = EndedRun("error", str(error) or type(error).__name__, retry_in_s=retry_in_s)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))
         await finish(self._record_ended(job, ended))
 

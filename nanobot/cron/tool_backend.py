@@ -4,19 +4,31 @@ import asyncio
 from collections.abc import Callable
 
 from nanobot.bus.events import Address
-from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
+from nanobot.cron.format import (
+    format_job,
+    format_next,
+    format_schedule,
+    format_time,
+    job_zone_or_host,
+    parse_schedule,
+    parse_snooze,
+)
 from nanobot.cron.misfire import job_zone
+from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, Notify
 from nanobot.messages.types import Provenance
+from nanobot.utils.text import format_when
 
 IsAllowed = Callable[[str, str, str], bool]
 """Called with channel, sender id and chat id: whether the sender may talk to the bot there."""
 
 NEEDS_GATEWAY = (
-    "No gateway is running: jobs run once `nanobot gateway` is started. Jobs of the terminal also run while a chat is "
-    "open there."
+    "No gateway is running: jobs run once `nanobot gateway` is started. Those that do not deliver to a chat app also "
+    "run while a terminal chat is open."
 )
+
+_SETTLED = "That reminder was answered before, or its job was removed."
 
 
 class CronToolBackend:
@@ -89,6 +101,18 @@ class CronToolBackend:
 
         return await asyncio.to_thread(render)
 
+    async def find(self, wanted: str, chat: str = "") -> str:
+        """The id of the job with this id, or of the only one with this name. Raises CronError."""
+        jobs = await asyncio.to_thread(self._service.list_jobs, True)
+        jobs = [job for job in jobs if not chat or _belongs_to(job, chat)]
+        found = [job.id for job in jobs if job.id == wanted]
+        found = found or [job.id for job in jobs if job.name.casefold() == wanted.casefold()]
+        if len(found) > 1:
+            raise CronError(f"Several jobs are named {wanted!r}: {', '.join(found)}. Give the id.")
+        if not found:
+            raise await self._unknown_job_error(wanted, chat)
+        return found[0]
+
     async def remove(self, job_id: str, chat: str = "") -> str:
         await self._check_own(job_id, chat)
         removed = await asyncio.to_thread(self._service.remove_job, job_id)
@@ -111,6 +135,26 @@ class CronToolBackend:
             raise await self._unknown_job_error(job_id)
         return "\n".join([f"Job {job_id} will be run within seconds.", *self._notes()])
 
+    async def settle_reminder(self, job_id: str, snooze: str | None, chat: str = "") -> str:
+        """Settle the reminder that a job has delivered, or have it sent again after `10m` or at a time."""
+
+        def settle() -> str:
+            service = self._service
+            job = service.get_job(job_id)
+            if job is None or (chat and not _belongs_to(job, chat)):
+                return _SETTLED
+            zone = job_zone_or_host(job, service.timezone)
+            until = parse_snooze(snooze, zone) if snooze else None
+            if not service.settle_reminder(job_id, to_ms(until) if until else None):
+                return _SETTLED
+            return f"Snoozed until {format_when(until.astimezone(zone))}." if until else f"Done: {job.name}."
+
+        return await asyncio.to_thread(settle)
+
+    async def answerable(self, chat: Address) -> CronJob | None:
+        """The job with the newest reminder in this chat that nobody has answered."""
+        return await asyncio.to_thread(self._service.last_delivered, chat.channel, chat.chat_id, chat.thread_id)
+
     def _format_job(self, job: CronJob) -> str:
         zone = job_zone(job, self._service.timezone)
         return "\n".join([format_job(job, zone, self._service.next_instants(job)), *self._notes()])
@@ -119,7 +163,8 @@ class CronToolBackend:
         zone = job_zone_or_host(job, self._service.timezone)
         state = job.state
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
-        parts.append(f"next {format_time(state.next_run_at_ms, zone)}" if job.enabled else "disabled")
+        next_run = format_next(job, zone)
+        parts.append(next_run if next_run == "disabled" else f"next {next_run}")
         if state.last_run_at_ms is not None:
             error = f" ({state.last_error})" if state.last_error else ""
             parts.append(f"last {state.last_status} {format_time(state.last_run_at_ms, zone)}{error}")

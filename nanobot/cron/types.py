@@ -33,6 +33,14 @@ class JobSkippedError(NanobotError):
     """Raised by a job handler: the job was not run, and why."""
 
 
+class JobFailedError(NanobotError):
+    """Raised by a job handler: the run failed, and when to try it again; None for not at all."""
+
+    def __init__(self, reason: str, retry_in_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_in_s = retry_in_s
+
+
 class Misfire(StrEnum):
     """What to do about a run that was missed because the machine or nanobot was not running."""
 
@@ -80,6 +88,8 @@ class CronPayload:
     """The least trusted content involved in adding the job; its runs get no more trust."""
     asked_by: str | None = None
     """The sender who asked for it on the channel; None for jobs of the owner's terminal."""
+    verbatim: bool = False
+    """Whether the message is sent as it is, without a model: a snoozed reminder."""
 
 
 @dataclass(slots=True)
@@ -103,6 +113,24 @@ class Lease:
     manual: bool = False
     late_ms: int = 0
     missed: int = 0
+    retry: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a job sent last, until the person answers it with done, snooze or tomorrow."""
+
+    at_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The next retry of a run that failed: when, which due instant, and how many retries came before."""
+
+    at_ms: int
+    due_ms: int
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +147,18 @@ class Due:
     manual: bool = False
     attempt: int = 1
     """2 if the first process died before the agent received the run."""
+    retry: int = 0
+    """1 for the first retry after a failed turn."""
 
     @property
     def run_id(self) -> str:
         """Unique per due instant and the same for every attempt; deliveries are deduplicated by it."""
         return f"cron:{self.job_id}:{self.at_ms}"
+
+    @property
+    def message_id(self) -> str:
+        """The id of the run's message: the same for every attempt, but one of its own for each retry."""
+        return f"{self.run_id}:{self.retry}" if self.retry else self.run_id
 
 
 @dataclass(slots=True)
@@ -140,8 +175,16 @@ class CronJobState:
     running: Lease | None = None
     run_requested_at_ms: int | None = None
     """When a manual run was requested that has not started yet."""
+    retry: Retry | None = None
+    delivered: Delivered | None = None
     last_answer: str | None = None
     """Fingerprint of the last answer, for `notify: on_change`."""
+
+    @property
+    def wakes_at_ms(self) -> int | None:
+        """When it is due next, or is to be tried again."""
+        retry_at_ms = self.retry.at_ms if self.retry is not None else None
+        return min((at for at in (self.next_run_at_ms, retry_at_ms) if at is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -166,6 +209,12 @@ class CronJob:
     def run_session(self) -> str:
         """The session of its runs, separate from every chat."""
         return f"cron:{self.id}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ran once, as it should, and is to be deleted unless the reminder it sent may still be snoozed."""
+        is_one_shot = self.delete_after_run and self.schedule.kind == "at" and not self.enabled
+        return is_one_shot and self.state.last_status == "ok" and self.state.last_due_at_ms == self.schedule.at_ms
 
     @property
     def is_agent_turn(self) -> bool:
@@ -199,6 +248,7 @@ class CronJob:
                 notify=Notify(payload.one_of("notify", tuple(Notify), default=Notify.ALWAYS)),
                 provenance=least_trusted(filter(None, [payload.text("provenance")])),
                 asked_by=payload.text("askedBy") or None,
+                verbatim=payload.flag("verbatim", default=False),
             ),
             state=_parse_state(state),
             created_at_ms=entry.integer("createdAtMs") or 0,
@@ -237,6 +287,7 @@ class CronJob:
                 "notify": _or_absent(payload.notify, unless=Notify.ALWAYS),
                 "provenance": _or_absent(payload.provenance, unless=Provenance.OWNER),
                 "askedBy": _or_absent(payload.asked_by),
+                "verbatim": _or_absent(payload.verbatim, unless=False),
             },
             "state": {
                 "nextRunAtMs": state.next_run_at_ms,
@@ -250,6 +301,13 @@ class CronJob:
                 "lastDueAtMs": _or_absent(state.last_due_at_ms),
                 "running": _or_absent(_lease_json(state.running)),
                 "runRequestedAtMs": _or_absent(state.run_requested_at_ms),
+                "retry": _or_absent(
+                    state.retry
+                    and {"atMs": state.retry.at_ms, "dueAtMs": state.retry.due_ms, "count": state.retry.count}
+                ),
+                "delivered": _or_absent(
+                    state.delivered and {"atMs": state.delivered.at_ms, "text": state.delivered.text}
+                ),
                 "lastAnswer": _or_absent(state.last_answer),
             },
             "createdAtMs": self.created_at_ms,
@@ -263,7 +321,7 @@ class CronJob:
 
 def _parse_state(entry: "_Entry") -> CronJobState:
     runs = [_Entry(row, "a run") for row in entry.rows("runHistory")]
-    lease = entry.part("running")
+    lease, retry, delivered = entry.part("running"), entry.part("retry"), entry.part("delivered")
     return CronJobState(
         next_run_at_ms=entry.integer("nextRunAtMs"),
         last_run_at_ms=entry.integer("lastRunAtMs"),
@@ -287,10 +345,15 @@ def _parse_state(entry: "_Entry") -> CronJobState:
             manual=lease.flag("manual", default=False),
             late_ms=lease.integer("lateMs") or 0,
             missed=lease.integer("missed") or 0,
+            retry=lease.integer("retry") or 0,
         )
         if lease
         else None,
         run_requested_at_ms=entry.integer("runRequestedAtMs"),
+        retry=Retry(retry.integer("atMs") or 0, retry.integer("dueAtMs") or 0, retry.integer("count") or 0)
+        if retry
+        else None,
+        delivered=Delivered(delivered.integer("atMs") or 0, delivered.text("text")) if delivered else None,
         last_answer=entry.text("lastAnswer") or None,
     )
 
@@ -306,6 +369,7 @@ def _lease_json(lease: Lease | None) -> dict[str, Any] | None:
         "manual": lease.manual,
         "lateMs": lease.late_ms,
         "missed": lease.missed,
+        "retry": lease.retry,
     }
 
 

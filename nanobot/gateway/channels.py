@@ -22,6 +22,7 @@ from nanobot.config.channels import ChannelsConfig
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
+from nanobot.pairing.state import Pending
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.clock import Clock
 
@@ -104,6 +105,8 @@ class GatewayChannels:
     """The slash commands, for platforms with a command menu."""
     bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
     """Whether the agent handles a message at once, even while its session is busy."""
+    on_code: Callable[[Pending], None] = lambda entry: None
+    """Called with each new pairing code; must not block or raise."""
     broken: dict[str, str] = field(default_factory=dict)
     """Enabled channels that cannot be created, with what their owner has to do."""
     manager: ChannelManager = field(init=False)
@@ -193,7 +196,7 @@ class GatewayChannels:
 
     def _attach(self, channel: BaseChannel, policy: AccessPolicy) -> BaseChannel:
         name = channel.name
-        self._access[name] = AccessControl(policy, self.pairing, self.clock)
+        self._access[name] = AccessControl(policy, self.pairing, self.clock, self.on_code)
         self._transcribers[name] = TranscriptionService(self.config, name)
         channel.attach(
             ChannelServices(

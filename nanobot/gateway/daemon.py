@@ -177,7 +177,7 @@ class Systemd:
             self._ask("daemon-reload")
             self._ask("enable", UNIT)
             self._ask("restart", UNIT)
-        lines = _installed(self._unit, spec)
+        lines = _describe_install(self._unit, spec)
         if self._run(["loginctl", "show-user", "--property=Linger", "--value", _user()]).stdout.strip() != "yes":
             lines.append("To keep it running while you are logged out: loginctl enable-linger")
         return lines
@@ -235,7 +235,7 @@ class Launchd:
             if self.is_active():
                 self._ask("bootout", f"{self._domain}/{LABEL}")
             self._ask("bootstrap", self._domain, str(self._plist))
-        return _installed(self._plist, spec)
+        return _describe_install(self._plist, spec)
 
     def uninstall(self) -> list[str]:
         if not self.is_installed():
@@ -309,7 +309,7 @@ def _restore_on_failure(file: Path, disable: Callable[[], object] = lambda: None
         raise
 
 
-def _installed(file: Path, spec: ServiceSpec) -> list[str]:
+def _describe_install(file: Path, spec: ServiceSpec) -> list[str]:
     return [
         f"Written: {file}",
         "The gateway is running and restarts automatically.",

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from itertools import accumulate
 
 from nanobot.agent.events import TurnOutcome, TurnResult
-from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.bus.events import Button, OutboundKind, OutboundMessage
+from nanobot.channels.registry import find
+from nanobot.cron.commands import ANSWER_WORDS, reminder_buttons
 from nanobot.cron.notify import due_time, is_worth_sending, may_notify, message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronJob, Due, JobSkippedError, Notify
+from nanobot.cron.types import CronJob, Due, JobFailedError, JobSkippedError, Notify
 from nanobot.errors import NanobotError
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.runtime.build import Runtime
@@ -44,18 +44,7 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
         await asyncio.wait([serving])
 
 
-def _waits(job: CronJob, now_ms: int) -> Sequence[float]:
-    """The pauses before the retries that begin before the job is due again."""
-    left_s = math.inf if job.state.next_run_at_ms is None else (job.state.next_run_at_ms - now_ms) / 1000
-    totals = accumulate(RETRY_WAITS_S)
-    return [wait_s for wait_s, total_s in zip(RETRY_WAITS_S, totals, strict=True) if total_s < left_s]
-
-
-class JobFailedError(NanobotError):
-    """A run failed. The text is for `cron history`."""
-
-
-TellOwner = Callable[[str], Awaitable[None]]
+TellOwner = Callable[[str], Awaitable[object]]
 
 
 async def _notify_nobody(_text: str) -> None:
@@ -81,6 +70,7 @@ class JobRunner:
         self._runtime = runtime
         self._service = service
         self._tell_owner = tell_owner
+        self._timezone = runtime.config.agents.defaults.timezone
 
     async def run(self) -> None:
         """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do."""
@@ -97,39 +87,39 @@ class JobRunner:
         Raises JobFailedError, DeliveryFailedError, JobSkippedError.
         """
         await self._check_requester(job)
-        result = await self._run_turn(job, due)
+        if job.payload.verbatim:
+            await self._deliver(job, due, due.run_id, job.payload.message)
+            return job.payload.message
+        started_at = self._runtime.clock.monotonic()
+        result = await self._runtime.loop.run_turn(message_for(job, due, self._timezone))
+        if result.later:  # shutting down: the turn and this run resume at the next start
+            await asyncio.Event().wait()
         if result.outcome not in _SUCCEEDED:
-            waits = _waits(job, to_ms(self._runtime.clock.now())) if result.outcome is TurnOutcome.FAILED else ()
-            if may_notify(job):
-                await self._deliver(job, due, result.turn_id, self._failure_text(job, due, result, waits))
-            for retry, wait_s in enumerate(waits, 1):
-                await asyncio.sleep(wait_s)
-                current = await asyncio.to_thread(self._service.get_job, job.id)
-                if current is None or not current.enabled:
-                    break
-                result = await self._run_turn(job, due, retry=retry)
-                if result.outcome is not TurnOutcome.FAILED:
-                    break
-        if result.outcome not in _SUCCEEDED:
-            raise JobFailedError(result.text or f"The turn was {result.outcome}.")
+            retry_in_s = self._retry_wait(job, due) if result.outcome is TurnOutcome.FAILED else None
+            if may_notify(job) and not due.retry:
+                await self._report_failure(job, due, result, retry_in_s)
+            raise JobFailedError(result.text or f"The turn was {result.outcome}.", retry_in_s)
+        log.info("job %r (%s) %s", job.name, job.id, result.summary(self._runtime.clock.monotonic() - started_at))
         if is_worth_sending(job, result.text):
             await self._deliver(job, due, result.turn_id, result.text)
         return result.text
 
-    async def _run_turn(self, job: CronJob, due: Due, *, retry: int = 0) -> TurnResult:
-        message = message_for(job, due, self._runtime.config.agents.defaults.timezone, retry=retry)
-        result = await self._runtime.loop.run_turn(message)
-        if result.later:  # shutting down: the turn and this run resume at the next start
-            await asyncio.Event().wait()
-        return result
+    def _retry_wait(self, job: CronJob, due: Due) -> float | None:
+        """Seconds until a failed run is tried again; None if it is not, or is due again before."""
+        if due.manual or due.retry >= len(RETRY_WAITS_S):
+            return None
+        wait_s, next_ms = RETRY_WAITS_S[due.retry], job.state.next_run_at_ms
+        is_due_before = next_ms is not None and next_ms <= to_ms(self._runtime.clock.now()) + wait_s * 1000
+        return None if is_due_before else wait_s
 
-    def _failure_text(self, job: CronJob, due: Due, result: TurnResult, waits: Sequence[float]) -> str:
-        """What the chat gets if the turn failed: a reminder reminds without a model, too."""
-        if result.outcome is not TurnOutcome.FAILED or job.payload.notify is not Notify.ALWAYS:
-            return f"The job {job.name!r} failed: {result.text}"
-        when = due_time(job, due, self._runtime.config.agents.defaults.timezone)
-        again = f"It will be tried again in {duration(waits[0])}." if waits else "It is not tried again."
-        return f"Reminder, {when}: {job.payload.message}\n\nNo model worked on it. {again} {result.text}"
+    async def _report_failure(self, job: CronJob, due: Due, result: TurnResult, retry_in_s: float | None) -> None:
+        """Tell the chat that the turn failed: a reminder reminds without a model, too."""
+        if job.payload.notify is not Notify.ALWAYS:
+            await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
+            return
+        again = f"It will be tried again in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
+        note = f"No model worked on it. {again} {result.text}"
+        await self._deliver(job, due, result.turn_id, job.payload.message, failure=note)
 
     async def _check_requester(self, job: CronJob) -> None:
         """Disable the job and raise JobSkippedError if the person who asked for it is no longer allowed there."""
@@ -152,16 +142,28 @@ class JobRunner:
             await self._tell_owner(text)
         raise JobSkippedError(f"{reason}; the job is disabled")
 
-    async def _deliver(self, job: CronJob, due: Due, turn_id: str, text: str) -> None:
+    async def _deliver(self, job: CronJob, due: Due, turn_id: str, text: str, *, failure: str = "") -> None:
+        """Queue a text for the job's chat. With `notify: always` it can be answered with done, snooze, tomorrow."""
         payload = job.payload
+        channel = payload.channel or "cli"
+        buttons: tuple[Button, ...] = ()
+        shown = f"Reminder, {due_time(job, due, self._timezone)}: {text}\n\n{failure}" if failure else text
+        if channel == "cli" and not failure:
+            shown = f"**{job.name}**, {due_time(job, due, self._timezone)}\n\n{text}"
+        if payload.notify is Notify.ALWAYS and await self._mark_delivered(job, text):
+            if (spec := find(channel)) is not None and spec.has_buttons:
+                buttons = reminder_buttons(job.id)
+            else:
+                shown += f"\n\n{ANSWER_WORDS}"
         receipt = await self._runtime.bus.publish_outbound(
             OutboundMessage(
-                payload.channel or "cli",
+                channel,
                 payload.to or "direct",
-                text,
+                shown,
                 kind=OutboundKind.REPLY,
                 turn_id=turn_id,
                 thread_id=payload.thread_id,
+                buttons=buttons,
                 answers=due.run_id,
             )
         )
@@ -170,3 +172,11 @@ class JobRunner:
                 await receipt.wait()
         except TimeoutError:
             log.info("The report of the job %r (%s) waits in the queue for %s.", job.name, job.id, payload.channel)
+
+    async def _mark_delivered(self, job: CronJob, text: str) -> bool:
+        """Record the text for a snooze. False if that cannot be written: the reminder itself must not depend on it."""
+        try:
+            return await asyncio.to_thread(self._service.mark_delivered, job.id, text)
+        except NanobotError as error:
+            log.warning("The job %r (%s) cannot be snoozed: %s", job.name, job.id, error)
+            return False

@@ -37,7 +37,7 @@ def single_instance(places: DataPaths) -> Iterator[LockHolder]:
     lock = ProcessLock(_lock_file(places))
     try:
         if not _acquire(lock):
-            raise _locked(places)
+            raise _already_locked_error(places)
         holder = LockHolder(os.getpid(), datetime.now().astimezone().isoformat(timespec="seconds"))
         write_in_place(_holder_file(places), json.dumps({"pid": holder.pid, "since": holder.since}))
     except OSError as error:
@@ -90,7 +90,7 @@ def _read(places: DataPaths) -> LockHolder | None:
         return None  # it is being written, or was deleted
 
 
-def _locked(places: DataPaths) -> InstanceLockedError:
+def _already_locked_error(places: DataPaths) -> InstanceLockedError:
     holder = _read(places)
     process = f" (pid {holder.pid}, since {holder.since})" if holder else ""
     return InstanceLockedError(

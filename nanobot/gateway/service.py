@@ -26,7 +26,7 @@ from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.lock import LockHolder, is_lost, single_instance
 from nanobot.gateway.loop_monitor import LoopMonitor, tell_service_manager
-from nanobot.gateway.owners import tell_owner
+from nanobot.gateway.owners import PairingNotices, tell_owner
 from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
@@ -171,7 +171,10 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
     config, bus, clock = runtime.config, runtime.bus, runtime.clock
     dead_letters = DeadLetters(bus)
     menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
-    channels = GatewayChannels(config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane)
+    pairing = PairingNotices(clock)
+    channels = GatewayChannels(
+        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, pairing.put
+    )
     await channels.open_all()
     if not channels.names and not options.allow_empty:
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
@@ -213,6 +216,7 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         SupervisedTask("agent", runtime.loop.run),
         SupervisedTask("channels", channels.manager.run),
         SupervisedTask("dead letters", lambda: dead_letters.run(runtime, channels.manager)),
+        SupervisedTask("pairing", lambda: pairing.run(runtime, channels.manager)),
         SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
         jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
         *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
@@ -255,7 +259,7 @@ def _log_start(gateway: Gateway) -> None:
     log.info("channels: %s", ", ".join(channels.names) or "none")
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
-    for line in closed_channels(runtime.config, runtime.pairing.paired_channels()):
+    for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):
         log.warning("%s", line)
 
 

@@ -25,35 +25,36 @@ _TAG = re.compile(r"<(/?)([A-Za-z]+)(?:\s[^<>]*)?(/?)>\Z")
 _TASK = re.compile(r"\[([ xX])\](?=\s)")
 _RULE = "———"
 _NOT_OPENING = frozenset(",.;:!?)，。；：！？、）")
-_MAX_LANGUAGE_CHARS = 24
-_MAX_BRACKETS = 200
-"""A paragraph with more unlinked brackets gets no links, since they would take the parser seconds."""
+_MAX_BLOCKS = 10_000
+"""How deep blocks are nested: a RecursionError comes first, and the text is sent as it is."""
+_MAX_LINKS = 20
+"""How deep brackets are nested; each level costs the parser a pass."""
 
 
 def parse(markdown: str, *, max_url: int = 2000) -> RichText:
     """Parse a text. A link with a longer URL than `max_url` is written out, as text."""
     builder = _Builder(markdown, max_url)
-    for token in _parser().parse(markdown):
+    for token in _parser(_MAX_BLOCKS).parse(markdown):
         builder.block(token)
     return RichText("".join(builder.text), tuple(span for span in builder.spans if span is not None))
 
 
 @cache
-def _parser(*, links: bool = True) -> "MarkdownIt":
+def _parser(max_nesting: int) -> "MarkdownIt":
     """Return a parser without reference definitions and indented code, which would lose text.
 
-    Paragraphs are parsed one by one, by `_parse_inline`.
+    Blocks nested deeper are lost, links are text. Paragraphs are parsed one by one, by `_parse_inline`.
     """
     from markdown_it import MarkdownIt  # 100 ms that only the first answer pays for
 
-    parser = MarkdownIt("commonmark", {"html": True, "maxNesting": 10_000})
+    parser = MarkdownIt("commonmark", {"html": True, "maxNesting": max_nesting})
     parser.enable(["table", "strikethrough"]).disable(["code", "reference", "html_block", "inline", "text_join"])
     parser.inline.ruler.at("emphasis", _emphasis)
-    return parser if links else parser.disable(["link", "image"])
+    return parser
 
 
 def _parse_inline(text: str) -> "list[Token]":
-    parser = _parser(links=text.count("[") - text.count("](") <= _MAX_BRACKETS)
+    parser = _parser(_MAX_LINKS)
     tokens: list[Token] = []
     parser.inline.parse(text, parser, {}, tokens)
     return tokens
@@ -131,8 +132,7 @@ class _Builder:
                 self._newlines = -1
             case "fence":
                 self._gap(2)
-                language = (token.info.split() or [""])[0][:_MAX_LANGUAGE_CHARS]
-                self._whole("pre", token.content.removesuffix("\n"), language)
+                self._whole("pre", token.content.removesuffix("\n"), (token.info.split() or [""])[0])
             case "hr":
                 self._gap(2)
                 self._whole("rule", _RULE)

@@ -177,8 +177,6 @@ def _split_by_cut(rich: RichText, start: int, end: int) -> bytearray:
                 if span.style == "table":
                     head_end = rich.text.find("\n", span.start, span.end)
                     mark(span.start + 1, head_end, _IN_ATOM)
-            case "item":
-                mark(span.start + 1, span.start + len(span.value), _IN_ATOM)
             case "heading":
                 mark(span.end, span.end + 1, _IN_ATOM)
     return splits

@@ -201,9 +201,9 @@ class _Writer:
         for number, line in enumerate(text.split("\n")):
             if number:
                 self._newline()
-            if line:
+            if line.strip():
                 self._open_marks()
-                self._add(self._dialect.escape(line))
+            self._add(self._dialect.escape(line))
 
     def _newline(self) -> None:
         if self._dialect.edge:

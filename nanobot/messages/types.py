@@ -138,7 +138,7 @@ class ChatMessage(TypedDict):
     reasoning_content: NotRequired[str | None]
     thinking_blocks: NotRequired[list[dict[str, Any]] | None]
     error: NotRequired[str]
-    told: NotRequired[str]
+    reply: NotRequired[str]
     sent_back: NotRequired[bool]
     retryable: NotRequired[bool]
     # tool

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 EVERYBODY = "*"
 LONGEST = 256
 """Longest id, in characters; no platform has longer ones."""
+_LONGEST_NAME = 40
+_NOT_IN_A_NAME = frozenset("@()[]<>*`~|\\#")
+"""Characters that could pass for a handle or for markup."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NUMBER = re.compile(r"-?[0-9]{1,32}")
@@ -74,6 +77,18 @@ def _name_keys(first: str, names: Iterable[str]) -> frozenset[str]:
     handles = {name.removeprefix("@").translate(_LOWER) for name in names if name}
     words = handles if _NUMBER.fullmatch(first) else set()
     return frozenset({f"name:{name}" for name in handles} | {f"word:{name}" for name in words})
+
+
+def display_name(name: str, handle: str = "") -> str:
+    """`Bob (@bob)`, from the name that a person chose and the handle that the platform verifies; both may be empty.
+
+    The name is untrusted: it becomes one short line, without control characters, markup, or anything like a handle.
+    """
+    plain = "".join(char if char.isprintable() and char not in _NOT_IN_A_NAME else " " for char in name)
+    plain = " ".join(plain.split())[:_LONGEST_NAME].rstrip()
+    if not _NAME.fullmatch(handle):
+        return plain
+    return f"{plain} (@{handle})" if plain else f"@{handle}"
 
 
 class SenderList:

@@ -18,6 +18,9 @@ from nanobot.pairing.senders import Sender
 
 _SLACK_S = 60
 """How far the clock may be set back before pending codes become invalid."""
+_SECTIONS = ("owners", "approved", "pending", "names")
+_OPTIONAL = ("name", "chat_id")
+"""Fields of a pending code that may be missing."""
 
 
 class Role(StrEnum):
@@ -36,6 +39,13 @@ class Pending:
     sender_id: str
     created_at: float
     expires_at: float
+    name: str = ""
+    """As the platform shows them (`display_name`); empty if unknown."""
+    chat_id: str = ""
+    """The private chat they wrote in; empty if unknown."""
+
+    def __str__(self) -> str:
+        return f"{self.name or self.sender_id} on {self.channel}"
 
     def is_valid(self, now: float) -> bool:
         """Whether the code may be used at this time."""
@@ -76,6 +86,8 @@ class PairingState:
     owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     approved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pending: tuple[Pending, ...] = ()
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The names of approved senders when they asked, by channel and id."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Unknown keys; they are kept."""
 
@@ -90,9 +102,16 @@ class PairingState:
         """The ids of all paired senders of a channel, owners first, each once."""
         return tuple(dict.fromkeys([*self.owners.get(channel, ()), *self.approved.get(channel, ())]))
 
-    def with_sender(self, channel: str, sender_id: str, *, owner: bool) -> "PairingState":
+    def name_of(self, channel: str, sender_id: str) -> str:
+        """The name of a paired sender; empty if unknown."""
+        return self.names.get(channel, {}).get(sender_id, "")
+
+    def with_sender(self, channel: str, sender_id: str, *, owner: bool, name: str = "") -> "PairingState":
         """A copy with this sender approved. An owner is listed under `approved` too, for other readers of the file."""
         state = replace(self, approved=_with(self.approved, channel, sender_id))
+        if name:
+            names = {**self.names.get(channel, {}), sender_id: name}
+            state = replace(state, names={**self.names, channel: names})
         return replace(state, owners=_with(state.owners, channel, sender_id)) if owner else state
 
     def without_sender(self, channel: str, key: str) -> "PairingState":
@@ -101,15 +120,23 @@ class PairingState:
             entry for entry in self.pending if (entry.channel, Sender.of(entry.sender_id).key) != (channel, key)
         )
         owners, approved = _without(self.owners, channel, key), _without(self.approved, channel, key)
-        return replace(self, owners=owners, approved=approved, pending=pending)
+        own = {name: value for name, value in self.names.get(channel, {}).items() if Sender.of(name).key != key}
+        names = {name: value for name, value in {**self.names, channel: own}.items() if value}
+        return replace(self, owners=owners, approved=approved, pending=pending, names=names)
 
     def to_json(self) -> str:
         """The text of the file."""
         pending = {
-            entry.code: {name: value for name, value in asdict(entry).items() if name != "code"}
+            entry.code: {
+                name: value
+                for name, value in asdict(entry).items()
+                if name != "code" and (value or name not in _OPTIONAL)
+            }
             for entry in self.pending
         }
         payload = {**self.others, "owners": dict(self.owners), "approved": dict(self.approved), "pending": pending}
+        if self.names:
+            payload["names"] = {channel: dict(names) for channel, names in self.names.items()}
         return json.dumps(payload, indent=2) + "\n"
 
 
@@ -152,14 +179,25 @@ class _InvalidStateError(ValueError):
 
 def _parse_state(data: Any) -> PairingState:
     sections = _parse_object(data, "it")
-    others = {name: value for name, value in sections.items() if name not in ("owners", "approved", "pending")}
+    others = {name: value for name, value in sections.items() if name not in _SECTIONS}
     pending = _parse_object(sections.get("pending"), "pending")
     return PairingState(
         _parse_senders(sections.get("owners"), "owners"),
         _parse_senders(sections.get("approved"), "approved"),
         tuple(_parse_pending(code, entry) for code, entry in pending.items()),
+        _parse_names(sections.get("names")),
         others,
     )
+
+
+def _parse_names(value: Any) -> dict[str, dict[str, str]]:
+    """Names grant nothing, so an unreadable one is dropped instead of closing the file."""
+    channels = value if isinstance(value, dict) else {}
+    return {
+        channel: {sender_id: str(name) for sender_id, name in names.items()}
+        for channel, names in channels.items()
+        if isinstance(names, dict)
+    }
 
 
 def _parse_object(value: Any, location: str) -> dict[str, Any]:
@@ -192,7 +230,8 @@ def _parse_pending(code: str, value: Any) -> Pending:
     created_at, expires_at = (
         _parse_time(entry.get(name), f"{location}.{name}") for name in ("created_at", "expires_at")
     )
-    return Pending(code, str(channel), str(sender_id), created_at, expires_at)
+    name, chat_id = (str(entry.get(field) or "") for field in _OPTIONAL)
+    return Pending(code, str(channel), str(sender_id), created_at, expires_at, name, chat_id)
 
 
 def _parse_time(value: Any, location: str) -> float:

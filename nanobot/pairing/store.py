@@ -59,6 +59,8 @@ class PairingStore:
         self._lock = places.state / "pairing.lock"
         self._clock = clock or SystemClock()
         self._stamp: _Stamp | None = None
+        self._state: PairingState | None = None
+        """As of the last read; None before the first."""
         self._people: dict[str, PairedUsers] = {}
         self._pending: tuple[Pending, ...] = ()
         self.problem = ""
@@ -72,12 +74,12 @@ class PairingStore:
     def pending(self, channel: str) -> list[Pending]:
         """The valid codes of a channel, from the current file. Never raises."""
         self._reload()
-        now = self._now()
+        now = self.now()
         return [entry for entry in self._pending if entry.channel == channel and entry.is_valid(now)]
 
     def has_room(self, channel: str) -> bool:
         """Whether the channel's limit allows another code. Never raises."""
-        return _has_room(self.pending(channel), self._now())
+        return _has_room(self.pending(channel), self.now())
 
     def paired_channels(self) -> frozenset[str]:
         """The channels with paired senders, from the current file. Never raises."""
@@ -86,16 +88,16 @@ class PairingStore:
 
     def load(self) -> PairingState:
         """Read the whole state, without expired codes. Raises StorageError for an unusable file."""
-        state, now = load_state(self.path), self._now()
+        state, now = load_state(self.path), self.now()
         return replace(state, pending=tuple(entry for entry in state.pending if entry.is_valid(now)))
 
-    def ask(self, channel: str, sender: Sender) -> Pending | None:
-        """Create and save a code. Raises StorageError.
+    def ask(self, channel: str, sender: Sender, name: str = "", chat_id: str = "") -> Pending | None:
+        """Create and save a code, with how the platform shows the sender and where they wrote. Raises StorageError.
 
         None if the sender has a code already or has no id, or the channel is at its limit.
         """
         with self._transaction() as transaction:
-            state, now = transaction.state, self._now()
+            state, now = transaction.state, self.now()
             pending = [entry for entry in state.pending if entry.channel == channel]
             if not sender.key or any(entry.is_from(sender) for entry in pending):
                 return None
@@ -107,7 +109,7 @@ class PairingStore:
             used, code = {entry.code for entry in state.pending}, new_code()
             while code in used:
                 code = new_code()
-            created = Pending(code, channel, sender.id, now, now + VALID_S)
+            created = Pending(code, channel, sender.id, now, now + VALID_S, name, chat_id)
             transaction.state = replace(state, pending=(*state.pending, created))
         return created
 
@@ -118,13 +120,13 @@ class PairingStore:
         """
         with self._transaction() as transaction:
             entry, state = _remove_code(transaction.state, code)
-            transaction.state = state.with_sender(entry.channel, entry.sender_id, owner=owner)
+            transaction.state = state.with_sender(entry.channel, entry.sender_id, owner=owner, name=entry.name)
         return entry
 
-    def admit(self, channel: str, sender_id: str, *, owner: bool = False) -> None:
+    def admit(self, channel: str, sender_id: str, *, owner: bool = False, name: str = "") -> None:
         """Allow a sender by id, without a code. Raises StorageError."""
         with self._transaction() as transaction:
-            transaction.state = transaction.state.with_sender(channel, sender_id, owner=owner)
+            transaction.state = transaction.state.with_sender(channel, sender_id, owner=owner, name=name)
 
     def deny(self, code: str) -> Pending:
         """Remove a code without approving it. Raises UnknownCodeError, StorageError."""
@@ -149,6 +151,9 @@ class PairingStore:
             return
         try:
             state = load_state(self.path)
+            if self._state is not None:
+                _log_changes(self._state, state)
+            self._state = state
             self._people, self._pending, problem = state.people(), state.pending, ""
         except StorageError as error:
             self._people, self._pending, problem = {}, (), str(error)
@@ -172,13 +177,30 @@ class PairingStore:
         except OSError as error:
             raise storage_error(f"{self.path} cannot be changed", error) from error
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """The time, in seconds since 1970."""
         return self._clock.now().timestamp()
 
 
 @dataclass(slots=True)
 class _Transaction:
     state: PairingState
+
+
+def _log_changes(before: PairingState, after: PairingState) -> None:
+    """Log who was let in and who was removed: in a chat, in the terminal or in the file."""
+    for channel in sorted({**before.people(), **after.people()}):
+        was, now = before.everyone(channel), after.everyone(channel)
+        for sender_id in [sender_id for sender_id in now if sender_id not in was]:
+            role = "owner" if sender_id in after.owners.get(channel, ()) else "guest"
+            log.info("%s: paired %s as %s", channel, _who(after, channel, sender_id), role)
+        for sender_id in [sender_id for sender_id in was if sender_id not in now]:
+            log.info("%s: %s is no longer paired", channel, _who(before, channel, sender_id))
+
+
+def _who(state: PairingState, channel: str, sender_id: str) -> str:
+    name = state.name_of(channel, sender_id)
+    return f"{sender_id!r} {name}" if name else repr(sender_id)
 
 
 def _has_room(pending: Sequence[Pending], now: float) -> bool:

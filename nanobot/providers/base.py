@@ -237,6 +237,10 @@ class LLMProvider:
         """The models to choose from; empty if the provider cannot list them. Never raises."""
         return ()
 
+    async def context_length(self, model: str) -> int | None:
+        """The context window that the endpoint lists for a model, in tokens; None if it lists none. Never raises."""
+        return None
+
     async def chat(
         self,
         messages: Sequence[ChatMessage],

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
@@ -13,6 +13,8 @@ from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCal
 log = logging.getLogger(__name__)
 
 _LIST_TIMEOUT_S = 5.0
+_LENGTH_FIELDS = ("context_length", "max_model_len", "context_window")
+"""Where endpoints list a model's window: OpenRouter and others, vLLM, Groq."""
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -49,15 +51,23 @@ class CustomProvider(LLMProvider):
 
     async def list_models(self) -> tuple[str, ...]:
         """The models of `GET /models`, without embeddings; empty if the endpoint lists none in time. Never raises."""
+        return tuple(name for name in await self._listed() if name and "embed" not in name.lower())
+
+    async def context_length(self, model: str) -> int | None:
+        entry = (await self._listed()).get(model, {})
+        lengths = [entry[field] for field in _LENGTH_FIELDS if isinstance(entry.get(field), int)]
+        return next((length for length in lengths if length > 0), None)
+
+    async def _listed(self) -> dict[str, dict[str, Any]]:
+        """The entries of `GET /models` by model. Never raises."""
         url, pools = f"{self._endpoint.api_base.rstrip('/')}/models", self._endpoint.pools
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S), pools.borrow_client(url) as client:
                 response = await client.get(url, headers=self._endpoint.headers())
-                names = [str(entry["id"]) for entry in response.raise_for_status().json()["data"]]
+                return {str(entry["id"]): entry for entry in response.raise_for_status().json()["data"]}
         except Exception as error:  # any server may be there, and the list is only an offer
             log.debug("%s lists no models: %s", self.name, type(error).__name__)
-            return ()
-        return tuple(name for name in names if name and "embed" not in name.lower())
+            return {}
 
     def chat_stream(
         self,

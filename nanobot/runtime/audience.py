@@ -51,6 +51,27 @@ def is_owners_own(config: Config, pairing: PairingStore, sessions: SessionManage
     return is_private(sessions, pairing, chat)
 
 
+def owners_chat(config: Config, pairing: PairingStore, sessions: SessionManager) -> Address | None:
+    """The chat app where the owner wrote last in private, else the private chat of the owner paired last."""
+    from nanobot.channels.registry import find  # imported on first use
+
+    names = [name for name, is_on in config.channels.enabled_by_name().items() if is_on]
+
+    def is_owners(key: str) -> bool:
+        channel, _, chat_id = key.partition(":")
+        chat = Address(channel, chat_id)
+        return channel in names and ":" not in chat_id and is_owners_own(config, pairing, sessions, chat)
+
+    if key := sessions.latest(is_owners):
+        channel, _, chat_id = key.partition(":")
+        return Address(channel, chat_id)
+    for channel, owners in reversed([*pairing.load().owners.items()]):
+        spec = find(channel)
+        if channel in names and owners and (spec is None or spec.chat_is_sender):
+            return Address(channel, Sender.of(owners[-1]).id)
+    return None
+
+
 async def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
     """Return whose memory the turn of a message may read: the owner's if nobody else reads the answer, else that of the
     chat it goes to. In doubt, the chat's.

@@ -36,6 +36,7 @@ from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
+from nanobot.agent.undo import FileUndo
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.pairing.commands import PairingCommands
@@ -50,7 +51,7 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox
+from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -152,7 +153,7 @@ async def build_runtime(
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
-    command_context = _command_context(services, toolbox, core, approvals, background, plugins, restart)
+    command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
 
     async def renew() -> None:
@@ -206,6 +207,7 @@ class _CoreParts:
     spending: Spending
     status: AgentStatus
     memory: MemoryService
+    undo: FileUndo
 
 
 def _create_core(
@@ -244,7 +246,8 @@ def _create_core(
         others_write=partial(audience.has_other_writers, config, services.pairing),
         scope_of=partial(audience.scope_of_row, config, services.pairing),
     )
-    return _CoreParts(context, archive, models, spending, status, memory)
+    undo = FileUndo(services.places.undo, lambda: toolbox.policies.paths)
+    return _CoreParts(context, archive, models, spending, status, memory, undo)
 
 
 class _ApprovalParts:
@@ -282,6 +285,7 @@ class _ApprovalParts:
             approval,
             FileTaint(files),
             SkillUsageRecorder(core.context.skills),
+            core.undo,
         ]
         self._hook_lists.append((hooks, approval_router))
         return hooks
@@ -355,6 +359,7 @@ def _command_context(
     approvals: _ApprovalParts,
     background: _BackgroundParts,
     plugins: _PluginParts,
+    bus: MessageBus,
     restart: Callable[[], None] | None,
 ) -> CommandContext:
     return CommandContext(
@@ -365,7 +370,7 @@ def _command_context(
         core.status,
         __version__,
         core.spending,
-        pairing=PairingCommands(services.pairing),
+        pairing=PairingCommands(services.pairing, bus),
         approvals=ApprovalCommands(approvals.grants, approvals.questions),
         mcp_status=partial(_mcp_status, toolbox, services.redactor),
         restart=restart,
@@ -377,6 +382,8 @@ def _command_context(
         extra_commands={
             **core.memory.commands(),
             "skills": skills_command(core.context.skills),
+            "cron": cron_command(toolbox),
+            "undo": core.undo.command,
             "search": search_command(core.archive),
             "tasks": background.subagents.command,
             "goal": background.goals.command,
@@ -422,6 +429,7 @@ def _turn_deps(
         failure_count=consolidation.failure_count,
         subagents=background.subagents,
         goals=background.goals,
+        reminder_answer=partial(reminder_answer, toolbox),
     )
 
 

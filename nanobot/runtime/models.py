@@ -1,6 +1,8 @@
 """The models of a bot."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.config.provider_table import context_window
@@ -10,6 +12,9 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.resilience.chain import ProviderChains, with_preset
 from nanobot.session.manager import Session
 from nanobot.utils.text import nearest
+
+_ASK_WINDOW_AFTER_S = 1.0
+"""A single answer is mostly over by then, and needs no list of models."""
 
 
 class ConfiguredModels:
@@ -32,6 +37,7 @@ class ConfiguredModels:
         self._models: dict[str | None, Model] = {}
         self._former_models: list[Model] = []
         """Of settings that have changed since: turns that run may still ask them."""
+        self._asking: set[asyncio.Task[None]] = set()
 
     async def get(self, name: str | None) -> Model:
         """Return the model of that name or preset, the configured one for None."""
@@ -39,7 +45,24 @@ class ConfiguredModels:
         model = self._models.get(name)
         if model is None:
             model = self._models[name] = await self._create(name)
+            self._ask_window(name, model)
         return model
+
+    def _ask_window(self, name: str | None, model: Model) -> None:
+        """Ask the endpoint for the model's context window in the background, unless the config sets one."""
+        config = with_preset(self._config, name) if name in self._config.model_presets else self._config
+        if config.active_preset().context_window_tokens or model.is_stand_in:
+            return
+
+        async def ask() -> None:
+            await asyncio.sleep(_ASK_WINDOW_AFTER_S)
+            length = await model.provider.context_length(model.name)
+            if length and self._models.get(name) is model:
+                self._models[name] = replace(model, limits=replace(model.limits, window_tokens=length))
+
+        task = asyncio.create_task(ask(), name="context window")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
     async def of_session(self, session: Session) -> Model:
         """Return the model of a session: the one this process was started with, else the one chosen by `/model`."""
@@ -72,6 +95,10 @@ class ConfiguredModels:
 
     async def close(self) -> None:
         """Close the connections of all providers."""
+        for task in self._asking:
+            task.cancel()
+        if self._asking:
+            await asyncio.wait({*self._asking})
         models = [*self._former_models, *self._models.values()]
         for provider in {id(model.provider): model.provider for model in models}.values():
             await provider.close()
@@ -84,9 +111,9 @@ class ConfiguredModels:
             provider = self._provider
             active = config.active_preset().model if config is not self._config else None
             model_name = model_name or active or provider.get_default_model()
-            return Model(provider, self._provider_name, model_name, "passed in", _limits(config, model_name))
+            return Model(provider, self._provider_name, model_name, _limits(config, model_name))
         chosen = await self._chains.choose(config, model_name)
-        return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
+        return Model(chosen.provider, chosen.name, chosen.model, _limits(config, chosen.model))
 
 
 def _no_such_model(model: Model, offered: Sequence[str]) -> str:

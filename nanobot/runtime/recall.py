@@ -139,7 +139,7 @@ def search_command(archive: ScopedArchive) -> CommandEntry:
         result = await asyncio.to_thread(archive.search, call.scope, call.argument)
         return _format_search_result(result, call.argument)
 
-    return CommandEntry(answer, "search all conversations and memory", "TEXT")
+    return CommandEntry(answer, "search conversations and memory", "TEXT")
 
 
 def _format_search_result(result: "RecallResult", text: str) -> str:

@@ -63,7 +63,7 @@ def skills_command(skills: SkillsLoader) -> "CommandEntry":
         more = [f"and {len(known) - _MAX_LISTED} more: nanobot skills list"] if len(known) > _MAX_LISTED else []
         return "\n".join([*rows, *more]) or "There are no skills."
 
-    return CommandEntry(answer, "list the skills and what they still need")
+    return CommandEntry(answer, "skills, and what they still need")
 
 
 def _format_skill(skill: Skill) -> str:

@@ -1,11 +1,14 @@
 """The tools of a bot that need none of its other parts."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.commands.table import TYPED, is_from_owner
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
@@ -16,8 +19,11 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.agent.tools.spawn import SpawnTool
+from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
+from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
+from nanobot.errors import StorageError
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
     from nanobot.cron.service import CronService
     from nanobot.cron.tool_backend import CronToolBackend
 
+
+_WORDS_COUNT_S = 24 * 60 * 60
+"""How long after a reminder a word can answer it."""
 
 SERVICE_TOOLS: tuple[type[Tool], ...] = (CronTool, GoalTool, MessageTool, SessionSearchTool, SpawnTool)
 """Tools of every bot that are registered where their service is created."""
@@ -136,7 +145,7 @@ def cron_service(
         clock=clock,
         timezone=config.agents.defaults.timezone,
         targets=KnownChannels(config.channels.enabled_by_name()),
-        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.run_id),
+        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
     )
     service.adopt(places.legacy_jobs)
     return service
@@ -147,6 +156,42 @@ def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str
     from nanobot.cron.tool_backend import CronToolBackend
 
     return CronToolBackend(service, may_speak)
+
+
+def cron_command(toolbox: Toolbox) -> CommandEntry:
+    """`/cron`: the jobs of the chat and answers to its reminders; for the owner, all jobs."""
+
+    async def answer(call: CommandCall) -> str:
+        word = call.argument.partition(" ")[0].lower()
+        if word in CHANGES and not is_from_owner(call.message):
+            return "Only an owner may change jobs."
+        if word in ANSWERS and call.message.origin not in TYPED:
+            return "Only a person may answer a reminder."
+        backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
+        return await run_command(backend, call.argument, call.scope.chat)
+
+    return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
+
+
+async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | None:
+    """The `/cron` command meant by `done`, `snooze 1h` or `tomorrow` right after a reminder in the chat, else None."""
+    is_words_only = message.origin in TYPED and not message.media and not message.attachments
+    answer = parse_answer(message.own_words) if is_words_only else None
+    if answer is None or (message.in_group and not message.is_mentioned):
+        return None
+    try:
+        job = await cron_tool_backend(toolbox.cron(), toolbox.may_speak).answerable(message.address)
+        session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
+    except StorageError:
+        return None  # the turn reports it
+    if job is None or job.state.delivered is None:
+        return None
+    delivered = job.state.delivered.at_ms / 1000
+    if toolbox.services.clock.now().timestamp() - delivered > _WORDS_COUNT_S:
+        return None
+    if session.message_count and session.updated_at.timestamp() > delivered:
+        return None  # the chat went on since
+    return f"/cron {answer[0]} {job.id} {answer[1]}".strip()
 
 
 def write_verifier(config: Config, workspace: Path, paths: PathPolicy) -> "WriteVerifier | None":

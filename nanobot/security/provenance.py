@@ -187,7 +187,9 @@ class ProvenanceStore:
         own = {root: _OWN_FOLDERS if Path(root) == self._workspace else frozenset[str]() for root in roots}
         since_ns -= _TICK_NS
         changed = [
-            name for root in roots for name in _changed(root, since_ns, skip=own[root], brings_trees=brings_trees)[0]
+            name
+            for root in roots
+            for name in _find_changed(root, since_ns, skip=own[root], brings_trees=brings_trees)[0]
         ]
         if changed:
             self._change([(name, provenance) for name in changed])
@@ -309,7 +311,7 @@ class ProvenanceStore:
 _BROKEN = (-1, -1)
 
 
-def _changed(
+def _find_changed(
     folder: str, since_ns: int, *, skip: frozenset[str] | None = None, brings_trees: bool = False
 ) -> tuple[list[str], bool]:
     """The files in a folder that were made, written or renamed since then, and whether these are all its files.
@@ -336,7 +338,7 @@ def _changed(
                         continue
                     if brings_trees and entry.name == ".git" and _is_new_repository(entry.path, since_ns):
                         changed.append(entry.path)
-                    below, is_whole = _changed(entry.path, since_ns, brings_trees=brings_trees)
+                    below, is_whole = _find_changed(entry.path, since_ns, brings_trees=brings_trees)
                     changed += below
                     whole = whole and is_whole
                 elif entry.is_file(follow_symlinks=False):

@@ -28,5 +28,10 @@ def key_of(stem: str) -> str:
     return stem.replace("_", ":", 1)
 
 
+def is_terminal_session(key: str) -> bool:
+    """Whether a session belongs to the terminal: `cli:...`, or a key without a channel."""
+    return key.startswith("cli:") or ":" not in key
+
+
 def _hash(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]

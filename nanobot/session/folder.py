@@ -4,6 +4,7 @@ A key gets the file named after it, or a name with a hash if another key has tha
 """
 
 import codecs
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -109,6 +110,13 @@ class SessionFolder:
             target = self._free_path(path)
             rename_own(path, target)
         return target
+
+    def move_from_archive(self, archived: Path, path: Path) -> None:
+        """Move an archived file to the place of a live session, which must be free. Raises OSError."""
+        with self.write_locked():
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            rename_own(archived, path)
 
     def copy_to_archive(self, path: Path) -> None:
         """Put a copy into the archive, for a caller that replaces the file. Raises OSError."""

@@ -19,7 +19,7 @@ from nanobot.session.file_names import stem_of
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.reader import Anchor, FileFingerprint, find_anchor, open_end, read_all, read_from
-from nanobot.session.records import apply_record, changeable_part, list_entry, record_of, session_key
+from nanobot.session.records import apply_record, changeable_part, list_entry, owner_of, record_of, session_key
 from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile, row_fingerprint
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
@@ -208,6 +208,22 @@ class SessionManager:
         session.mark_rewritten()
         self._live[key] = session
         return path
+
+    def reopen(self, session: Session, stem: str) -> Path | None:
+        """Replace a session that the caller holds by an archived one of the same key. Return where the session's own
+        messages were archived, None if it had none. Raises StorageError.
+        """
+        archived = self.archived_file(stem)
+        if archived is None or owner_of(archived) != session.key:
+            raise StorageError(f"{stem} is no archived conversation of {session.key}.")
+        former = self.archive(session.key)
+        stored = _stored(session)
+        try:
+            self._files.move_from_archive(archived, stored.path)
+        except OSError as error:
+            raise storage_error(f"Session {stem} could not be reopened", error) from error
+        self._load(session)
+        return former
 
     # --- sessions on the disk
 

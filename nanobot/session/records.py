@@ -1,13 +1,21 @@
 """Metadata records of session files: read tolerantly, written in one format."""
 
+import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import Row, encode
+from nanobot.session.lines import Row, decode, encode
 from nanobot.session.reader import Anchor, count_messages, peek
 from nanobot.session.types import Session
+from nanobot.utils.open_no_follow import open_own
+
+_HEAD_BYTES = 1 << 16
+"""How much of a file is read to find its first user message."""
+TITLE_CHARS = 60
 
 
 def session_key(record: Row, path: Path) -> str:
@@ -85,3 +93,17 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
         "archived": archived,
         "messages": messages,
     }
+
+
+def session_title(path: Path) -> str:
+    """Return the first words of a session's first user message; empty if its first bytes have none."""
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:  # deleted since it was listed
+        return ""
+    rows = [row for line in head.splitlines() for row in decode(line)[0]]
+    users = (row for row in rows if row.get("role") == "user" and not row.get("_command"))
+    texts = (" ".join(visible_text(cast(ChatMessage, row)).split()) for row in users)
+    title = next(filter(None, texts), "")
+    return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()}…"

@@ -660,9 +660,9 @@ async def test_a_reply_that_may_have_been_sent_before_a_crash_is_marked(platform
         _, message, _ = await life.asked("hello")
     async with open_journal(tmp_path / "journal.db") as journal:
         out = OutboundMessage(platform.name, message.chat_id, "the reply", thread_id=message.thread_id)
-        await journal.hold([out])
+        await journal.add_outbound([out])
         assert out.journal_id is not None
-        await journal.sending(out.journal_id, ())
+        await journal.record_sending(out.journal_id, ())
     async with live(platform, tmp_path) as life:
         shown = await life.shows("the reply")
 

@@ -62,17 +62,17 @@ class Bus(MessageBus):
         super().__init__(journal)
         self.died = asyncio.Event()
 
-    async def sending(self, message: OutboundMessage) -> None:
+    async def record_sending(self, message: OutboundMessage) -> None:
         self.handed += 1
         if self.dies != "before" or not message.sent_ids:
-            await super().sending(message)
+            await super().record_sending(message)
         if self.dies in ("before", "behind") and message.sent_ids:
             await self._die()
 
-    async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
+    async def record_sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         if self.dies == "sent":
             await self._die()
-        await super().sent(message, platform_ids)
+        await super().record_sent(message, platform_ids)
 
     async def _die(self) -> None:
         self.died.set()

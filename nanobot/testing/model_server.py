@@ -198,6 +198,7 @@ class FakeModels:
         reasoning: Literal["optional", "required", "forbidden"] = "optional",
         strict: bool = True,
         port: int = 0,
+        context_length: int | None = None,
     ) -> None:
         """`unknown`: request fields that are refused by name. `reasoning`: whether a message with tool calls has
         `reasoning_content`.
@@ -211,6 +212,8 @@ class FakeModels:
         self.unknown = list(unknown)
         self.reasoning = reasoning
         self.strict = strict
+        self.context_length = context_length
+        """Listed for each model."""
         self.requests: list[Request] = []
         self.problems: list[str] = []
         self.bill: list[Usage] = []
@@ -311,8 +314,12 @@ class FakeModels:
         return await self._chat(request, chosen(self), writer, reader)
 
     async def _answer_get(self, path: str, writer: asyncio.StreamWriter) -> None:
+        length = {"context_length": self.context_length} if self.context_length else {}
         answers: dict[str, Any] = {
-            "/v1/models": {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
+            "/v1/models": {
+                "object": "list",
+                "data": [{"id": name, "object": "model", **length} for name in self.models],
+            }
         }
         if self.kind == "ollama":
             answers["/api/tags"] = {"models": [{"name": name, "model": name} for name in self.models]}

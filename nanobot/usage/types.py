@@ -71,3 +71,13 @@ def format_dollars(usd: float | None) -> str:
     if usd == 0:
         return "$0"
     return f"${usd:.3f}" if usd >= 0.001 else "<$0.001"
+
+
+def format_tokens(tokens: int) -> str:
+    """A token count in short: 950, 12.3k, 1.2M."""
+    if tokens < 1000:
+        return str(tokens)
+    thousands = tokens / 1000
+    if thousands < 999.5:
+        return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
+    return f"{thousands / 1000:.1f}M"

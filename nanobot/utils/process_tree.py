@@ -106,7 +106,7 @@ else:
         pids = _with_descendants({head}, table)
         return [Process(row.pid, row.command) for row in table.values() if row.pid in pids and row.pid != head]
 
-    def _with_descendants(pids: set[int], table: "dict[int, _Row]") -> set[int]:
+    def _with_descendants(pids: set[int], table: "dict[int, _ProcessRow]") -> set[int]:
         while children := {row.pid for row in table.values() if row.parent in pids} - pids:
             pids |= children
         return pids
@@ -126,7 +126,7 @@ else:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ProcessRow:
     pid: int
     parent: int
     group: int
@@ -134,7 +134,7 @@ class _Row:
     command: str
 
 
-def _table_from_proc() -> dict[int, _Row]:
+def _table_from_proc() -> dict[int, _ProcessRow]:
     """All processes except zombies."""
     table = {}
     for name in os.listdir(_PROC):  # noqa: PTH208 - a busy host has thousands
@@ -147,11 +147,11 @@ def _table_from_proc() -> dict[int, _Row]:
         command, _, rest = stat.partition("(")[2].rpartition(")")  # a command may contain parentheses
         state, parent, group, session = rest.split()[:4]
         if state not in {"Z", "X"}:
-            table[int(name)] = _Row(int(name), int(parent), int(group), int(session), command)
+            table[int(name)] = _ProcessRow(int(name), int(parent), int(group), int(session), command)
     return table
 
 
-def _table_from_ps() -> dict[int, _Row]:
+def _table_from_ps() -> dict[int, _ProcessRow]:
     """The same without /proc. Not all systems show sessions, so the group is used instead."""
     listing = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm="],
@@ -166,7 +166,7 @@ def _table_from_ps() -> dict[int, _Row]:
     for line in listing.stdout.splitlines():
         pid, parent, group, state, command = [*line.split(None, 4), "", "", "", "", ""][:5]
         if pid.isdigit() and not state.startswith("Z"):
-            table[int(pid)] = _Row(int(pid), int(parent), int(group), int(group), command)
+            table[int(pid)] = _ProcessRow(int(pid), int(parent), int(group), int(group), command)
     return table
 
 

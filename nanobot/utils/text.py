@@ -1,8 +1,9 @@
-"""Text helpers: decode bytes, parse and repair JSON, truncate, find similar names, format sizes and durations."""
+"""Text helpers: decode bytes, parse and repair JSON, truncate, find similar names, format sizes and times."""
 
 import json
 import locale
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, SupportsIndex, cast
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
@@ -150,7 +151,30 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:
         return f"{hours // 24} days"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
+
+
+def format_when(moment: datetime, now: datetime | None = None, *, offset: bool = False, relative: bool = True) -> str:
+    """`2026-12-24 18:00 (in 12 min)`, with `offset` `2026-12-24 18:00 +01:00 (in 12 min)`: every date a person reads.
+
+    The wall time is that of the moment's own zone; a naive moment is local time. `now` defaults to the current time.
+    """
+    wall = f"{moment:%Y-%m-%d %H:%M}"
+    if offset:
+        zone = f"{moment.astimezone() if moment.tzinfo is None else moment:%z}"
+        wall += f" {zone[:3]}:{zone[3:5]}"
+    return f"{wall} ({relative_time(moment, now)})" if relative else wall
+
+
+def relative_time(moment: datetime, now: datetime | None = None) -> str:
+    """`in 12 min`, `2 h 5 min ago`, `in 13 h`, `3 days ago`, `now`: rounded, so that 19 min 59.9 s is 20 min."""
+    seconds = (moment.astimezone() - (now or datetime.now()).astimezone()).total_seconds()
+    away = abs(seconds)
+    unit = 86_400 if away >= 172_800 else 3_600 if away >= 36_000 else 60 if away >= 60 else 1
+    away = round(away / unit) * unit
+    if not away:
+        return "now"
+    return f"in {duration(away)}" if seconds > 0 else f"{duration(away)} ago"
 
 
 def count_noun(count: int, noun: str, plural: str | None = None) -> str:

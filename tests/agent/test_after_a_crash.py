@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.engine.interruption import BROKEN_OFF
+from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.lanes import MAX_IN_LANE
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
@@ -104,7 +104,7 @@ async def test_an_answer_in_parts_that_was_not_sent_is_sent_whole(tmp_path: Path
     mine = {"turn_id": "t1"}
     rows: list[tuple[str, str, dict[str, Any]]] = [("user", "how is it?", mine | {"inbound": "phone:7:1"})]
     rows += [("assistant", parts[0], mine | {"error": INTERRUPTED})]
-    rows += [("user", BROKEN_OFF, mine | {"origin": Origin.SYSTEM})]
+    rows += [("user", CONTINUE_INTERRUPTED, mine | {"origin": Origin.SYSTEM})]
     rows += [("assistant", parts[1], mine)] if parts[1] else []  # who has nothing to add leaves no row
     told(tmp_path, "phone:7", *rows)
 
@@ -137,7 +137,7 @@ async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_pat
         first, second = await reply(bus), await reply(bus)
 
     async with open_journal(tmp_path / "journal.db") as journal:
-        left, unsent = await journal.unsettled(), await journal.unsent()
+        left, unsent = await journal.load_unsettled(), await journal.load_unsent()
 
     assert (first.content, second.content) == ("This session is already new.", "hi")
     assert not left

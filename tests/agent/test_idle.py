@@ -413,14 +413,14 @@ async def test_an_idle_session_is_compacted_before_its_next_prompt_and_a_command
     left_idle: Path, time: HeldTime
 ):
     async with open_bot(left_idle, saving(), "back again", "still here", config=HOURLY, clock=time) as bot:
-        status = await bot.say("/status")
+        history = await bot.say("/history 1")  # waits for its turn in the lane, unlike /status
         asked_by_command = len(bot.provider.requests)
         reply = await bot.say("hello again")
         await bot.say("and now")
 
     _, first, second = bot.provider.requests
     phases = [[*event.phase_seconds] for event in bot.sink.events if isinstance(event, TurnEnded)]
-    assert "nanobot" in status
+    assert history == "bot: fine"
     assert asked_by_command == 0
     assert reply == "back again"
     assert "question 5" not in str(first)

@@ -61,20 +61,68 @@ async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, 
 
 
 COMMANDS = """
-    new clear reset stop status model history context usage raise restart help pairing approve deny approvals
-    memory dream dream-log dream-restore skills search tasks goal
+    new clear reset stop retry undo copy compact sessions resume status model history context usage cost raise restart
+    help pairing approve deny approvals memory dream dream-log dream-restore skills search tasks goal cron
 """
+FOR_OWNERS = "raise restart pairing approve deny approvals undo"
 
 
 async def test_new_on_a_fresh_session_says_so(bot: Bot):
     assert "already" in await bot.say("/new")
 
 
-async def test_help_lists_every_command(bot: Bot):
+def named_in(help_text: str) -> list[str]:
+    rows = [line.split("  ")[0] for line in map(str.strip, help_text.splitlines()) if line.startswith("/")]
+    return [word.strip(",") for row in rows for word in row.split() if word.startswith("/")]
+
+
+async def test_help_lists_every_command_once_under_headings_in_sixty_columns(bot: Bot):
     reply = await bot.say("/help")
 
-    listed = {line.split()[0] for line in reply.splitlines() if line.startswith("/")}
-    assert listed == {f"/{name}" for name in COMMANDS.split()}
+    assert sorted(named_in(reply)) == sorted(f"/{name}" for name in COMMANDS.split())
+    assert "\nMemory\n" in reply
+    assert "owner only" not in reply
+    assert max(map(len, reply.splitlines())) < 60
+
+
+async def test_help_in_a_chat_has_names_that_can_be_tapped_and_nothing_for_owners(bot: Bot):
+    guest = await asked(bot, from_channel("/help"))
+    owner = await asked(bot, from_channel("/help", provenance=Provenance.OWNER))
+
+    for_owners = {f"/{name}" for name in FOR_OWNERS.split()}
+    assert "/dream_log" in guest
+    assert not any("-" in name for name in named_in(owner))
+    assert not for_owners & set(named_in(guest))
+    assert for_owners <= set(named_in(owner))
+    assert "/copy" not in owner
+
+
+async def test_start_greets_shortly_with_buttons(bot: Bot):
+    async with bot.serving() as bus:
+        await bus.publish_inbound(from_channel("/start"))
+        greeting = await bus.consume_outbound()
+
+    assert greeting is not None
+    assert "\n" not in greeting.content
+    assert "/help" in [button.value for button in greeting.buttons]
+    assert bot.requests == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [("continue", "/resume"), ("jobs", "/cron"), ("revert", "/undo"), ("forget", "/memory"), ("cancel", "/stop")],
+)
+async def test_another_word_for_a_command_suggests_it(bot: Bot, typed: str, suggested: str):
+    assert f"Did you mean {suggested}?" in await bot.say(f"/{typed}")
+
+
+@pytest.mark.parametrize("typed", ["resets", "clearx", "newe", "restartt", "dream-restores", "approves", "undoo"])
+async def test_a_typo_never_suggests_what_would_lose_something(bot: Bot, typed: str):
+    reply = await bot.say(f"/{typed}")
+
+    for name in ("/reset", "/clear", "/new", "/restart", "/dream-restore", "/approve", "/undo"):
+        assert f"{name}?" not in reply
+        assert f"{name} or" not in reply
 
 
 async def test_status_tells_model_tokens_and_messages(bot: Bot):
@@ -94,9 +142,8 @@ async def test_after_a_restart_status_tells_about_what_the_next_request_weighs(t
     async with open_bot(tmp_path) as bot:
         window = next(line for line in (await bot.say("/status")).splitlines() if line.startswith("Window:"))
 
-    assert "Window: 0 of" in empty
-    assert window.startswith("Window: about ")
-    assert int(window.split()[2].replace(",", "")) > 4_000
+    assert "Window: " in empty
+    assert int(window.split()[1].replace(",", "")) > 4_000
 
 
 async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
@@ -132,6 +179,17 @@ async def test_context_counts_each_part(bot: Bot):
     assert "messages" in reply
 
 
+async def test_status_and_context_show_one_figure_what_the_provider_counted_and_what_came_since(bot: Bot):
+    used = LLMResponse("done", usage={"prompt_tokens": 3_000, "completion_tokens": 500})
+    bot.provider.script(used)
+    await bot.say("hello")
+
+    status, context = await bot.say("/status"), await bot.say("/context")
+
+    assert "Window: 3,500 of 65,536 tokens (5%)" in status
+    assert "Window: 3,500 of 65,536 tokens (5%)" in context
+
+
 async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
     (bot.workspace / "notes.txt").write_text("plum tree and river\n" * 200, encoding="utf-8")
     for number in range(8):
@@ -151,7 +209,7 @@ async def test_context_shows_the_window_that_the_model_told(bot: Bot):
     bot.provider.script(ContextOverflowError("This model's maximum context length is 10000 tokens."), "fine")
     await bot.say("hello")
 
-    assert "of 9,500 (" in await bot.say("/context")
+    assert "of 9,500 tokens (" in await bot.say("/context")
 
 
 async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: Path):
@@ -164,7 +222,7 @@ async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: P
 
         reply = await bot.say("/context")
 
-    share = int(reply.partition("of 16,384 (")[2].partition("%")[0])
+    share = int(reply.partition("of 16,384 tokens (")[2].partition("%")[0])
     assert share <= 100
 
 
@@ -209,8 +267,8 @@ async def test_an_owner_lets_a_stranger_in_from_a_chat_and_from_the_terminal(bot
     in_chat = await asked(bot, from_channel(f"/pairing approve {codes[0]}", provenance=Provenance.OWNER))
     in_terminal = await bot.say(f"/pairing approve {codes[1]}")
 
-    assert in_chat == "7 on discord may speak now."
-    assert in_terminal == "8 on discord may speak now."
+    assert in_chat == "7 on discord may talk to me now."
+    assert in_terminal == "8 on discord may talk to me now."
     assert pairing.people("discord").approved == {"number:7", "number:8"}
 
 

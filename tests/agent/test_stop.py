@@ -1,7 +1,9 @@
 """/stop at any point, and the watchdog: a lane is free within a second, whatever runs in it."""
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,13 @@ import pytest
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import Hook, ResultSeen
 from nanobot.agent.pipeline.turn import TurnTimeouts
+from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.runtime.models import ConfiguredModels
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
 from tests.support.eventually import eventually
@@ -260,3 +264,32 @@ async def slowest_but_one_of_twenty(bot: Bot) -> float:
 
     bot.provider.script(*["fine"] * 20)
     return sorted(await asyncio.gather(*map(seconds, range(20))))[-2]
+
+
+async def test_a_stop_while_a_long_result_is_saved_ends_its_call_before_its_step(bot: Bot):
+    free, ended = threading.Event(), asyncio.Event()
+
+    class Long(Tool):
+        """Ends while no thread is free to save its result."""
+
+        name, description = "long", "says much"
+        parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+
+        async def execute(self) -> str:
+            asyncio.get_running_loop().run_in_executor(None, free.wait)
+            ended.set()
+            return "word " * 20_000
+
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+    bot.register(Long())
+    bot.provider.script(calls(("long", {})), "done")
+    turn = asyncio.create_task(bot.turn("go"))
+    await ended.wait()
+
+    stopping = asyncio.create_task(bot.stop())
+    await asyncio.sleep(0)
+    free.set()
+
+    assert await stopping
+    assert (await turn).outcome is TurnOutcome.STOPPED
+    assert turn_problems(bot.events) == []

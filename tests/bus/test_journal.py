@@ -60,7 +60,7 @@ async def test_what_was_not_settled_comes_back_whole_and_in_order(tmp_path: Path
         await journal.settle(str(sent[2].journal_key), InboundState.REFUSED, "no")
 
     async with open_journal(tmp_path / "journal.db") as journal:
-        back = await journal.unsettled()
+        back = await journal.load_unsettled()
 
     assert back == [sent[0], sent[1], sent[3], sent[4]]
 
@@ -71,10 +71,10 @@ async def test_the_first_end_stands_and_an_answer_becomes_sent(tmp_path: Path):
         await journal.receive(message)
         key = str(message.journal_key)
         answer = reply("hi", answers=key)
-        await journal.hold([answer])
+        await journal.add_outbound([answer])
         await journal.settle(key, InboundState.ANSWERED)
         assert answer.journal_id is not None
-        await journal.sent(answer.journal_id, ("7", "8"))
+        await journal.record_sent(answer.journal_id, ("7", "8"))
         await journal.settle(key, InboundState.FAILED, "too late")
         counts = await journal.counts()
     rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, body FROM inbound").fetchall()
@@ -83,9 +83,23 @@ async def test_the_first_end_stands_and_an_answer_becomes_sent(tmp_path: Path):
     assert counts == JournalCounts(received=1, answered=1)
 
 
+async def test_message_whose_reply_could_not_be_sent_has_failed_also_after_a_restart(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.receive(inbound(1))
+        await journal.add_outbound([answer := reply("hi", answers="telegram:42:1")])
+        assert answer.journal_id is not None
+        await journal.record_failed(answer.journal_id, "the chat is gone")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        left = await journal.load_unsettled()
+    rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, reason FROM inbound").fetchall()
+
+    assert left == []
+    assert rows == [("failed", "the chat is gone")]
+
+
 async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_message(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
-        held = await journal.hold(
+        held = await journal.add_outbound(
             [
                 reply("first", turn="t1", answers="k"),
                 reply("second", turn="t1", answers="k"),
@@ -102,14 +116,16 @@ async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_messag
 async def test_questions_and_notices_are_never_taken_for_repeats(tmp_path: Path):
     question = OutboundMessage("telegram", "42", "May I?", kind=OutboundKind.NOTICE, answers="k")
     async with open_journal(tmp_path / "journal.db") as journal:
-        held = await journal.hold([question, replace(question), reply("May I?", answers="k")])
+        held = await journal.add_outbound([question, replace(question), reply("May I?", answers="k")])
 
     assert held == [True, True, True]
 
 
 async def test_files_make_a_message_another_one_though_its_words_are_the_same(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
-        held = await journal.hold([by_tool("Here.", "a.txt"), by_tool("Here.", "b.txt"), by_tool("Here.", "b.txt")])
+        held = await journal.add_outbound(
+            [by_tool("Here.", "a.txt"), by_tool("Here.", "b.txt"), by_tool("Here.", "b.txt")]
+        )
 
     assert held == [True, True, False]
 
@@ -135,13 +151,13 @@ async def test_what_was_not_sent_comes_back_and_says_whether_the_platform_may_ha
     )
     begun, done, dead = reply("begun", "t1"), reply("done", "t2"), reply("dead", "t3")
     async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.hold([waiting, begun, done, dead])
+        await journal.add_outbound([waiting, begun, done, dead])
         assert begun.journal_id and done.journal_id and dead.journal_id
-        await journal.sending(begun.journal_id, ("11",))
-        await journal.sent(done.journal_id, ("12",))
-        await journal.failed(dead.journal_id, "blocked")
+        await journal.record_sending(begun.journal_id, ("11",))
+        await journal.record_sent(done.journal_id, ("12",))
+        await journal.record_failed(dead.journal_id, "blocked")
     async with open_journal(tmp_path / "journal.db") as journal:
-        first, second = await journal.unsent()
+        first, second = await journal.load_unsent()
         counts = await journal.counts()
 
     assert first == waiting
@@ -159,7 +175,7 @@ async def test_half_a_character_is_kept_and_stops_nobody(tmp_path: Path):
                 await bus.publish_outbound(reply(text, turn=text[:4], answers="k"))
             out = [await bus.consume_outbound(), await bus.consume_outbound()]
     async with open_journal(tmp_path / "journal.db") as journal:
-        back = await journal.unsettled()
+        back = await journal.load_unsettled()
 
     assert accepted == [True, True]
     assert [one and one.content for one in out] == ["half \ud83d", "whole"]
@@ -208,7 +224,7 @@ async def test_a_journal_that_is_deleted_while_it_is_open_forgets_nothing(tmp_pa
         shutil.rmtree(file.parent)
         new = [await journal.receive(inbound(number)) for number in (1, 2)]
     async with open_journal(file) as journal:
-        back = [message.content for message in await journal.unsettled()]
+        back = [message.content for message in await journal.load_unsettled()]
 
     assert (new, back) == ([False, True], ["hello 1", "hello 2"])
     assert [one.name for one in file.parent.iterdir()] == ["journal.db"]
@@ -270,7 +286,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
             bus.settle(asked, InboundState.ANSWERED)
             went = await bus.consume_outbound()
             assert went is answer
-            await bus.sent(answer, ("9",))
+            await bus.record_sent(answer, ("9",))
             await bus.flush()
             with sqlite3.connect(path, isolation_level=None) as other:
                 other.execute("DROP TRIGGER no_reply")
@@ -278,13 +294,13 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
     async with open_journal(path) as journal:
         counts = await journal.counts()
 
-        assert (await journal.unsent(), await journal.unsettled()) == ([], [])
+        assert (await journal.load_unsent(), await journal.load_unsettled()) == ([], [])
         assert (counts.answered, counts.queued) == (1, 0)
 
 
 async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.hold([reply("from before", "t1")])
+        await journal.add_outbound([reply("from before", "t1")])
     async with open_journal(tmp_path / "journal.db") as journal:
         bus = MessageBus(journal)
         async with bus.open():
@@ -334,7 +350,7 @@ def test_what_was_told_to_the_platform_outlives_kill_9(tmp_path: Path, after: in
 
     async def kept() -> list[InboundMessage]:
         async with open_journal(path) as journal:
-            return await journal.unsettled()
+            return await journal.load_unsettled()
 
     there = {(message.chat_id, message.message_id) for message in asyncio.run(kept())}
     assert {(chat, number) for chat, number in told} <= there
@@ -400,15 +416,17 @@ async def test_what_an_agent_took_and_did_not_end_is_there_for_the_next(tmp_path
         assert [one.message_id for one in left] == ["1"]
 
 
-async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(tmp_path: Path):
+@pytest.mark.parametrize("files", [[], ["chart.png"]])
+async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(tmp_path: Path, files: list[str]):
     async with open_journal(tmp_path / "journal.db") as journal:
         for number in (1, 2):
             await journal.receive(inbound(number))
         held = reply("hi", answers="telegram:42:1")
+        held.media = files
         notice = OutboundMessage("telegram", "42", "psst", kind=OutboundKind.NOTICE, answers="telegram:42:2")
-        await journal.hold([held, notice])
+        await journal.add_outbound([held, notice])
     async with open_journal(tmp_path / "journal.db") as journal:
-        left = await journal.unsettled()
+        left = await journal.load_unsettled()
         counts = await journal.counts()
 
     assert [one.message_id for one in left] == ["2"]
@@ -418,9 +436,9 @@ async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(
 async def test_a_refusal_counts_as_one_also_where_its_word_was_sent_first(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         await journal.receive(inbound(1))
-        await journal.hold([word := reply("the budget is spent", answers="telegram:42:1")])
+        await journal.add_outbound([word := reply("the budget is spent", answers="telegram:42:1")])
         assert word.journal_id is not None
-        await journal.sent(word.journal_id, ("9",))
+        await journal.record_sent(word.journal_id, ("9",))
         await journal.settle("telegram:42:1", InboundState.REFUSED)
         counts = await journal.counts()
 

@@ -61,7 +61,7 @@ async def test_odd_message_of_a_plugin_stops_no_other(tmp_path: Path):
         for message in (outbound("before"), odd, outbound("behind")):
             bus.post_outbound(message)
         out = [await bus.consume_outbound() for _ in range(3)]
-        kept = await journal.unsent()
+        kept = await journal.load_unsent()
 
     assert [message and message.content for message in out] == ["before", "odd", "behind"]
     assert [message.content for message in kept] == ["before", "behind"]

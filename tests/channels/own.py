@@ -1,36 +1,31 @@
-"""The channel that docs/guides/channels.md has whole, as the reader would have it: two files of a package."""
+"""The channel of docs/examples/nanobot-lines, imported, and installed as a package."""
 
-import re
+import shutil
 import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.house.repo import ROOT, text_of
+from tests.house.repo import ROOT
 
 MODULE = "nanobot_lines"
-
-
-def _block(kind: str) -> str:
-    guide = text_of(ROOT / "docs" / "guides" / "channels.md").partition("## A channel of your own")[2]
-    found = re.search(rf"```{kind}\n(.*?)```", guide, re.DOTALL)
-    assert found is not None
-    return found[1]
+EXAMPLE = ROOT / "docs" / "examples" / "nanobot-lines"
 
 
 def module() -> ModuleType:
     """Its code, imported."""
     made = ModuleType(MODULE)
-    exec(compile(_block("python"), "docs/guides/channels.md", "exec"), made.__dict__)
+    source = EXAMPLE / f"{MODULE}.py"
+    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), made.__dict__)
     return made
 
 
 def install(site: Path) -> None:
-    """What an installer makes of the two files."""
-    told: dict[str, Any] = tomllib.loads(_block("text"))["project"]
-    (info := site / f"{told['name'].replace('-', '_')}-{told['version']}.dist-info").mkdir()
-    about = ["Metadata-Version: 2.1", f"Name: {told['name']}", f"Version: {told['version']}", ""]
+    """What an installer makes of it."""
+    project: dict[str, Any] = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (info := site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info").mkdir()
+    about = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}", ""]
     (info / "METADATA").write_text("\n".join(about), encoding="utf-8")
-    offered = [f"{name} = {target}" for name, target in told["entry-points"]["nanobot.channels"].items()]
+    offered = [f"{name} = {target}" for name, target in project["entry-points"]["nanobot.channels"].items()]
     (info / "entry_points.txt").write_text("\n".join(["[nanobot.channels]", *offered, ""]), encoding="utf-8")
-    (site / f"{MODULE}.py").write_text(_block("python"), encoding="utf-8")
+    shutil.copy(EXAMPLE / f"{MODULE}.py", site)

@@ -461,6 +461,7 @@ async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
         "model",
         "history",
         "new",
+        "cron",
         "tasks",
         "search",
         "memory",
@@ -501,7 +502,7 @@ async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(dis
         chosen = await discord.interacts(2, data, there.GROUP, sender=there.STRANGER)
         answer = await eventually(lambda: discord.rest.answers.get(chosen))
 
-    assert "my owner has approved" in answer["data"]["content"]
+    assert "private bot" in answer["data"]["content"]
     assert life.heard == []
     assert discord.shown(there.GROUP) == []
 
@@ -579,8 +580,8 @@ async def test_an_answer_whose_beginning_is_there_already_is_seen_once(discord, 
 
 async def test_an_answer_whose_beginning_may_be_older_than_its_nonce_says_so(discord, tmp_path):
     async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.hold([OutboundMessage("discord", there.PRIVATE, "one two", turn_id="t1")])
-        await journal.showing("t1", StreamUpdate(pending="n", since=time.time() - 130))
+        await journal.add_outbound([OutboundMessage("discord", there.PRIVATE, "one two", turn_id="t1")])
+        await journal.record_shown("t1", StreamUpdate(pending="n", since=time.time() - 130))
     async with live(discord, tmp_path, silent=True) as life:
         shown = await life.shows("one two")
 
@@ -590,9 +591,9 @@ async def test_an_answer_whose_beginning_may_be_older_than_its_nonce_says_so(dis
 async def test_a_message_that_may_be_older_than_its_nonce_says_that_it_may_be_a_repeat(discord, tmp_path):
     out = OutboundMessage("discord", there.PRIVATE, "the reply")
     async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.hold([out])
+        await journal.add_outbound([out])
         assert out.journal_id is not None
-        await journal.sending(out.journal_id, ())
+        await journal.record_sending(out.journal_id, ())
     with sqlite3.connect(tmp_path / "journal.db") as db:
         db.execute("UPDATE outbound SET created_at = created_at - 130")
     async with live(discord, tmp_path, silent=True) as life:

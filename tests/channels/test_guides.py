@@ -1,4 +1,4 @@
-"""What the guides have whole works as it stands there: a channel of one's own, a client for WebSocket."""
+"""The examples of the guides work as they are: a channel of one's own, a client for WebSocket."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Self
 
 from nanobot.testing.model_server import FakeModels, Say
 from tests.channels.own import install
-from tests.house.repo import ROOT, text_of
+from tests.house.repo import ROOT
 from tests.support.eventually import wait_until
 from tests.support.toy_gateway import GatewayHome, free_port
 
@@ -55,14 +55,13 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
                 gateway.wait(10)
 
     assert sorted(to_anna, key=str) == [{"text": "Good morning."}, {"took": "1"}, {"took": "1"}]
-    assert "I only talk to people my owner has approved." in str(to_zoe)
+    assert "This is a private bot." in str(to_zoe)
     assert len(model.chats) == 1
     assert gateway.returncode == 0
 
 
 def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_what_comes(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "guides" / "websocket.md"), re.DOTALL)
-    (script := tmp_path / "chat.py").write_text(code, encoding="utf-8")
+    script = str(ROOT / "docs" / "examples" / "chat.py")
     with FakeModels(default=Say("Good morning.")) as model:
         home, port = GatewayHome(tmp_path / "home", model, toys=()), free_port()
         home.change(channels={"websocket": {"enabled": True, "port": port, "token": "t", "allowFrom": []}})
@@ -76,10 +75,11 @@ def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_w
                 (code,) = re.findall(r"approve (\w+) --owner", "".join(refused))
                 home.run("pairing", "approve", code, "--owner")
                 print("hello", file=client.stdin, flush=True)
-                answer = client.stdout.readline()
+                welcome, answer = (client.stdout.readline() for _ in range(2))
                 print(file=client.stdin, flush=True)
                 left = client.wait(10)
 
     assert "(not taken: nobody has let you in yet)\n" in refused
+    assert welcome.startswith("You are in.")
     assert answer == "Good morning.\n"
     assert left == 0

@@ -13,7 +13,10 @@ from nanobot.channels.media import Attachment, MediaLimits, MediaStore, StoredAt
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import prepare_outgoing
 from nanobot.errors import NanobotError
+from nanobot.messages.types import Provenance
+from nanobot.testing.live_channel import live
 from nanobot.utils.clock import FrozenClock
+from tests.fakes.platform_board import BoardPlatform
 from tests.support.eventually import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 40
@@ -264,3 +267,18 @@ async def test_a_pipe_is_refused_at_once(tmp_path):
 
     with pytest.raises(MediaError, match="not a regular file"):
         await prepare_outgoing(str(tmp_path / "pipe"), largest=1000)
+
+
+@pytest.mark.parametrize(("data", "provenance"), [(PNG, Provenance.PERSON), (b"words", Provenance.OWNER)])
+async def test_picture_that_a_channel_hands_over_by_its_path_is_not_the_owners_words(
+    tmp_path: Path, data: bytes, provenance: Provenance
+):
+    (file := tmp_path / "sent").write_bytes(data)
+    async with BoardPlatform(tmp_path).open() as board, live(board, tmp_path, silent=True, allow_from=[]) as life:
+        await board.says("let me in")
+        code = (await eventually(lambda: life.people.pending("board")))[0].code
+        life.people.approve(code, owner=True)
+        await life.channel.receive(board.person, board.private, "look", [str(file)])
+        message = await life.hears("look")
+
+    assert message.provenance is provenance

@@ -458,6 +458,25 @@ if sys.platform != "win32":
         assert child.exitstatus == 0
         assert str(home.data / "workspace" / "AGENTS.md") in asked(server)
 
+    def test_a_plain_chat_reopens_a_conversation_of_another_session_by_its_number(home, server):
+        home.run("agent", "-s", "cli:work", "-m", "About plums")
+        home.run("agent", "-s", "cli:direct", "-m", "About cats")
+
+        child = at_terminal(home, TERM="dumb")
+        child.expect("> ")
+        child.sendline("/sessions")
+        child.expect("2. About plums")
+        child.sendline("/resume 2")
+        child.expect("you: About plums")
+        child.sendline("Go on")
+        child.expect("ok")
+        child.sendline("exit")
+
+        whole(child)
+        sent = str(server.chats[-1].json["messages"])
+        assert "About plums" in sent
+        assert "About cats" not in sent
+
     def test_a_plain_chat_takes_up_what_was_cut_off(home, server):
         server.script(Hang("Half of"), Say(" the answer."))
         killed = home.start("agent", "-s", "cli:direct", "-m", "hi")
@@ -477,7 +496,7 @@ if sys.platform != "win32":
 
     def test_the_chat_starts_from_the_command_and_leaves(home, server):
         child = at_terminal(home)
-        child.expect("stand-in from custom")
+        child.expect(r"stand-in \(custom\)")
         child.expect("~/.nanobot/workspace")
         child.expect(">")
         child.send("hello\r")

@@ -18,6 +18,7 @@ from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
+from tests.support.eventually import eventually
 from tests.support.home import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
@@ -117,11 +118,13 @@ async def test_enter_goes_on_without_a_channel():
     assert "nanobot channels login telegram" in result.stdout
 
 
-async def test_an_owner_who_knows_their_number_needs_no_code(telegram):
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\nAnna\n111\n\n")
+async def test_an_owner_who_knows_their_id_needs_no_code_and_a_phone_number_is_none(telegram):
+    typed = "@anna\n+49 170 1234567\n491701234567\n111"
+
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\n{typed}\n\n")
 
     assert owners() == {"telegram": ["111"]}
-    assert "A user ID is a number such as 12345678" in result.stdout
+    assert result.stdout.count("A phone number or a @name does not tell") == 3
     assert "it recognises you" in result.stdout
 
 
@@ -244,7 +247,7 @@ async def test_login_with_force_asks_anew_and_an_empty_answer_changes_nothing(te
     after_that = config_path().read_bytes()
     changed = await command("channels", "login", "telegram", "--force", answers=f"{TOKEN}\n\n")
 
-    assert (left.exit_code, "Nothing was changed" in left.stderr, after_that) == (1, True, before)
+    assert (left.exit_code, "Nothing was saved" in left.stderr, after_that) == (1, True, before)
     assert changed.exit_code == 0
     assert channels()["telegram"]["token"] == TOKEN
 
@@ -255,6 +258,86 @@ async def test_login_without_anybody_to_ask_says_which_keys_to_set():
     assert result.exit_code == 1
     assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
     assert not config_path().exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(telegram):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    for number, name in ((222, "Zoe"), (111, "Anna")):
+        telegram.people[number] = {"id": number, "is_bot": False, "first_name": name, "username": name.lower()}
+        telegram.chats[number] = {"id": number, "type": "private", "first_name": name}
+    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
+    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 100), timeout=20)
+
+    async def sees(words: str) -> None:
+        await asyncio.to_thread(child.expect_exact, words)
+
+    await sees("Bot token")
+    child.send(f"{TOKEN}\r")
+    await sees("Your Telegram user ID, not your phone number")
+    child.send("\r")
+    await sees("Now write anything")
+    await telegram.message(222, 222, "hi")
+    await sees("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]")
+    child.send("n\r")
+    await sees("Then write")
+    own = await telegram.message(111, 111, "hello bot")
+    await sees("Anna (@anna), ID 111, just wrote: is that you? [Y/n]")
+    child.send("\r")
+    await sees("it recognises you")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"telegram": ["111"]}
+    assert telegram.update_of(own) in telegram.waiting()  # the gateway will answer it
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_slack_waits_for_the_owners_first_message_too(slack):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    env = at_home(NANOBOT_CHANNELS__SLACK__API_BASE=f"{slack.workspace.url}/api")
+    child = on_screen([*NANOBOT, "channels", "login", "slack"], env=env, dimensions=(40, 100), timeout=20)
+
+    await asyncio.to_thread(child.expect_exact, "Bot User OAuth Token")
+    child.send(f"{BOT_TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "App-Level Token")
+    child.send(f"{APP_TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "Your Slack member ID")
+    child.send("\r")
+    await asyncio.to_thread(child.expect_exact, "Now write anything")
+    await eventually(lambda: slack.workspace.lines)
+    await slack.says("hello")
+    await asyncio.to_thread(child.expect_exact, f"ID {slack.person}, just wrote: is that you?")
+    child.send("\r")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"slack": [slack.person]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
+    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 60), timeout=20)
+
+    await asyncio.to_thread(child.expect_exact, "Bot token")
+    child.send(f"{TOKEN}\r")
+    await asyncio.to_thread(child.expect_exact, "not your phone number")
+    child.send("\r")
+    await eventually(lambda: telegram.polls)
+    child.sendintr()
+    await asyncio.to_thread(child.expect_exact, "pairing approve CODE --owner")
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert channels()["telegram"]["token"] == TOKEN
 
 
 @pytest.mark.usefixtures("telegram")
@@ -378,6 +461,55 @@ async def test_a_websocket_without_a_named_client_gets_a_token_that_login_shows(
     assert channels()["websocket"] == {"enabled": True}
     assert re.search(r"with this token:\n  [0-9a-f]{48}\n", first.stdout)
     assert again.stdout == first.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@pytest.mark.parametrize("works", [True, False])
+def test_a_missing_package_is_installed_if_wanted(tmp_path: Path, works: bool):
+    """`discord` is a package that cannot be imported until this `pip` has run."""
+    from tests.support.terminal import at_home  # not on Windows
+
+    site = tmp_path / "site"
+    (site / "discord").mkdir(parents=True)
+    (site / "discord/__init__.py").write_text("raise ModuleNotFoundError('no discord', name='discord')")
+    (site / "pip").mkdir()
+    (site / "pip/__init__.py").touch()
+    remove = f"import shutil; shutil.rmtree({str(site / 'discord')!r})" if works else "raise SystemExit(1)"
+    (site / "pip/__main__.py").write_text(f"import sys; print('pip', *sys.argv[1:])\n{remove}\n")
+    child = pexpect.spawn(  # a real start: the warm process has imported the package
+        NANOBOT[0],
+        [*NANOBOT[1:], "channels", "login", "discord"],
+        env=at_home(PYTHONPATH=os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])),
+        dimensions=(40, 100),
+        timeout=20,
+        encoding="utf-8",
+    )
+
+    child.expect_exact("Install it now? [Y/n]")
+    child.send("\r")
+    child.expect_exact("pip install nanobot[discord]")
+    child.expect_exact("Bot token")
+    seen = " ".join(child.before.split())
+    child.sendintr()
+    child.expect_exact("Nothing was saved.")
+    child.expect(pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 130
+    assert ("The installation failed" in seen, "not tested" in seen) == (not works, not works)
+
+
+async def test_login_without_a_name_shows_the_channels_and_asks(telegram):
+    write_config(channels={"telegram": {"enabled": True, "token": TOKEN}})
+
+    asked = await command("channels", "login", answers="telegram\n")
+    alone = await command("channels", "login")
+
+    assert asked.exit_code == 0, asked.output
+    assert "Telegram: set up" in asked.stdout
+    assert "Discord: not set up (needs a bot token" in asked.stdout
+    assert "its credentials work" in asked.stdout
+    assert (alone.exit_code, "nanobot channels login telegram" in alone.stderr) == (2, True)
 
 
 async def test_without_the_package_it_is_set_up_untried_with_the_line_that_installs_it(monkeypatch):

@@ -1,5 +1,7 @@
 """The chat in a real pseudo-terminal, with a real engine and a model that does as it is told."""
 
+import base64
+import json
 import os
 import re
 import signal
@@ -234,7 +236,7 @@ def test_slash_commands_are_completed_with_their_help(terminal):
     terminal.type(TAB)
     terminal.say("")
 
-    terminal.see("/history +show the last N messages")
+    terminal.see("/history +N +the last messages")
     terminal.see("Alt.Enter starts a new line")
 
 
@@ -342,3 +344,57 @@ def test_a_polite_kill_leaves_the_terminal_as_it_was_and_says_so_in_the_exit_cod
 
     assert terminal.child.exitstatus == 128 + signal.SIGTERM
     assert "\x1b[?2004l" in terminal.seen  # bracketed paste is off again
+
+
+def test_sessions_opens_a_menu_from_which_arrow_keys_reopen_a_conversation(terminal):
+    terminal.say("Plan a trip to Rome")
+    terminal.see("You said")
+    terminal.say("/new")
+    terminal.see("archived")
+    terminal.say("Tell me about cats")
+    terminal.see('You said "Tell me about cats"')
+
+    terminal.say("/sessions")
+    terminal.see("/resume NUMBER")
+    terminal.see(r"/resume cli_direct-\d+")
+    terminal.say("")
+
+    terminal.see("Reopened: Plan a trip to Rome")
+    terminal.see("you: Plan a trip to Rome")
+
+
+def test_resume_changes_to_another_session_and_the_bottom_line_follows(terminal, tmp_path):
+    rows = [{"role": "user", "content": "About plums"}, {"role": "assistant", "content": "Noted."}]
+    session = tmp_path / "workspace" / "sessions" / "cli_work.jsonl"
+    session.parent.mkdir(exist_ok=True)
+    session.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+    terminal.say("/resume cli:work")
+    terminal.see("you: About plums")
+    terminal.say("hello there")
+    terminal.see('You said "hello there"')
+
+    assert "hello there" in session.read_text(encoding="utf-8")
+
+
+def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal(terminal):
+    terminal.say("/copy")
+    terminal.see("no answer to copy")
+    terminal.say("hello")
+    terminal.see("2.0k in")
+
+    terminal.say("/copy")
+
+    encoded = base64.b64encode(b'You said "hello".').decode()
+    terminal.see(re.escape(f"\x1b]52;c;{encoded}"))
+    terminal.see("Copied the last answer")
+
+
+def test_bottom_line_and_status_show_the_same_window(terminal):
+    terminal.say("hello")
+    terminal.see(r"3% of 65\.5k window")
+
+    terminal.say("/status")
+
+    terminal.see(r"Window: 2,050 of 65,536 tokens \(3%\)")
+    terminal.see(r"3% of 65\.5k window")

@@ -55,9 +55,9 @@ def test_a_job_is_made_with_its_next_three_runs_and_the_gateway_is_named():
 
     first, heading, *runs = made.stdout.splitlines()
     assert made.exit_code == 0
-    assert first.endswith('"standup" runs cron 0 9 * * 1-5 (Asia/Kolkata).')
+    assert first.endswith('"standup" runs every weekday at 09:00 (Asia/Kolkata).')
     assert (heading, len(runs)) == ("Next runs:", 3)
-    assert all(run.endswith("09:00:00 +05:30") for run in runs)
+    assert all("09:00 +05:30 (in " in run for run in runs)
     assert "No gateway is running" in made.stderr
 
 
@@ -74,11 +74,13 @@ def test_a_time_without_a_zone_is_the_user_s():
         (["-c", "0 0 31 2 *"], "never matches any date"),
         (["-c", "99 9 * * *"], "Invalid cron expression"),
         (["--at", "2020-01-01T00:00"], "in the past"),
-        ([], "When should it run?"),
-        (["-e", "5", "--at", "2126-07-01T09:00"], "Only one of them"),
-        (["-e", "5", "-d"], "needs a channel and a chat id"),
-        (["-e", "5", "-d", "--channel", "telegram", "--to", "last"], "needs a channel and a chat id"),
-        (["-e", "5", "-d", "--channel", "slack", "--to", "5"], "not enabled"),
+        (["-c", "99 99 * * *"], 'Invalid cron expression "99 99 * * *": minute 99 is out of range 0-59.'),
+        (["-e", "abc"], "Cannot read 'abc' as seconds. Examples: 3600"),
+        (["-e", "1"], "each run is a model call: 86,400 a day"),
+        (["-c", "* * * * * *"], "or add --force"),
+        (["-e", "60", "-d"], "needs a channel and a chat id"),
+        (["-e", "60", "-d", "--channel", "telegram", "--to", "last"], "needs a channel and a chat id"),
+        (["-e", "60", "-d", "--channel", "slack", "--to", "5"], "not enabled"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(words: list[str], said: str):
@@ -139,7 +141,7 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "quick"]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        while (served := run("add", "-m", "x", "-e", "9000")).stderr:
+        while (served := run("add", "-m", "x", "-e", "9000", "--no-deliver")).stderr:
             assert "No gateway" in served.stderr
             time.sleep(0.05)
         result = run("run", job)
@@ -157,7 +159,7 @@ def test_job_that_is_at_work_is_not_asked_for_again():
     command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "hangs"]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        wait_until(lambda: not run("add", "-m", "x", "-e", "9000").stderr)
+        wait_until(lambda: not run("add", "-m", "x", "-e", "9000", "--no-deliver").stderr)
         CronService(store()).request_run(job)
         wait_until(lambda: rows("list")[0]["state"].get("running"))
         result = run("run", job)
@@ -222,7 +224,7 @@ def test_a_damaged_store_is_told_and_left_alone():
     store().parent.mkdir(parents=True)
     store().write_bytes(b'{"version": 1, "jobs": [')
 
-    for words in (["list"], ["add", "-m", "x", "-e", "5"], ["remove", "a"], ["rehearse"]):
+    for words in (["list"], ["add", "-m", "x", "-e", "60"], ["remove", "a"], ["rehearse"]):
         result = run(*words)
         assert result.exit_code == 1
         assert "was not changed" in result.stderr
@@ -255,7 +257,31 @@ def test_a_job_may_be_added_in_two_words(words: tuple[str, ...]):
     assert at.date() == (datetime.now(ZoneInfo("Europe/Berlin")) + timedelta(days=1)).date()
 
 
-@pytest.mark.parametrize("words", [("18:00",), ("18:00", "Call Ann", "-m", "Call Ben"), ("-e", "60")], ids=str)
-def test_a_job_without_a_text_or_with_two_is_refused(words: tuple[str, ...]):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("18:00",),
+        ("18:00", "Call Ann", "-m", "Call Ben"),
+        ("-e", "60"),
+        ("-m", "Call Ann"),
+        ("-e", "60", "--at", "18:00", "-m", "x"),
+    ],
+    ids=str,
+)
+def test_a_job_without_a_text_or_a_time_or_with_two_is_refused(words: tuple[str, ...]):
     assert run("add", *words).exit_code == 2
     assert not store().exists()
+
+
+def test_a_job_answers_in_the_owners_own_chat_unless_it_is_to_be_silent():
+    nowhere = run("add", "-m", "Stretch", "-e", "60", "--force")
+    pairing = {"owners": {"telegram": ["12345|ann"]}, "approved": {"telegram": ["12345|ann"]}}
+    (home() / "pairing.json").write_text(json.dumps(pairing), encoding="utf-8")
+
+    told, silent = run("add", "-m", "Stretch", "-e", "60"), run("add", "-m", "Stretch", "-e", "60", "--no-deliver")
+
+    assert "--channel NAME --to CHAT" in nowhere.stderr
+    assert "Delivers to telegram 12345 (--no-deliver keeps it silent)." in told.stderr
+    assert [row["payload"]["to"] for row in rows("list")] == [None, "12345", None]
+    assert "for telegram:12345" in told.stdout and "telegram" not in silent.stdout
+    assert "add --channel" not in silent.stderr

@@ -35,10 +35,10 @@ def test_an_address_is_stored_only_where_it_has_to_be_said(in_config: str, found
 @pytest.mark.parametrize(
     ("defaults", "provider", "model"),
     [
-        ({}, "openai", "gpt-4.1"),
-        ({"provider": "openai"}, "openai", "gpt-4.1"),
+        ({}, "openai", "gpt-5.6"),
+        ({"provider": "openai"}, "openai", "gpt-5.6"),
         ({"provider": "openai", "model": "gpt-x"}, "openai", "gpt-x"),
-        ({"provider": "openai", "model": "gpt-x"}, "deepseek", "deepseek-chat"),
+        ({"provider": "openai", "model": "gpt-x"}, "deepseek", "deepseek-v4-flash"),
         ({"provider": "ollama"}, "ollama", ""),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
+from nanobot.security.sandbox.landlock import can_scope
 from nanobot.testing.model_server import FakeModels, Say
 from tests.support.home import NANOBOT
 
@@ -60,6 +61,19 @@ def test_skills_with_what_they_lack():
 
     assert (skill["source"], skill["available"], skill["missing"]) == ("workspace", False, ["program: wings"])
     assert "fly\tworkspace\tneeds program: wings\tHow to fly" in run("skills", "list").stdout
+
+
+@pytest.mark.skipif(not can_scope(), reason="where Landlock closes no sockets, each command needs approval instead")
+def test_a_skill_whose_sockets_the_sandbox_closes_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    write_skill(
+        "mux", '---\nname: mux\ndescription: x\nmetadata: {"nanobot": {"requires": {"sandbox": ["sockets"]}}}\n---\n'
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))  # no bubblewrap
+
+    skill = next(row for row in rows("skills", "list") if row["name"] == "mux")
+
+    assert not skill["available"]
+    assert "install bubblewrap" in run("skills", "show", "mux").output
 
 
 def test_a_skill_is_shown_as_the_agent_reads_it():

@@ -294,6 +294,22 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models:
     assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
 
 
+def test_a_model_of_a_known_provider_is_chosen_from_its_own_list():
+    with FakeModels(api_key=KEY, models=("small", "large"), default=Say("Hello there.")) as models:
+        result = onboard("--provider", "openai", "--api-base", models.v1, answers=f"{KEY}\nlarge\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert "https://platform.openai.com/api-keys" in result.stdout
+    assert config()["agents"]["defaults"]["model"] == "large"
+
+
+def test_a_rejected_answer_has_its_reason():
+    result = onboard(answers="custom\n\nlocalhost:28911\n")
+
+    assert "A URL is needed." in result.stdout
+    assert "'localhost:28911' is not a URL: it must begin with http:// or https://." in result.stdout
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
 def test_a_home_that_refuses_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/proc")
@@ -322,18 +338,22 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
 
     with FakeModels(default=Say("Hello there."), models=("small", "large")) as models:
         env = at_home(OLLAMA_HOST=models.url)
-        child = on_screen([*NANOBOT, "onboard"], env=env, dimensions=(40, 100), timeout=20)
+        child = on_screen([*NANOBOT, "onboard"], env=env, dimensions=(40, 60), timeout=20)
 
+        child.expect("Step 1 of 3: Model")
         child.expect("Which model provider")
-        child.expect("None for now")
+        child.expect("Arrow keys move")
         child.send("\r")  # the server that answers stands first
         child.expect("Which model")
         child.expect("large")
         child.send("\x1b[B")
         child.send("\r")
+        child.expect(r"Which model\?\S* large")  # the list became one line
         child.expect("Hello there.")
+        child.expect("Step 2 of 3")
         child.expect("enough for now")
         child.send("\r")
+        child.expect("Step 3 of 3")
         child.expect("Next:")
         child.expect(pexpect.EOF)
         child.close()
@@ -372,11 +392,12 @@ def test_ctrl_c_leaves_the_wizard_without_saving():
 
     child.expect("None for now")
     child.send("\x03")
+    child.expect_exact("Nothing was saved.")
     child.expect(pexpect.EOF)
     child.close()
 
     assert child.exitstatus == 130
-    assert not config_path().exists()
+    assert not config_path().parent.exists()
 
 
 def test_a_rotated_key_is_used_at_once_without_deleting_anything(models: FakeModels):

@@ -91,7 +91,7 @@ def test_a_key_in_the_environment_is_named_and_never_shown(monkeypatch: pytest.M
 
     result = status("--all")
 
-    assert "deepseek, deepseek-chat: DEEPSEEK_API_KEY is set in the environment" in result.stdout
+    assert "deepseek, deepseek-v4-flash: DEEPSEEK_API_KEY is set in the environment" in result.stdout
     assert KEY not in result.stdout
     assert "deepseek ••••cdef DEEPSEEK_API_KEY" in " ".join(result.stdout.split())
 

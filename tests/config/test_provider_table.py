@@ -30,14 +30,14 @@ def test_a_model_goes_to_its_provider_byte_for_byte(provider, keyed, model, name
 @pytest.mark.parametrize(
     ("keyed", "environ", "model", "name", "asked", "reason"),
     [
-        (["openai"], {}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "key"),
+        (["openai"], {}, "anthropic/claude-opus-4-5", "openai", "gpt-5.6", "key"),
         (["groq", "openrouter"], {}, "some-model", "openrouter", "some-model", "key"),
-        ([], {"OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "environment"),
+        ([], {"OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-5.6", "environment"),
         ([], {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}, "gpt-5", "openai", "gpt-5", "environment"),
         ([], {"OPENROUTER_API_KEY": "k"}, "z-ai/glm-4.6", "openrouter", "z-ai/glm-4.6", "environment"),
         (["openrouter"], {"ANTHROPIC_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openrouter",
          "anthropic/claude-opus-4-5", "key"),
-        ([], {"HF_TOKEN": "k", "OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "environment"),
+        ([], {"HF_TOKEN": "k", "OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-5.6", "environment"),
         (["openai", "huggingface"], {}, "some-model", "huggingface", "some-model", "key"),
         ([], {"OPENAI_API_KEY": ""}, "gpt-5", None, None, None),
         ([], {"AZURE_OPENAI_API_KEY": "k"}, "gpt-5", None, None, None),

@@ -1,6 +1,6 @@
-"""The table of docs/guides/channels.md: each row of the contract suite, and which platforms it holds.
+"""The table of docs/guides/channels.md: each row of the contract suite, and where it does not apply.
 
-`python -m tests.contracts.matrix` writes it anew; a test fails when the page says anything else.
+`python -m tests.contracts.matrix` rewrites it; a test fails if the page differs.
 """
 
 import re
@@ -15,24 +15,17 @@ _TABLE = re.compile(r"(?<=<!-- matrix -->\n\n).*?(?=<!-- end of the matrix -->)"
 
 
 def table() -> str:
-    """The table, and below it why a row is left out where it is."""
+    """The table: each promise, and the platforms on which it does not apply, with the reason."""
     specs = [spec for spec in map(find, PLATFORMS) if spec is not None]
-    platforms = [platform_class(spec.name) for spec in specs]
-    reasons: list[str] = []
-    lines = [
-        "| Every channel promises | " + " | ".join(spec.title for spec in specs) + " |",
-        "|---|" + ":-:|" * len(specs),
-    ]
+    lines = ["| Every channel promises | Does not apply to |", "|---|---|"]
     for name, row in channel_rows().items():
-        cells = []
-        for platform in platforms:
-            reason = lacking(platform, row)
-            if reason and reason not in reasons:
-                reasons.append(reason)
-            cells.append(f"{reasons.index(reason) + 1}" if reason else "✓")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
-    return "\n".join([*lines, *(["", *notes] if notes else []), "", ""])
+        exceptions: dict[str, list[str]] = {}
+        for spec in specs:
+            if reason := lacking(platform_class(spec.name), row):
+                exceptions.setdefault(reason, []).append(spec.title)
+        cell = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in exceptions.items())
+        lines.append(f"| {name} | {cell} |")
+    return "\n".join([*lines, "", ""])
 
 
 def with_table(page: str) -> str:

@@ -121,7 +121,7 @@ SCENARIOS = {
         [Turn("remind me", [Fitting(soon), Say("It is set."), Say("It is time!")], "It is time!")],
         {"one shot": NO_GATEWAY},
     ),
-    "a command": one("/help", ends="/usage"),
+    "a command": one("/raise", ends="nearly reached"),
     "a command that is none": one("/hlep", ends="/help"),
     "nothing to stop": one("/stop", ends="running"),
     "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),
@@ -246,7 +246,8 @@ def ways(daemon: GatewayHome, make_home: MakeHome) -> Iterator[dict[str, Way]]:
 
 TOOL_LINE = re.compile(r"^  \w+(?: .*)?  \d+\.\d\ds(?: .*)?$")
 DIFFERS = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d", "TIME"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d(?: [+-]\d\d:\d\d)? \([^)]*\)", "TIME"),
+    (r"^[> ]*\*\*.*\*\*, \d\d:\d\d\s*$", ""),
     (r"\b[0-9a-f]{8}\b|(?<=message )[\w-]+", "ID"),
     (r"cli:direct|toy:7", "HERE"),
     (r"^Error: ", ""),

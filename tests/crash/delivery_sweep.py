@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nanobot.agent.engine.interruption import BROKEN_OFF
+from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
@@ -156,7 +156,7 @@ class Model(LLMProvider):
 
     async def chat_stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
         said, rows = "", [*messages]
-        while rows[-1]["content"] == BROKEN_OFF:
+        while rows[-1]["content"] == CONTINUE_INTERRUPTED:
             said, rows = f"{rows[-2]['content'] or ''}{said}", rows[:-2]
         text, wanted = self._answer(rows)
         text = f"{text} ".removeprefix(said)  # of an answer that broke off, the rest

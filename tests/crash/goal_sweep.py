@@ -128,7 +128,7 @@ def look(home: Path) -> list[str]:
     problems += [f"{label} ran {times} times" for label, times in done.items() if times > 1]
     (file,) = (home / "state/goals").glob("*.json")
     goal = json.loads(file.read_text("utf-8"))
-    problems += [] if goal["state"] == "done" and goal["told"] else [f"the goal is {goal['state']}"]
+    problems += [] if goal["state"] == "done" and goal["is_reported"] else [f"the goal is {goal['state']}"]
     problems += [] if goal["planned"] else ["it was never planned"]
     rows = [json.loads(line) for line in (home / "workspace/sessions/toy_7.jsonl").read_text("utf-8").splitlines()]
     heard = Counter(text_of(row["content"]) for row in rows if row.get("role") == "user")

@@ -86,10 +86,10 @@ async def send(bus: MessageBus, sent: Path, on_the_way: list[str]) -> None:
     """A platform: what it has is on the disk."""
     while (message := await bus.consume_outbound()) is not None:
         on_the_way.append(message.content)
-        await bus.sending(message)
+        await bus.record_sending(message)
         with sent.open("a", encoding="utf-8") as file:
             file.write(json.dumps([message.turn_id, message.content]) + "\n")
-        await bus.sent(message, ("1",))
+        await bus.record_sent(message, ("1",))
         on_the_way.clear()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from nanobot.bus.events import Address
+from nanobot.cron.commands import parse_answer
 from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, is_worth_sending, may_notify, message_for, run_message
 from nanobot.cron.types import CronJob, Due, Notify
 from nanobot.messages.types import Origin, Provenance
@@ -65,3 +66,21 @@ def test_a_run_is_told_what_it_is_for_whom_and_how_late():
     assert "started by hand" in run_message(job(), Due("a", 1, 2, manual=True))
     assert NOTHING_TO_REPORT in run_message(job(Notify.ON_ALERT), late)
     assert NOTHING_TO_REPORT not in run_message(job(Notify.ON_ALERT, deliver=False), late)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Done.", ("done", "")),
+        ("snooze", ("snooze", "")),
+        ("snooze 1h", ("snooze", "1h")),
+        ("Snooze 18:00", ("snooze", "18:00")),
+        ("tomorrow", ("tomorrow", "")),
+        ("done with the plants", None),
+        ("snooze the meeting", None),
+        ("tomorrow 9am", None),
+        ("is it done", None),
+    ],
+)
+def test_only_a_whole_message_answers_a_reminder(text: str, answer: tuple[str, str] | None):
+    assert parse_answer(text) == answer

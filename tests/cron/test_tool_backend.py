@@ -72,9 +72,9 @@ async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
         Notify.ON_CHANGE,
     )
     first, heading, *runs = said.splitlines()
-    assert first == f'Job {job.id} "Report the weather" runs cron 0 9 * * * (Europe/Berlin), for telegram:12345.'
+    assert first == f'Job {job.id} "Report the weather" runs every day at 09:00 (Europe/Berlin), for telegram:12345.'
     assert heading == "Next runs:"
-    assert [run[-15:-7] for run in runs] == ["09:00:00"] * 3
+    assert [run[13:18] for run in runs] == ["09:00"] * 3
     assert not job.delete_after_run
 
 

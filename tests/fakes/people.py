@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.interruption import BROKEN_OFF
+from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE
 from nanobot.testing.model_server import Say, Slow, Step
 from nanobot.testing.platform import Platform
@@ -210,7 +210,7 @@ def heard(body: dict[str, Any], before: str = "") -> Step:
     """An answer that names every message that has none yet, behind these words; of one that broke off, the rest."""
     rows = [(row["role"], str(row["content"] or "")) for row in body["messages"]]
     said = ""
-    while rows[-1] == ("user", BROKEN_OFF):
+    while rows[-1] == ("user", CONTINUE_INTERRUPTED):
         said = rows[-2][1] + said
         rows = rows[:-2]
     answered = " ".join(_ANSWER.findall("".join(text for role, text in rows if role == "assistant")))

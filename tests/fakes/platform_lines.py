@@ -1,4 +1,4 @@
-"""Clients of the channel that docs/guides/channels.md has whole: what a channel of one's own brings to the suite.
+"""Clients of the channel of docs/examples/nanobot-lines: what a channel of one's own brings to the suite.
 
 Like careful clients they connect again when the line breaks, and send what was not acknowledged until it is.
 """

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage
+from nanobot.cli.chat.backends import choose_session
 from nanobot.cli.chat.gateway_backend import GatewayBackend, find_backend
 from nanobot.cli.chat.inbound import terminal_message
 from nanobot.cli.main import app
@@ -153,6 +154,21 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
         assert (await bot.session_info(bot.session_key)).model == "scripted"
         assert await bot.shell("!echo hi", bot.session_key) == (["hi", "", "Exit code: 0"], True)
         assert "new" in bot.commands()
+
+
+async def test_conversations_are_listed_and_reopened_through_it(running: OpenGateway):
+    async with running("Rome it is.", "Still Rome.") as here:
+        bot = await bot_of(here.home)
+        for line in ("Plan a trip to Rome", "/new"):
+            await bot.run_turn(terminal_message(line, "cli:direct"))
+
+        key, line = await choose_session(bot, "cli:other", "/resume 1")
+        reopened = await bot.run_turn(terminal_message(line, key))
+        await bot.run_turn(terminal_message("Where to?", key))
+
+        assert key == "cli:direct"
+        assert "Rome it is." in reopened.text
+        assert (await bot.session_info(key)).messages == 4
 
 
 async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGateway):

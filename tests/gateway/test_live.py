@@ -1,7 +1,10 @@
 """Config changes while the gateway runs: applied where that is safe, told where they need a restart."""
 
 import sys
+import threading
 from typing import Any
+
+import pytest
 
 from nanobot.channels.status import ChannelState
 from nanobot.testing import Pause, calls
@@ -40,6 +43,16 @@ async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: Ope
 
         assert manager.get("plush") is plush
         assert here.toy.got() == ["hello"]
+
+
+async def test_the_code_of_a_channel_is_imported_beside_the_event_loop(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "toys", raising=False)  # another test may have imported it
+    async with running():
+        imported_in = sys.modules["toys"].IMPORTED_IN
+
+    assert imported_in is not threading.current_thread()
 
 
 async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGateway):

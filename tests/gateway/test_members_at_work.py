@@ -61,7 +61,8 @@ def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: Gatew
         process.send_signal(signal.SIGTERM)
         ended(process)
 
-    assert home.toy.got() == ["The kettle is on."]
+    (report,) = home.toy.got()
+    assert report.startswith("The kettle is on.")
 
 
 def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(home: GatewayHome, server: FakeModels):
@@ -74,8 +75,18 @@ def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(home
         wait_until(lambda: "toy:7 failed" in home.log)
 
     answered, failed = (line for line in home.log.splitlines() if "toy:7 " in line)
-    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, \d+ tokens", answered)
+    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, [\d.]+k? tokens", answered)
     assert re.search(r"WARNING .*toy:7 failed after .* API key was rejected", failed)
+
+
+def test_the_log_names_a_job_that_ran(home: GatewayHome, server: FakeModels):
+    server.script(Say("Water them."))
+    added(home, "Water the plants", *TO_SEVEN)
+
+    with home.gateway():
+        wait_until(lambda: re.search(r"INFO .* job '[^']+' \(\w+\) answered in \d+\.\d s, [\d.]+k? tokens", home.log))
+
+    assert "cron:" not in home.log
 
 
 def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):
@@ -141,7 +152,7 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
         home.run("cron", "run", only_job(home))
         wait_until(lambda: len(home.toy.got("7")) >= 2)
 
-    assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
+    assert [text.split("\n")[0] for text in home.toy.got("7")[:2]] == ["I will.", "Tea!"]
 
 
 def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
@@ -163,7 +174,7 @@ def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner
     with home.gateway():
         wait_until(lambda: home.toy.got("7"))
         home.run("cron", "run", only_job(home))
-        wait_until(lambda: "Tea!" in home.toy.got("7"))
+        wait_until(lambda: "Tea!" in "".join(home.toy.got("7")))
         home.run("pairing", "revoke", "toy", "7")
         home.run("cron", "run", only_job(home))
         wait_until(lambda: home.toy.got("1"))

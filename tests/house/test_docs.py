@@ -20,6 +20,7 @@ from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loader import load_config, load_warnings
 from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
 from nanobot.config.spelling import camel
+from nanobot.providers import errors as provider_errors
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing import calls, open_bot
 from tests.house.repo import ROOT, documents, text_of, tracked_files
@@ -276,17 +277,53 @@ def quoted_messages() -> Iterator[tuple[str, str]]:
                         yield page_name(page), piece.strip(" :;,.()").lower()
 
 
-def test_every_message_in_the_tables_is_one_that_nanobot_says():
+def source_text() -> str:
+    """The code of nanobot, with split texts joined, in lower case."""
     sources = [
         text_of(path) for path in tracked_files() if path.match("*.py") and path.is_relative_to(ROOT / "nanobot")
     ]
     literals_joined = re.sub(r'"\s*\n\s*f?"|\\\n|`', "", "\n".join(sources))
-    everything = " ".join(literals_joined.lower().split())
+    return " ".join(literals_joined.lower().split())
+
+
+def test_every_message_in_the_tables_is_one_that_nanobot_says():
+    everything = source_text()
 
     missing = [piece for piece in quoted_messages() if piece[1] not in everything]
 
     assert [(page, piece) for page, piece in missing if piece not in _PLATFORMS_WORDS] == []
     assert ("docs/guides/gateway.md", "no channel is enabled in") in quoted_messages()
+
+
+def test_troubleshooting_quotes_messages_exactly_and_has_every_failure_of_a_model():
+    page = text_of(ROOT / "docs" / "guides" / "troubleshooting.md")
+    headings = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
+    pieces = {piece.strip(" :;,.()").lower() for heading in headings for piece in heading.split("...")}
+    everything = source_text()
+
+    kinds = [kind for kind in vars(provider_errors).values() if isinstance(kind, type)]
+    failures = {kind.what for kind in kinds if issubclass(kind, provider_errors.ModelCallError)}
+
+    assert [piece for piece in pieces if piece not in everything] == []
+    assert failures - set(headings) == set()
+
+
+PAIRS = {
+    "README.md": "README.zh-CN.md",
+    "docs/guides/first-model.md": "docs/guides/first-model.zh-CN.md",
+}
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAIRS.items())
+def test_a_chinese_page_has_the_code_and_the_figures_of_the_english_one(english, chinese):
+    pages = [text_of(ROOT / name) for name in (english, chinese)]
+
+    code = [_FENCE.findall(page) for page in pages]
+    figures = [re.findall(r"^\|.*\d.*\|$", page, re.MULTILINE) for page in pages]
+    numbers = [[re.findall(r"\d[\d.,]*", row) for row in rows] for rows in figures]
+
+    assert code[0] == code[1]
+    assert numbers[0] == numbers[1]
 
 
 def test_no_page_and_no_file_names_a_place_on_one_machine():
@@ -295,10 +332,12 @@ def test_no_page_and_no_file_names_a_place_on_one_machine():
     assert found == []
 
 
-def test_the_picture_of_the_terminal_shows_a_real_answer_and_no_place_of_one_machine():
-    picture = text_of(ROOT / "docs" / "terminal.svg")
+@pytest.mark.parametrize(("name", "shown"), [("terminal", "edit_file"), ("telegram", "groceries")])
+def test_a_picture_in_the_readme_shows_a_real_chat_and_asks_no_server(name, shown):
+    picture = text_of(ROOT / "docs" / f"{name}.svg")
 
-    assert "AGENTS.md" in picture
+    assert shown in picture
+    assert f"docs/{name}.svg" in text_of(ROOT / "README.md")
     assert not re.search(r"/(?:tmp|home|Users|private)/", picture)
     assert set(re.findall(r"https?://[^\s\"')]+", picture)) <= {
         "http://www.w3.org/2000/svg",
@@ -329,6 +368,7 @@ def test_ci_runs_the_first_two_blocks_of_the_readme_word_for_word():
     assert "pip install" not in script
     what_failed_once_more, dead_code = " -q --lf --last-failed-no-failures none", " -q -m slow tests/house"
     assert re.findall(r"pytest(.*)", script) == [what_failed_once_more, dead_code]
+    assert re.findall(r"sphinx-build(.*)", script) == [' -q -W --keep-going -b html docs "$HOME/site"']
 
 
 def test_ci_on_github_runs_the_same_script():

@@ -215,6 +215,12 @@ def test_rendering_that_is_longer_than_its_source_is_cut_until_it_fits():
 
 def test_nothing_is_sent_for_nothing():
     assert split_message("", TELEGRAM) == split_message(" \n\n ", TELEGRAM) == []
+    assert messages(f"```\n{' ' * 300}\nx\n```", 60, SLACK) == ["```\nx\n```"]
+
+
+def test_text_of_which_nothing_is_left_is_sent_as_it_is():
+    assert messages("```py", 60) == ["```py"]
+    assert messages("<b></b>", 60, SLACK) == ["&lt;b&gt;&lt;/b&gt;"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.pairing.senders import LONGEST, Sender, SenderList
+from nanobot.pairing.senders import LONGEST, Sender, SenderList, display_name
 
 SAME = [
     ("12345", "12345"),
@@ -118,3 +118,26 @@ def test_the_star_lets_everybody_in_and_names_nobody():
     assert everybody.admits(Sender.of(""))
     assert not everybody.matches(Sender.of("*"))
     assert not SenderList([]).admits(Sender.of("12345"))
+
+
+@pytest.mark.parametrize(
+    ("name", "handle", "shown"),
+    [
+        ("Bob", "bob", "Bob (@bob)"),
+        ("Ann (@ann)", "", "Ann ann"),
+        ("Ann (@ann)", "eve_1", "Ann ann (@eve_1)"),
+        ("**Bob**\n[x](y)\u202e", "", "Bob x y"),
+        ("", "bob", "@bob"),
+        ("Bob", "b\n(@ann)", "Bob"),
+    ],
+)
+def test_a_name_shows_no_handle_but_the_platforms_and_no_markup(name: str, handle: str, shown: str):
+    assert display_name(name, handle) == shown
+
+
+@given(st.text(), st.text())
+def test_a_name_is_one_short_printable_line(name: str, handle: str):
+    shown = display_name(name, handle)
+
+    assert shown.isprintable()
+    assert len(shown) <= 40 + len(" (@)") + 64

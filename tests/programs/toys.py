@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, UndeliverableError
+
+IMPORTED_IN = threading.current_thread()
 
 
 class ToyChannel(BaseChannel):

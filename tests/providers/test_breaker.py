@@ -31,7 +31,7 @@ def lets_in(breaker: Breaker) -> bool:
 
 
 def fail(breaker: Breaker) -> None:
-    entered(breaker).failed(BUSY)
+    entered(breaker).record_failure(BUSY)
 
 
 def test_the_third_failure_in_a_row_opens_it_for_a_minute():
@@ -53,7 +53,7 @@ def test_an_answer_between_two_failures_starts_the_count_afresh():
 
     fail(breaker)
     fail(breaker)
-    entered(breaker).succeeded()
+    entered(breaker).record_success()
     fail(breaker)
     fail(breaker)
 
@@ -68,7 +68,7 @@ def test_after_a_minute_one_call_tries_it_and_no_other_goes_out_meanwhile():
     probe = entered(breaker)
 
     assert breaker.start_call() is None
-    probe.succeeded()
+    probe.record_success()
     assert lets_in(breaker) and not breaker.is_open
 
 
@@ -78,9 +78,9 @@ def test_a_first_sign_lets_others_in_and_one_failure_more_closes_the_door_again(
     waits.advance(OPEN_S)
     probe = entered(breaker)
 
-    probe.began()
+    probe.record_first_token()
     assert lets_in(breaker)
-    probe.failed(BUSY)
+    probe.record_failure(BUSY)
 
     assert not lets_in(breaker) and breaker.remaining_s > OPEN_S - 1
 
@@ -90,7 +90,7 @@ def test_a_probe_that_fails_costs_another_minute():
     breaker = opened(waits)
     waits.advance(OPEN_S)
 
-    entered(breaker).failed(BUSY)
+    entered(breaker).record_failure(BUSY)
 
     assert not lets_in(breaker) and breaker.remaining_s > OPEN_S - 1
 
@@ -100,7 +100,7 @@ def test_a_probe_that_was_cancelled_leaves_its_place_to_the_next():
     breaker = opened(waits)
     waits.advance(OPEN_S)
 
-    entered(breaker).cancelled()
+    entered(breaker).release()
 
     assert lets_in(breaker)
 
@@ -114,10 +114,10 @@ def test_a_late_failure_of_an_older_call_takes_no_place_and_adds_no_time():
     waits.advance(OPEN_S)
     probe = entered(breaker)
 
-    late.failed(BUSY)
+    late.record_failure(BUSY)
 
     assert breaker.start_call() is None, "the probe still runs"
-    probe.succeeded()
+    probe.record_success()
     assert lets_in(breaker)
 
 
@@ -137,14 +137,14 @@ def test_whatever_happens_nobody_is_locked_out_for_longer_than_a_minute(steps: l
             call = running[which % len(running)]
             ends: dict[str, Callable[[], object]]
             ends = {
-                "began": call.began,
-                "ok": call.succeeded,
-                "left": call.cancelled,
-                "fail": partial(call.failed, BUSY),
+                "began": call.record_first_token,
+                "ok": call.record_success,
+                "left": call.release,
+                "fail": partial(call.record_failure, BUSY),
             }
             ends[step]()
     for call in running:
-        call.cancelled()
+        call.release()
     waits.advance(OPEN_S)
 
     assert lets_in(breaker)

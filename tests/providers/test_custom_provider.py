@@ -514,3 +514,13 @@ async def test_a_secret_header_is_not_told_and_a_harmless_one_is_no_secret(serve
         await ask(server, extra_headers={"X-Team": "blue", "X-Auth-Token": "token-12345678"})
 
     assert "12345678" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("length", "expected"), [(128_000, 128_000), (None, None)])
+async def test_the_window_of_a_model_is_what_the_endpoint_lists(length: int | None, expected: int | None):
+    with FakeModels(models=["m"], context_length=length) as server:
+        provider = CustomProvider(api_base=server.v1)
+
+        assert await provider.context_length("m") == expected
+        assert await provider.context_length("another") is None
+        await provider.close()

@@ -151,7 +151,7 @@ def ends_of(sessions: SessionManager, chats: Chats) -> dict[str, str]:
         for row in reversed(rows):
             if is_answer(row):
                 end = str(row.get("error", "answered"))
-                words = row.get("told") or text_of(row["content"])
+                words = row.get("reply") or text_of(row["content"])
                 was_read = any(words in text for text in chats.shown.get(chat, []))
                 assert was_read or end not in ("partial", "ModelOverloadedError"), f"nobody in {chat} read {words!r}"
             for number in re.findall(r"<(\d+)>", str(row["content"]) if row["role"] == "user" else ""):

@@ -67,7 +67,7 @@ def test_a_session_of_the_original_is_listed_shown_searched_and_exported(home: H
     found = json.loads(home.run("sessions", "search", "OLD QUESTION", "--json").out)
     exported = home.run("sessions", "export", "cli:direct")
 
-    assert [(row["key"], row["messages"], row["first_words"]) for row in listed] == [
+    assert [(row["key"], row["messages"], row["title"]) for row in listed] == [
         ("cli:direct", len(ROWS), "an old question")
     ]
     assert "read the file" in shown
@@ -168,7 +168,7 @@ FIELDS: dict[str, dict[str, str]] = {
         **COMMON,
         "content": "text or null",
         "error": TEXT,
-        "told": TEXT,
+        "reply": TEXT,
         "retryable": "yes or no",
         "tool_calls": "calls",
         "reasoning_content": TEXT,

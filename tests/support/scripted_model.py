@@ -117,7 +117,7 @@ async def _deliver(stage: Stage) -> None:
     bus = stage.runtime.bus
     while (message := await bus.consume_outbound()) is not None:
         stage.sent.append(message)
-        await bus.sent(message, ())
+        await bus.record_sent(message, ())
 
 
 def defaults(**settings: Any) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 import contextlib
 import json
 import time
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from nanobot.utils.text import (
     count_noun,
     decode,
     duration,
+    format_when,
     human_size,
     json_objects,
     nearest,
@@ -96,3 +99,21 @@ def test_json_that_is_written_comes_back_also_where_it_holds_half_a_character():
 
     assert json.loads(strict_json(told).encode()) == told
     assert strict_json({"a": "ü"}) == '{"a":"ü"}'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "now"),
+        (-20, "20 s ago"),
+        (719.8, "in 12 min"),
+        (-7500, "2 h 5 min ago"),
+        (86_400 * 3, "in 3 days"),
+    ],
+)
+def test_a_date_is_followed_by_how_far_away_it_is(seconds: float, words: str):
+    now = datetime(2026, 12, 24, 17, 0, tzinfo=UTC)
+    moment = (now + timedelta(seconds=seconds)).astimezone(ZoneInfo("Europe/Berlin"))
+
+    assert format_when(moment, now) == f"{moment:%Y-%m-%d %H:%M} ({words})"
+    assert format_when(moment, now, offset=True) == f"{moment:%Y-%m-%d %H:%M} +01:00 ({words})"

@@ -123,7 +123,7 @@ class ApprovalRouter:
             return command.name in _COMMANDS
         return (
             is_from_owner(message)
-            and parse_answer(_without_quote(message)) is not None
+            and parse_answer(message.own_words) is not None
             and bool(self._open_questions(message))
         )
 
@@ -135,7 +135,7 @@ class ApprovalRouter:
         if command is None and not message.is_mentioned and (message.in_group or self._is_group(message.address)):
             return _BARE_WORD_IN_GROUP.format(name=self._open_questions(message)[0].id)
         if command is None:
-            approval_id, answer = "", parse_answer(_without_quote(message)) or Answer.NO
+            approval_id, answer = "", parse_answer(message.own_words) or Answer.NO
         else:
             approval_id, answer = _parse_answer_command(command)
         questions_here = self._open_questions(message)
@@ -154,14 +154,6 @@ class ApprovalRouter:
 
     def _open_questions(self, message: InboundMessage) -> list[PendingApproval]:
         return [question for question in self.questions if question.context.address == message.address]
-
-
-def _without_quote(message: InboundMessage) -> str:
-    """Return the text without the quoted message that channels put above it."""
-    first, *rest = message.content.split("\n")
-    if not (rest and first.startswith("[in reply to ")):
-        return message.content
-    return "\n".join(line for line in rest if not line.startswith("> "))
 
 
 def _parse_answer_command(command: Command) -> tuple[str, Answer]:

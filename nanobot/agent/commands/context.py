@@ -10,7 +10,7 @@ from nanobot.agent.engine.spec import Model
 from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import Button, InboundMessage
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.budget import SpendingLimits
 from nanobot.usage.sums import UsageSummary
@@ -90,8 +90,8 @@ class Pairing(Protocol):
         """Run the `/pairing` command with this argument; return its reply. Never raises."""
         ...
 
-    async def refuse(self, channel: str, sender_id: str) -> str:
-        """Return the reply to a sender who is no owner, with how to become one. Never raises."""
+    async def refuse(self, channel: str, sender_id: str, command: str) -> str:
+        """Return the reply to a sender who is no owner but used this command, with how to become one. Never raises."""
         ...
 
 
@@ -118,6 +118,8 @@ class CommandEntry:
     arguments: str = ""
     """Its arguments, for help and menus."""
     for_owners: bool = False
+    buttons: tuple[Button, ...] = ()
+    """Shown below its reply in a chat app."""
 
 
 class Memory(Protocol):
@@ -129,6 +131,12 @@ class Memory(Protocol):
 
     def state(self, session_key: str, scope: Scope) -> list[str]:
         """Return the status of the memory, one line each. Does not block."""
+        ...
+
+    async def compact_now(self, session: Session) -> str:
+        """Move all but the last messages of a session, which the caller holds, into memory. Return why not all that
+        could move did; empty if they did. Cancelling is safe; never raises for a model or the disk.
+        """
         ...
 
     async def clear(self, call: CommandCall) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:

@@ -4,13 +4,14 @@ first.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.window.fit import next_eviction
 from nanobot.agent.window.history_view import HistoryView
 from nanobot.agent.window.state import Window
-from nanobot.agent.window.token_budget import token_budget
+from nanobot.agent.window.token_budget import Calibration, token_budget
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.text import count_noun
@@ -26,6 +27,17 @@ _HEADINGS = {
 
 
 @dataclass(frozen=True, slots=True)
+class WindowUse:
+    """How full the context window of a session is. The terminal, `/status` and `/context` show this figure."""
+
+    tokens: int
+    window_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.tokens:,} of {self.window_tokens:,} tokens ({self.tokens / self.window_tokens:.0%})"
+
+
+@dataclass(frozen=True, slots=True)
 class ContextReport:
     """The next request of a session, part by part."""
 
@@ -37,34 +49,50 @@ class ContextReport:
     last_usage: dict[str, int] = field(default_factory=dict)
 
     @property
-    def tokens(self) -> int:
-        """Estimated tokens of the next request, without the room for the reply."""
-        ratio = self.window.model(self.model.name).ratio
-        visible = estimate_tokens(HistoryView(self.rows).visible_rows(self.window))
-        return int((estimate_tokens(self.system) + self.tools.tokens + visible) * ratio)
+    def use(self) -> WindowUse:
+        """The tokens of the last request and its response, as the provider counted them, and an estimate of what was
+        added since; an estimate of the next request if no request was counted.
+        """
+        limits, learned = self.model.limits, self._calibration
+        window_tokens = min(learned.window or limits.window_tokens, limits.window_tokens)
+        counted = self.last_usage.get("prompt_tokens", 0) + self.last_usage.get("completion_tokens", 0)
+        if not counted:
+            return WindowUse(int((self._fixed + estimate_tokens(self._visible)) * learned.ratio), window_tokens)
+        added = [*takewhile(lambda row: row["role"] != "assistant", reversed(self.rows))]
+        return WindowUse(counted + int(estimate_tokens(added) * learned.ratio), window_tokens)
+
+    @property
+    def _calibration(self) -> Calibration:
+        return self.window.model(self.model.name)
+
+    @property
+    def _fixed(self) -> int:
+        return estimate_tokens(self.system) + self.tools.tokens
+
+    @property
+    def _visible(self) -> list[ChatMessage]:
+        return HistoryView(self.rows).visible_rows(self.window)
 
     def text(self) -> str:
         return "\n".join([*self._parts(), *self._last(), *self._next()])
 
     def _parts(self) -> Iterator[str]:
-        limits, calibration = self.model.limits, self.window.model(self.model.name)
-        ratio, window_tokens = calibration.ratio, min(calibration.window or limits.window_tokens, limits.window_tokens)
-        visible = HistoryView(self.rows).visible_rows(self.window)
-        system = {name: int(tokens * ratio) for name, tokens in _system_parts(self.system).items()}
-        fixed = estimate_tokens(self.system) + self.tools.tokens
+        """The parts are estimated, and scaled so that they add up to what is used."""
+        use, visible = self.use, self._visible
+        scale = use.tokens / max(self._fixed + estimate_tokens(visible), 1)
+        system = {name: int(tokens * scale) for name, tokens in _system_parts(self.system).items()}
         parts = {
             "system prompt": sum(system.values()),
-            count_noun(len(self.tools.names), "tool"): int(self.tools.tokens * ratio),
-            count_noun(len(visible), "message"): int(estimate_tokens(visible) * ratio),
-            "room for the reply": token_budget(window_tokens, limits.max_tokens, fixed).reply,
+            count_noun(len(self.tools.names), "tool"): int(self.tools.tokens * scale),
+            count_noun(len(visible), "message"): int(estimate_tokens(visible) * scale),
         }
-        total = sum(parts.values())
-        yield "Tokens of the next request, estimated:"
+        yield f"Window: {use}"
         for name, tokens in parts.items():
             yield f"{tokens:>9,}  {name}"
             if name == "system prompt":
                 yield from (f"{part_tokens:>9,}    of it {part}" for part, part_tokens in system.items())
-        yield f"{total:>9,}  of {window_tokens:,} ({total / window_tokens:.0%})"
+        reply = token_budget(use.window_tokens, self.model.limits.max_tokens, self._fixed).reply
+        yield f"{reply:>9,}  more are reserved for the reply"
 
     def _last(self) -> Iterator[str]:
         sent, cached = self.last_usage.get("prompt_tokens", 0), self.last_usage.get("cached_tokens", 0)

@@ -7,24 +7,25 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 import asyncio
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nanobot.agent.commands.context import CommandCall, CommandContext, CommandEntry
 from nanobot.agent.commands.context_report import ContextReport
+from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
+from nanobot.agent.commands.sessions import SessionCommands, format_messages
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
 from nanobot.agent.window.storage import open_window
-from nanobot.bus.events import InboundMessage, MenuEntry
+from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Origin, Provenance, least_trusted, text_of
 from nanobot.session.manager import Session
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, count_noun, duration, nearest
+from nanobot.utils.text import clip_line, count_noun, duration
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -53,10 +54,20 @@ def parse_command(text: str) -> Command | None:
     return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
 
 
-class SlashCommands:
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
+_START = """\
+Hello, I am a personal assistant. Write to me as you would to a person: I answer questions, look things up, \
+keep notes and remind you. I remember what you tell me here until you ask me to forget it."""
+_START_BUTTONS = (
+    Button("What can you do?", "What can you do for me?"),
+    Button("Set a reminder", "I would like to set a reminder."),
+    Button("Commands", "/help"),
+)
 
-    ALONE = frozenset({"new", "model"})
+
+class SlashCommands:
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
+
+    ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""
 
     def __init__(self, context: CommandContext) -> None:
@@ -64,55 +75,55 @@ class SlashCommands:
         self._mcp_status = context.mcp_status or (lambda: "")
         owner_entry = partial(CommandEntry, for_owners=True)
         self._table = {
-            "new": CommandEntry(
-                self._new, "start a new session and archive the old one (/reset --all: clear memory too)", "[--stop]"
-            ),
-            "stop": CommandEntry(self._stop, "stop the running turn"),
-            "status": CommandEntry(self._status, "show model, tokens, context window and running turns"),
-            "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
-            "history": CommandEntry(self._history, "show the last N messages", "N"),
-            "context": CommandEntry(self._show_context, "show the size of the prompt by part"),
-            "usage": CommandEntry(
-                self._usage, "show tokens and cost of this session, today and this month, and what is left"
-            ),
-            "raise": owner_entry(
-                self._raise, "raise a spending limit that is nearly reached: /raise, or /raise DOLLARS (owner only)"
-            ),
-            "restart": owner_entry(self._restart, "restart the gateway (owner only)"),
-            "help": CommandEntry(self._help, "show this list"),
+            "start": CommandEntry(self._start, "say hello", buttons=_START_BUTTONS),
+            "new": CommandEntry(self._new, "start afresh (--all clears memory too)", "[--stop]"),
+            "stop": CommandEntry(self._stop, "stop what is running"),
+            "retry": CommandEntry(self._retry_nothing, "ask your last message again"),
+            "copy": CommandEntry(self._copy_elsewhere, "copy the last answer"),
+            "status": CommandEntry(self._status, "model, tokens, window, running turns"),
+            "model": CommandEntry(self._model, "show or change the model", "NAME"),
+            "history": CommandEntry(self._history, "the last messages", "N"),
+            "context": CommandEntry(self._show_context, "what fills the context window"),
+            "usage": CommandEntry(self._usage, "tokens, cost, and what limits leave"),
+            "raise": owner_entry(self._raise, "raise a limit that is nearly reached", "DOLLARS"),
+            "restart": owner_entry(self._restart, "restart the gateway"),
+            "help": CommandEntry(self._help, "this list"),
+            **SessionCommands(context).commands(),
         }
+        if context.memory is not None:
+            self._table["compact"] = CommandEntry(self._compact, "move old messages into memory")
         if context.pairing is not None:
-            text = "manage senders: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
-            self._table["pairing"] = owner_entry(self._pairing, text)
+            words = "list | approve | deny | revoke"
+            self._table["pairing"] = owner_entry(self._pairing, "who may talk to the bot", words)
         if self._mcp_status():
-            text = "show the state of the MCP servers"
-            self._table["mcp"] = CommandEntry(self._mcp, text)
+            self._table["mcp"] = CommandEntry(self._mcp, "the state of the MCP servers")
         if context.approvals is not None:
-            self._table["approve"] = owner_entry(
-                self._answer_nothing_open, "approve what waits for your answer", "ID [always]"
-            )
-            self._table["deny"] = owner_entry(self._answer_nothing_open, "refuse what waits for your answer", "ID")
-            text = "standing approvals: /approvals list, /approvals forget RULE (owner only)"
-            self._table["approvals"] = owner_entry(self._approvals, text)
+            self._table["approve"] = owner_entry(self._answer_nothing_open, "allow what waits for you", "ID [always]")
+            self._table["deny"] = owner_entry(self._answer_nothing_open, "refuse what waits for you", "ID")
+            self._table["approvals"] = owner_entry(self._approvals, "permanent approvals", "list | forget RULE")
         self._table |= context.extra_commands
-        self._aliases = {"clear": "new", "reset": "new"}
+        self._aliases = {"clear": "new", "reset": "new", "cost": "usage"}
 
     def names(self) -> dict[str, str]:
-        """Return each command with its description, aliases included."""
-        descriptions = {
-            name: f"{entry.text}: /{name} {entry.arguments}" if entry.arguments else entry.text
-            for name, entry in self._table.items()
-        }
+        """Return each command with its description, aliases included, for the terminal."""
+        descriptions = {name: entry.text for name, entry in self._table.items() if name not in UNLISTED}
         return descriptions | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
 
     def menu(self) -> tuple[MenuEntry, ...]:
         """Return the entries for platform menus. Owner commands are left out because everybody sees the menu."""
-        entries = {name: entry for name, entry in self._table.items() if not entry.for_owners}
+        hidden = UNLISTED | TERMINAL_ONLY
+        entries = {n: entry for n, entry in self._table.items() if not entry.for_owners and n not in hidden}
         return tuple(MenuEntry(name, entry.text, entry.arguments) for name, entry in entries.items())
 
     def canonical(self, command: Command) -> str:
         """Resolve an alias to the command's own name."""
         return self._aliases.get(command.name, command.name)
+
+    def buttons(self, text: str) -> tuple[Button, ...]:
+        """Return the buttons below the reply to this message."""
+        command = parse_command(text)
+        entry = self._table.get(command.name) if command is not None else None
+        return entry.buttons if entry is not None else ()
 
     async def answer(
         self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
@@ -122,13 +133,7 @@ class SlashCommands:
         if name not in self._table and name in _NOT_SET_UP:
             return self._mcp_status() or _NOT_SET_UP[name]
         if name not in self._table:
-            suggestions = nearest(command.name, self.names())
-            hint = (
-                f"Did you mean {' or '.join('/' + item for item in suggestions)}?"
-                if suggestions
-                else "Type /help for the list."
-            )
-            return f"There is no command /{clip_line(command.name, 60)}. {hint}"
+            return f"There is no command /{clip_line(command.name, 60)}. {suggest(command.name, self.names())}"
         entry = self._table[name]
         if entry.for_owners and not is_from_owner(message):
             return await self._refuse(name, message)
@@ -142,7 +147,7 @@ class SlashCommands:
         if message.origin not in TYPED:
             return f"/{name} must be typed by an owner."
         if self._context.pairing is not None:
-            return await self._context.pairing.refuse(message.channel, message.sender_id)
+            return await self._context.pairing.refuse(message.channel, message.sender_id, name)
         return f"Only an owner may use /{name}."
 
     async def _new(self, call: CommandCall) -> str:
@@ -215,8 +220,7 @@ class SlashCommands:
         context, status = self._context, self._context.status
         try:
             model = await context.models.of_session(session)
-            model_text = _describe_model(model)
-            window = f"{self._window_used(session, scope, model)} of {model.limits.window_tokens:,} tokens"
+            model_text, window = _describe_model(model), str(self.report(session, model, scope).use)
             notes = model.provider.notes()
         except NanobotError as error:
             model_text, window, notes = f"none: {error}", "unknown", []
@@ -231,8 +235,8 @@ class SlashCommands:
             f"nanobot {context.version}, up {duration(status.uptime())}",
             f"Model: {model_text}",
             *(f"  {note}" for note in notes),
-            f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Window: {window}",
+            f"Tokens since the start: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(running)) or 'none'}",
         ]
@@ -247,13 +251,6 @@ class SlashCommands:
             lines += [f"Last error: {status.last_error}"] if status.last_error else []
         return "\n".join(lines)
 
-    def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
-        """Return the tokens of the last request, or an estimate of the next one if no request was counted yet."""
-        used = self._context.status.window_used(session.key)
-        if used or not session.message_count:
-            return f"{used:,}"
-        return f"about {self._build_report(session, scope, model).tokens:,}"
-
     async def _model(self, call: CommandCall) -> str:
         context = self._context
         if not call.argument:
@@ -261,7 +258,7 @@ class SlashCommands:
             shown = names[:_MODELS_SHOWN]
             rest = [f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else []
             choices = "\n".join(f"  {name}" for name in [*shown, *rest])
-            return f"This session uses {_describe_model(model)}.\nTo change it, type /model NAME:\n{choices}"
+            return f"Model for this session: {_describe_model(model)}.\nTo change it, type /model NAME:\n{choices}"
         try:
             model = await context.models.choose(
                 call.session, None if call.argument.lower() == "default" else call.argument
@@ -269,22 +266,21 @@ class SlashCommands:
         except NanobotError as error:
             return str(error)
         await context.sessions.append(call.session)
-        return f"This session now uses {_describe_model(model)}."
+        return f"Model for this session: {_describe_model(model)}."
 
     async def _history(self, call: CommandCall) -> str:
         count = int(call.argument[:9]) if call.argument.isdecimal() else 0 if call.argument else 10
         if not count:
             return "How many messages? For example: /history 20"
-        messages = await asyncio.to_thread(lambda: call.session.messages)
-        visible = [row for row in messages if row.get("role") in ("user", "assistant") and visible_text(row)]
-        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {visible_text(row)}" for row in visible]
-        return "\n".join(lines[-count:]) or "This session has no messages yet."
+        text = await asyncio.to_thread(format_messages, call.session, count)
+        return text or "This session has no messages yet."
 
     async def _show_context(self, call: CommandCall) -> str:
         model = await self._context.models.of_session(call.session)
-        return self._build_report(call.session, call.scope, model).text()
+        return self.report(call.session, model, call.scope).text()
 
-    def _build_report(self, session: Session, scope: Scope, model: Model) -> ContextReport:
+    def report(self, session: Session, model: Model, scope: Scope = OWNERS) -> ContextReport:
+        """Return what fills the context window of a session. May read older messages; raises StorageError."""
         context = self._context
         system = context.prompt.build_system_prompt(
             session_summary(session.metadata), scope=scope, began=session.created_at.date()
@@ -292,6 +288,32 @@ class SlashCommands:
         return ContextReport(
             model, system, context.tools, *open_window(session), context.status.last_usage(session.key)
         )
+
+    async def _compact(self, call: CommandCall) -> str:
+        """Consolidate now. The caller holds the session."""
+        context, session = self._context, call.session
+        assert context.memory is not None  # noqa: S101 else it is not in the table
+        model = await context.models.of_session(session)
+        before, count = self.report(session, model, call.scope).use, session.message_count - session.last_consolidated
+        reason = await context.memory.compact_now(session)
+        moved = count - (session.message_count - session.last_consolidated)
+        if not moved:
+            return reason or "There is nothing to move yet: the last messages of a conversation stay."
+        context.status.forget_last_usage(session.key)
+        after = self.report(session, model, call.scope).use
+        text = (
+            f"Moved {count_noun(moved, 'message')} into memory. Window: {before.tokens:,} tokens before, now {after}."
+        )
+        return f"{text} {reason}".strip()
+
+    async def _start(self, call: CommandCall) -> str:
+        return _START
+
+    async def _retry_nothing(self, call: CommandCall) -> str:
+        return "There is no message of yours to ask again."  # else the pipeline asks it
+
+    async def _copy_elsewhere(self, call: CommandCall) -> str:
+        return "/copy works in the terminal chat only."  # which runs it itself
 
     async def _usage(self, call: CommandCall) -> str:
         spending = self._context.spending
@@ -343,8 +365,23 @@ class SlashCommands:
         return "Restarting. Running work continues afterwards."
 
     async def _help(self, call: CommandCall) -> str:
-        rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
-        return f"Write anything to talk to nanobot. Commands:\n{rows}"
+        is_owner = is_from_owner(call.message)
+        allowed = {name: entry for name, entry in self._table.items() if is_owner or not entry.for_owners}
+        return help_text(allowed, self._aliases, at_terminal=call.message.origin is Origin.CLI)
+
+
+def last_request(session: Session, message: InboundMessage) -> InboundMessage | None:
+    """Return the last message that this sender typed in the session, to be asked again at the address of `message`;
+    None if there is none. It is never trusted more than it was.
+    """
+    for row in reversed(session.get_history() if message.origin in TYPED else ()):
+        if row["role"] != "user" or row.get("origin") not in TYPED:
+            continue
+        if _id_of(str(row.get("sender_id"))) == _id_of(message.sender_id):
+            provenance = least_trusted([row.get("provenance", message.provenance), message.provenance])
+            text, media = text_of(row["content"]), list(row.get("media", ()))
+            return replace(message, content=text, media=media, provenance=provenance)
+    return None
 
 
 def is_from_owner(message: InboundMessage) -> bool:
@@ -366,4 +403,4 @@ def _id_of(sender_id: str) -> str:
 
 
 def _describe_model(model: Model) -> str:
-    return f"{model.name} ({model.provider_name}: {model.reason})"
+    return f"{model.name} ({model.provider_name})"

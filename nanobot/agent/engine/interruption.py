@@ -7,10 +7,12 @@ from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.text import count_noun
 
-FINISH_RESUMED = "taken_up"
+FINISH_RESUMED = "resumed"
 """Finish reason of a step without a model call, in which a resumed run gives pending calls their results."""
-GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
-BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
+CONTINUE_TRUNCATED = (
+    "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
+)
+CONTINUE_INTERRUPTED = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ def parts_of_answer(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
     """The parts of this turn's answer at the end of these rows, in order; each but the last was interrupted."""
     parts: list[str] = []
     may_end_here = True
-    """Whether the next row, going backwards, may be a part: an earlier part is interrupted or followed by GO_ON."""
+    """Whether the row before may be a part: it was interrupted, or CONTINUE_TRUNCATED follows it."""
     for row in reversed(rows):
         if row.get("turn_id") != turn_id or row.get("tool_calls") or row["role"] not in ("user", "assistant"):
             break
         if row["role"] == "user":
-            if is_synthetic(row) and row["content"] not in (GO_ON, BROKEN_OFF):
+            if is_synthetic(row) and row["content"] not in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED):
                 break
             may_end_here = is_synthetic(row)
         elif may_end_here or is_interrupted(row):

@@ -13,9 +13,9 @@ from nanobot.agent import events
 from nanobot.agent.engine.answer_review import MAX_SENT_BACK, review_answer, sent_back_text
 from nanobot.agent.engine.hook_adapter import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.engine.interruption import (
-    BROKEN_OFF,
+    CONTINUE_INTERRUPTED,
+    CONTINUE_TRUNCATED,
     FINISH_RESUMED,
-    GO_ON,
     Interruption,
     describe_interruption,
     is_interrupted,
@@ -103,7 +103,7 @@ class _Run:
             self._answer_parts += parts
             self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and continues it."))
             if self._transcript.last["role"] == "assistant":  # else the instruction or a new message follows already
-                await self._transcript.add_instruction(BROKEN_OFF)
+                await self._transcript.add_instruction(CONTINUE_INTERRUPTED)
 
     async def _finish_interrupted_step(self, interruption: Interruption) -> None:
         """Finish the step whose calls were interrupted: run those that only read or never started; the outcome of the
@@ -143,7 +143,7 @@ class _Run:
                 stream_retries += 1
                 parts.append(text_of(self._transcript.last["content"]))
                 self._spec.emit(events.Notice(text="The answer broke off; asking for the rest of it."))
-                await self._transcript.add_instruction(BROKEN_OFF)
+                await self._transcript.add_instruction(CONTINUE_INTERRUPTED)
                 continue
             text = response.content or ""
             if response.tool_calls:
@@ -155,7 +155,7 @@ class _Run:
                 continuations += 1
                 parts.append(text)
                 await self._record_draft()
-                await self._transcript.add_instruction(GO_ON)
+                await self._transcript.add_instruction(CONTINUE_TRUNCATED)
             elif text.strip() or parts:
                 answer = "".join([*parts, text])
                 note = await self._check_claim(answer)

@@ -36,8 +36,6 @@ class Model:
     provider: LLMProvider
     provider_name: str
     name: str
-    reason: str = ""
-    """Why it was chosen, for status texts."""
     limits: RunLimits = RunLimits()
 
     @property

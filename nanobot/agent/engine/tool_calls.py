@@ -177,13 +177,13 @@ async def _run_call(call: ToolCallRequest, ctx: ToolCallContext, verdict: Verdic
             result = replace(result, provenance=least_trusted([own, verdict.entered]))
         for callback in () if result.error else verdict.on_success:
             await finish(asyncio.to_thread(callback))
+        content = result.content
+        if isinstance(content, str) and len(content) > ctx.max_result_chars:
+            provenance = result.provenance or Provenance.TOOL
+            content = await asyncio.to_thread(clip_result, content, ctx.max_result_chars, ctx.context, provenance)
     except BaseException:
         emit_ended(ToolResult("stopped", error=True), "stopped")
         raise
-    content = result.content
-    if isinstance(content, str) and len(content) > ctx.max_result_chars:
-        provenance = result.provenance or Provenance.TOOL
-        content = await asyncio.to_thread(clip_result, content, ctx.max_result_chars, ctx.context, provenance)
     emit_ended(result, text_of(content))
     return await _record_result(call, result, _shown_content(call, content, ctx), ctx)
 

@@ -88,7 +88,7 @@ class GoalDriver:
         goal.state, goal.why = state, why
         goal.ended_at = self._now() if state.is_over else None
         if report_stop or state is not GoalState.STOPPED:
-            goal.report, goal.told = texts.end_report(goal, text), False
+            goal.report, goal.is_reported = texts.end_report(goal, text), False
         await self._save(goal)
 
     async def fail(self, error: Exception) -> None:
@@ -173,10 +173,10 @@ class GoalDriver:
         """Handle a state change made by the agent or a person during the turn."""
         goal = self.goal
         if goal.state is GoalState.ASKING:
-            goal.report, goal.told = texts.question_message(goal.why), False
+            goal.report, goal.is_reported = texts.question_message(goal.why), False
         elif goal.state is GoalState.DROPPED:
             goal.ended_at = self._now()
-            goal.report, goal.told = texts.end_report(goal, self._last_text), False
+            goal.report, goal.is_reported = texts.end_report(goal, self._last_text), False
         await self._save(goal)
 
     async def _finish(self, text: str, *, was_sent: bool = False) -> None:
@@ -194,7 +194,7 @@ class GoalDriver:
                 await self._save(goal)
                 return
         goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._now()
-        goal.report, goal.told = texts.done_report(goal, "" if was_sent else text), False
+        goal.report, goal.is_reported = texts.done_report(goal, "" if was_sent else text), False
         await self._save(goal)
 
     async def _handle_failure(self, result: TurnResult) -> None:
@@ -213,9 +213,9 @@ class GoalDriver:
 
     def _send_report(self) -> None:
         goal = self.goal
-        if not goal.told and not self._is_stopping():
+        if not goal.is_reported and not self._is_stopping():
             self._turns.send_report(goal)
-            goal.told = True
+            goal.is_reported = True
 
 
 def goal_message(goal: Goal) -> InboundMessage:

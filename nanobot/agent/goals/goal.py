@@ -102,7 +102,7 @@ class Goal:
     """Turns in a row without a change of the note."""
     report: str = ""
     """The report of its end, or the question it waits for."""
-    told: bool = True
+    is_reported: bool = True
     """Whether the report was sent."""
 
     @property

@@ -165,7 +165,7 @@ class GoalManager:
         async with self._lock_for(session_key):
             try:
                 goal = await self._load_last(session_key)
-                if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.told:
+                if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.is_reported:
                     return
                 owned = await self._acquire_last(session_key)
             except NanobotError:  # owned by another process
@@ -291,7 +291,7 @@ class GoalManager:
                     owned = await self._acquire_last(goal.session_key)
                 except NanobotError:  # owned by another process
                     continue
-                if owned is not None and (owned.goal.state is GoalState.ACTIVE or not owned.goal.told):
+                if owned is not None and (owned.goal.state is GoalState.ACTIVE or not owned.goal.is_reported):
                     self._start(owned, resumed=True)
                 else:
                     self._release_if_over(owned)
@@ -302,7 +302,7 @@ class GoalManager:
             goals = [goal] if goal is not None else []
         else:
             goals = self._store.all()
-        return [goal for goal in goals if not goal.state.is_over or not goal.told]
+        return [goal for goal in goals if not goal.state.is_over or not goal.is_reported]
 
     async def stop(self, session_key: str, may: Callable[[Goal], bool]) -> Goal | None:
         """Stop the session's open goal if `may` allows it, and return it."""
@@ -359,7 +359,7 @@ class GoalManager:
     def titles(self, session_key: str | None = None) -> list[str]:
         """Return the titles of the goals driven for this session, or for any."""
         running = [owned.goal for owned in self._owned.values() if owned.task is not None]
-        open_goal = [goal for goal in running if goal.state is not GoalState.STOPPED or not goal.told]
+        open_goal = [goal for goal in running if goal.state is not GoalState.STOPPED or not goal.is_reported]
         return [texts.title(goal) for goal in open_goal if session_key in (None, goal.session_key)]
 
     def close(self) -> None:
@@ -431,7 +431,7 @@ class GoalManager:
         goal = owned.goal
         goal.state, goal.why, goal.ended_at = GoalState.ACTIVE, "", None
         goal.failures = goal.idle = goal.unnoted = 0
-        goal.claim, goal.told = None, True
+        goal.claim, goal.is_reported = None, True
         owned.driver.wake()
         if owned.task is None:
             self._start(owned)

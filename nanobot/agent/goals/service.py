@@ -234,9 +234,7 @@ class GoalService:
 
     @property
     def command(self) -> CommandEntry:
-        return CommandEntry(
-            self._run_command, "work on something over many turns until it is done", "TEXT | resume | stop"
-        )
+        return CommandEntry(self._run_command, "work on something until it is done", "TEXT | resume | stop")
 
     async def _run_command(self, call: CommandCall) -> str:
         argument = call.argument.strip()

@@ -177,6 +177,21 @@ class Consolidator:
         if is_idle:
             await self.consolidate(session, keep=IDLE_KEEP)
 
+    async def compact_all(self, session: Session) -> str:
+        """Move all but the last messages of a session that the caller holds, in at most `_MAX_PARTS` calls. Return why
+        not all moved; empty if they did. A failure a moment ago does not count.
+
+        Cancelling is safe. Never raises for a model or the disk.
+        """
+        if session.key in self._moving:
+            return "Older messages are being moved into memory already."
+        self._failures.pop(session.key, None)
+        for _ in range(_MAX_PARTS):
+            result = await self.consolidate(session, keep=IDLE_KEEP)
+            if result.outcome is not ConsolidationOutcome.DONE:
+                return result.reason
+        return ""
+
     async def consolidate(self, session: Session, *, keep: int) -> ConsolidationResult:
         """Move as many of the oldest messages as fit one call, but none of the last `keep` or of the turn these start
         in. The caller holds the session.
@@ -257,7 +272,7 @@ class Consolidator:
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
 
-    def _plan(self, session: Session, keep: int) -> "_Plan | None":
+    def _plan(self, session: Session, keep: int) -> "_ConsolidationPlan | None":
         """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
         if session.message_count - session.last_consolidated <= keep:
             return None
@@ -271,7 +286,7 @@ class Consolidator:
                 return plan
             batch *= 4
 
-    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_Plan | None":
+    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_ConsolidationPlan | None":
         if len(rows) <= keep:
             return None
         rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
@@ -287,10 +302,10 @@ class Consolidator:
         if not excerpt.ends:
             return None
         share = weights[excerpt.ends[-1] - 1] / max(weights[-1], 1)
-        return _Plan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
+        return _ConsolidationPlan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
                      str(session.metadata.get("model") or ""), session_summary(session.metadata))  # fmt: skip
 
-    async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
+    async def _ask(self, plan: "_ConsolidationPlan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self.background_model or plan.model or None)
         text = await asyncio.to_thread(memory.read_for_update)
@@ -395,7 +410,7 @@ class _Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ConsolidationPlan:
     """Which messages of which session go into which memory, and the session's state when planned."""
 
     session_key: str
@@ -412,7 +427,7 @@ class _Plan:
 class _CheckedAnswer:
     """A checked answer for one part, and the memory text the model was shown."""
 
-    plan: _Plan
+    plan: _ConsolidationPlan
     part: _Part
     own: MemoryTranscript
     """Source of MEMORY.md; the log entry covers the whole part."""

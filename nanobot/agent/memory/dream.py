@@ -84,7 +84,7 @@ class DreamRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _DreamPlan:
     """The input of a pass, and the cursor after it."""
 
     state: DreamState
@@ -197,7 +197,7 @@ class Dream:
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
-    def _fit(self, plan: _Plan, model: Model) -> tuple[_Plan, int, int]:
+    def _fit(self, plan: _DreamPlan, model: Model) -> tuple[_DreamPlan, int, int]:
         """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
         window = model.limits.window_tokens
         reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
@@ -215,12 +215,12 @@ class Dream:
             )
         return plan, prompt, reply
 
-    def _shorten(self, plan: _Plan) -> _Plan | None:
+    def _shorten(self, plan: _DreamPlan) -> _DreamPlan | None:
         """Keep the first half of the entries; None if there is nothing to do any more."""
         half = max(1, len(plan.material.entries) // 2)
         return self._plan_of(plan.state, self.log.news(plan.state, self.policy.batch), half)
 
-    async def _pass(self, plan: _Plan, model: Model, reply: int, who: str) -> DreamPass:
+    async def _pass(self, plan: _DreamPlan, model: Model, reply: int, who: str) -> DreamPass:
         chat = self._memory.scope.chat
         with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
             async with asyncio.timeout(self.policy.limit_s):
@@ -257,7 +257,7 @@ class Dream:
             raise error_from_response(response)
         return response
 
-    def _next_plan(self) -> _Plan | None:
+    def _next_plan(self) -> _DreamPlan | None:
         """Plan a pass; None if nothing is new. Raises StorageError."""
         self.changes.recover()
         state = self.state()
@@ -268,7 +268,7 @@ class Dream:
                 self._save_cursor(self._state_at(state, news.end))
         return plan
 
-    def _plan_of(self, state: DreamState, news: NewEntries, limit: int) -> _Plan | None:
+    def _plan_of(self, state: DreamState, news: NewEntries, limit: int) -> _DreamPlan | None:
         usable = [at for at, entry in enumerate(news.entries) if self._is_for(entry)]
         if not usable and not self._agent_wrote(state):
             return None
@@ -283,7 +283,7 @@ class Dream:
         chosen = usable[:limit]
         end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
         after = replace(
-            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, rests_until=0.0, error=""
+            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, retry_at=0.0, error=""
         )
         name = self._memory.memory_file.name
         first_revision = next(
@@ -299,7 +299,7 @@ class Dream:
             forgotten,
             self.policy.shows_ages,
         )
-        return _Plan(state, after, material)
+        return _DreamPlan(state, after, material)
 
     def _is_for(self, entry: HistoryEntry) -> bool:
         """Whether an entry may change this memory. The owner's is built from trusted entries only."""
@@ -326,11 +326,11 @@ class Dream:
     def _skip(self) -> None:
         state = self.state()
         end = self.log.news(DreamState(), 0).end
-        self._save_cursor(replace(self._state_at(state, end), failures=0, rests_until=0.0, error=""))
+        self._save_cursor(replace(self._state_at(state, end), failures=0, retry_at=0.0, error=""))
 
     def _is_backing_off(self, state: DreamState) -> bool:
         """Whether to wait after a failure; something new in the log ends the backoff."""
-        if not state.failures or self._clock.now().timestamp() >= state.rests_until:
+        if not state.failures or self._clock.now().timestamp() >= state.retry_at:
             return False
         return self.log.size() == state.failed_size
 
@@ -343,7 +343,7 @@ class Dream:
         state = replace(
             state,
             failures=min(state.failures + 1, 30),
-            rests_until=now + rest,
+            retry_at=now + rest,
             failed_size=self.log.size(),
             error=reason,
         )
@@ -355,7 +355,7 @@ class Dream:
             self.log.add(dream_pass)
         return dream_pass
 
-    def _apply(self, plan: _Plan, review: EditReview, dream_pass: DreamPass) -> DreamPass:
+    def _apply(self, plan: _DreamPlan, review: EditReview, dream_pass: DreamPass) -> DreamPass:
         """Apply the edits, then move the cursor. Raises StorageError; the memory is then unchanged."""
         memory = self._memory
         with memory.revisions.lock():

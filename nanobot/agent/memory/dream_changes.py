@@ -143,7 +143,7 @@ class DreamChanges:
                 self.log.add(replace(interrupted, change=change.number))
                 return
             self._remove_from_archive(interrupted)
-            self.log.add(replace(interrupted, outcome=PassOutcome.BROKEN_OFF, edits=(), archived=""))
+            self.log.add(replace(interrupted, outcome=PassOutcome.CONTINUE_INTERRUPTED, edits=(), archived=""))
 
     def active_passes(self) -> list[DreamPass]:
         """Return the passes that changed something and were not restored or undone, newest first."""

@@ -33,7 +33,7 @@ class DreamState:
     change: int = 0
     """Number of the last revision read."""
     failures: int = 0
-    rests_until: float = 0.0
+    retry_at: float = 0.0
     failed_size: int = 0
     """Size of the log at the last failure."""
     error: str = ""
@@ -45,7 +45,7 @@ class PassOutcome(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     FAILED = "failed"
-    BROKEN_OFF = "broken off"
+    CONTINUE_INTERRUPTED = "broken off"
     """The process ended before anything changed."""
 
 

@@ -160,9 +160,9 @@ class DreamScheduler:
     def commands(self) -> dict[str, CommandEntry]:
         """The chat commands of Dream."""
         return {
-            "dream": CommandEntry(self._dream, "tidy the memory from what is new, and show what changed"),
-            "dream-log": CommandEntry(self._dream_log, "show the last Dream passes and what they changed", "N"),
-            "dream-restore": CommandEntry(self._dream_restore, "restore the memory to before a pass", "ID"),
+            "dream": CommandEntry(self._dream, "tidy the memory, show what changed"),
+            "dream-log": CommandEntry(self._dream_log, "the last Dream passes", "N"),
+            "dream-restore": CommandEntry(self._dream_restore, "restore the memory before a pass", "ID"),
         }
 
     async def _dream(self, call: CommandCall) -> str:

@@ -69,7 +69,7 @@ def _summary(dream_pass: DreamPass) -> str:
             return "nothing to change"
         case PassOutcome.FAILED:
             return f"failed, nothing changed: {dream_pass.reason}"
-        case PassOutcome.BROKEN_OFF:
+        case PassOutcome.CONTINUE_INTERRUPTED:
             return "interrupted before anything changed"
 
 

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
 _MAX_SCOPES = 256
+_COMPACT_NOW_S = 100.0
+"""Time limit of `/compact`, below that of a command."""
 _MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
@@ -284,7 +286,7 @@ class MemoryService:
 
         usage = "[why|forget|undo|share|search|log] ..."
         return {
-            "memory": CommandEntry(memory, "show and change what is remembered here", usage),
+            "memory": CommandEntry(memory, "show and change what is remembered", usage),
             **self.dreams.commands(),
         }
 
@@ -311,6 +313,14 @@ class MemoryService:
         is_idle = self._is_idle(session)
         if is_idle or self._has_consolidator:
             await (await self._open_consolidator()).compact_held(session, is_idle=is_idle)
+
+    async def compact_now(self, session: Session) -> str:
+        """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
+        try:
+            async with asyncio.timeout(_COMPACT_NOW_S):
+                return await (await self._open_consolidator()).compact_all(session)
+        except TimeoutError:
+            return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
 
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""

@@ -71,7 +71,7 @@ def outcome_text(rows: Sequence[ChatMessage]) -> str:
     """The reply of a turn that ended with these rows: the whole answer, or why there is none."""
     last = rows[-1]
     if last.get("error") not in (None, INTERRUPTED):
-        return last.get("told") or text_of(last["content"])
+        return last.get("reply") or text_of(last["content"])
     return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
 
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from nanobot.agent.commands.table import parse_command
+from nanobot.agent.commands.table import last_request, parse_command
 from nanobot.agent.context import with_attachments
 from nanobot.agent.engine.interruption import Interruption, pending_calls
 from nanobot.agent.engine.runner import run
@@ -45,7 +45,6 @@ from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
-from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.text import clip_line
@@ -195,6 +194,8 @@ class Pipeline:
             turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
         commands, command = self._deps.commands, parse_command(turn.message.content)
+        if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
+            turn.message, command = again, None
         if command is None:
             if goals is not None:
                 await goals.recall(message.session_key)
@@ -202,7 +203,10 @@ class Pipeline:
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
+        began = turn.session.created_at
         text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
+        if turn.session.created_at != began:  # another conversation was reopened
+            turn.restored.checkpoint.discard()
         turn.set_result(TurnOutcome.ANSWERED, text)
         return TurnPhase.SAVE
 
@@ -455,7 +459,7 @@ class Pipeline:
                     "error": turn.result.error or outcome,
                 }
                 if turn.result.text:
-                    row["told"] = turn.result.text
+                    row["reply"] = turn.result.text
                 if not turn.result.retryable:
                     row["retryable"] = False
                 await self._record(turn, row)
@@ -571,6 +575,5 @@ def _log_end(turn: Turn) -> None:
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
         log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, clip_line(result.text, _LOGGED_CHARS))
         return
-    cost = f", {format_dollars(result.cost_usd)}" if result.cost_usd else ""
-    tokens = result.usage.get("prompt_tokens", 0) + result.usage.get("completion_tokens", 0)
-    log.info("%s %s in %.1f s, %d tokens%s", key, result.outcome, seconds, tokens, cost)
+    if turn.message.origin is not Origin.CRON:  # the job has its own line, with its name
+        log.info("%s %s", key, result.summary(seconds, turn.progress.tool_count))

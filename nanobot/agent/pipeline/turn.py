@@ -178,6 +178,8 @@ class TurnDeps:
     """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
+    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
+    """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
 
 class TurnEnding(Enum):
@@ -226,6 +228,8 @@ class RunProgress:
         """Time of the last event, by `time.monotonic`."""
         self.awaits_answer = False
         """Whether an approval question is open."""
+        self.tool_count = 0
+        """Tool calls that have started."""
         self.has_ended = False
         """Whether TurnEnded was emitted."""
 
@@ -242,6 +246,7 @@ class RunProgress:
             case events.TextDelta(text=text):
                 self.partial_text.append(text)
             case events.ToolStarted(call_id=call_id):
+                self.tool_count += 1
                 self.open_events[call_id] = event
             case events.ToolEnded(call_id=call_id):
                 self.open_events.pop(call_id, None)

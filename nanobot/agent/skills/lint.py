@@ -70,8 +70,6 @@ _LIKE_LATIN = frozenset({"CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding."""
-
     text: str
     advice: str
     line: int = 0
@@ -389,6 +387,5 @@ def _is_text_or_list(value: object) -> bool:
 
 
 def fault_to_json(fault: LintFinding) -> dict[str, Any]:
-    """Return the finding as JSON data."""
     severity = "error" if fault.is_error else "warning"
     return {"severity": severity, "file": fault.path, "line": fault.line, "text": fault.text, "advice": fault.advice}

@@ -66,8 +66,6 @@ _MAX_WARNINGS = 50
 
 @dataclass(frozen=True, slots=True)
 class RiskWarning:
-    """One finding."""
-
     path: str
     line: int
     """0 for the whole file."""

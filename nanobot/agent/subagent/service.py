@@ -127,7 +127,7 @@ class SubagentService:
 
     @property
     def command(self) -> CommandEntry:
-        return CommandEntry(self._run_command, "show what subagents work on; /tasks stop ID stops one", "[stop ID]")
+        return CommandEntry(self._run_command, "what subagents work on", "[stop ID]")
 
     async def _run_command(self, call: CommandCall) -> str:
         action, _, name = call.argument.partition(" ")

@@ -21,7 +21,7 @@ _ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _GrepRow:
     """A row as the search printed it, and the line made of it."""
 
     file: str
@@ -34,7 +34,7 @@ class GrepRows:
     """Collects the rows of a search until there are enough."""
 
     def __init__(self, shown_root: str, root: Path, files_only: bool, max_results: int) -> None:
-        self.rows: list[_Row | None] = []
+        self.rows: list[_GrepRow | None] = []
         """None if something was left out between two rows."""
         self.notes: list[str] = []
         self._shown_root = shown_root
@@ -71,7 +71,7 @@ class GrepRows:
         if new_file or not self._files_only:
             rest = f"{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
             line = name if self._files_only else f"{name}{rest}"
-            self.rows.append(_Row(file, int(match["number"]), match["text"], line))
+            self.rows.append(_GrepRow(file, int(match["number"]), match["text"], line))
             self._chars += len(line) + 1
         return True
 
@@ -107,7 +107,7 @@ class _OpenFile:
         self._number = 0
         self._line = ""
 
-    def contains(self, row: _Row) -> bool:
+    def contains(self, row: _GrepRow) -> bool:
         """Return whether this line of the file has this text. Rows come in the order of their lines."""
         try:
             if row.file != self._name:

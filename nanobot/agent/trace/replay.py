@@ -148,7 +148,6 @@ class _ReplayTool(Tool):
         self._unrecorded = unrecorded
 
     def remember(self, calls: Sequence[RecordedCall]) -> None:
-        """Set the recorded calls."""
         self._waiting = [
             (repair_arguments(call.arguments, self.parameters), call) for call in calls if call.content is not None
         ]

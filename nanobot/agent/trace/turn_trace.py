@@ -61,7 +61,6 @@ class TurnTrace:
         self._run_recorded = self._closed = False
 
     def __call__(self, event: events.TurnEvent) -> None:
-        """Record an event."""
         handler = self._handlers.get(type(event))
         if handler is not None and not self._closed:
             handler(self, event)

@@ -93,7 +93,7 @@ class DiscordChannel(ChatChannel):
         if file.path is None:
             return await self._send(to, options, content=file.url or file.name)
         try:
-            attached = await asyncio.to_thread(_attached, file.path, file.name)
+            attached = await asyncio.to_thread(_open_attachment, file.path, file.name)
         except OSError as error:
             raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
         try:
@@ -179,7 +179,7 @@ class DiscordChannel(ChatChannel):
         return self._client
 
 
-def _attached(path: Path, name: str) -> discord.File:
+def _open_attachment(path: Path, name: str) -> discord.File:
     return discord.File(open_outgoing(path), name)
 
 

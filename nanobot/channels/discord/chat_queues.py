@@ -35,7 +35,7 @@ class ChatQueues:
     def start_now(self, work: Work) -> None:
         """Start work at once, even before the servers are known. Ignored after `close`."""
         if not self._closed:
-            self._start(_guarded(work))
+            self._start(_run_guarded(work))
 
     async def close(self) -> None:
         """Cancel all work."""
@@ -58,13 +58,13 @@ class ChatQueues:
     async def _run(self, chat: int, waiting: deque[Work]) -> None:
         await self.ready.wait()
         while waiting:
-            await _guarded(waiting.popleft())
+            await _run_guarded(waiting.popleft())
         del self._waiting[chat]
         if not self._waiting:
             self._on_idle()
 
 
-async def _guarded(work: Work) -> None:
+async def _run_guarded(work: Work) -> None:
     try:
         await work()
     except Exception:  # one unreadable message must not stop the others

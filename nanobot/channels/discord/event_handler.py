@@ -46,7 +46,7 @@ _ANSWER_S = 2.0
 """Discord gives three seconds to answer a command or a press."""
 _MOST_FLAPS = 3
 """How often Discord may close the connection before its hello."""
-_NOT_FOR_YOU = "I only talk to people my owner has approved."
+_NOT_FOR_YOU = "This is a private bot."
 _NOT_TAKEN = "I cannot take that right now. Please try again in a while."
 _TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
 
@@ -208,6 +208,8 @@ class DiscordEventHandler:
             attachments=[*map(describe_file, files_of(message))],
             timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
             quotes_others=bool(message.message_snapshots),
+            sender_name=message.author.display_name,
+            sender_handle=message.author.name,
         )
 
     async def _channel_of(self, message: discord.Message) -> object:
@@ -232,6 +234,8 @@ class DiscordEventHandler:
                 is_private=place.is_private,
                 is_mentioned=True,
                 parent_ids=place.parent_ids,
+                sender_name=interaction.user.display_name,
+                sender_handle=interaction.user.name,
             )
         )
         try:

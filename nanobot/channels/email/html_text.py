@@ -24,7 +24,7 @@ _NO_TAG = re.compile(r"<(?!/?[a-z][^<>]*+>)", re.IGNORECASE)
 
 def text_of_html(html: str) -> str:
     """The text of a page. Never raises, whatever the input."""
-    reader = _Reader()
+    reader = _HtmlReader()
     reader.feed(_NO_TAG.sub("&lt;", "".join(_visible(html))))
     reader.close()
     return reader.text()
@@ -51,7 +51,7 @@ def _end_of(match: "re.Match[str]") -> "re.Match[str] | None":
     return re.compile(rf"</{match[1]}\b[^<>]*+>", re.IGNORECASE).search(match.string, match.end())
 
 
-class _Reader(HTMLParser):
+class _HtmlReader(HTMLParser):
     """Collects the text while parsing."""
 
     def __init__(self) -> None:

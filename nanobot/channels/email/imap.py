@@ -154,7 +154,7 @@ class Imap:
     async def log_in(self, username: str, password: str) -> None:
         """Log in. Raises ImapRefusedError if the server rejects the login."""
         if username.isascii() and password.isascii():
-            await self._command(b"LOGIN " + _quoted(username) + b" " + _quoted(password))
+            await self._command(b"LOGIN " + _quote(username) + b" " + _quote(password))
         else:
             secret = base64.b64encode(f"\0{username}\0{password}".encode())
             await self._command(b"AUTHENTICATE PLAIN", continues_with=secret)
@@ -164,7 +164,7 @@ class Imap:
         """Send our name: some services (163.com) require it before opening a mailbox."""
         if "ID" in self.capabilities:
             with suppress(ImapRefusedError):
-                await self._command(b"ID (" + b" ".join(map(_quoted, ("name", name, "version", version))) + b")")
+                await self._command(b"ID (" + b" ".join(map(_quote, ("name", name, "version", version))) + b")")
 
     async def select(self, mailbox: str) -> Folder:
         """Open a mailbox. Raises ImapRefusedError if there is none of this name."""
@@ -175,7 +175,7 @@ class Imap:
         return await self._open(b"EXAMINE", mailbox)
 
     async def _open(self, command: bytes, mailbox: str) -> Folder:
-        responses = await self._command(command + b" " + _quoted(_utf7(mailbox)))
+        responses = await self._command(command + b" " + _quote(_utf7(mailbox)))
         text = b"\n".join(response.text for response in responses)
         validity, next_uid = re.search(rb"\[UIDVALIDITY (\d+)", text), re.search(rb"\[UIDNEXT (\d+)", text)
         return Folder(int(validity[1]) if validity else 0, int(next_uid[1]) if next_uid else None)
@@ -341,7 +341,7 @@ def _group(text: bytes, pattern: bytes) -> bytes:
     return bytes(match[1]) if match else b""
 
 
-def _quoted(text: str) -> bytes:
+def _quote(text: str) -> bytes:
     if any(char in text for char in "\r\n\0"):
         raise ImapRefusedError("a name or password with a line end in it cannot be sent")
     return b'"' + text.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'

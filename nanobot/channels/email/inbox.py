@@ -61,9 +61,9 @@ class MailFolder:
                 "email: first check of this mailbox: %d unread since yesterday; older mails are ignored", len(uids)
             )
         else:
-            uids = await self._imap.search(f"SINCE {imap_day(saved.looked_at - _DAY_S)}")
+            uids = await self._imap.search(f"SINCE {imap_day(saved.checked_at - _DAY_S)}")
             log.info("email: the server has renumbered this mailbox; checking %d recent mails again", len(uids))
-        since = (saved.looked_at if saved is not None else now) - 2 * _DAY_S
+        since = (saved.checked_at if saved is not None else now) - 2 * _DAY_S
         for uid in uids:
             await self._process(uid, since, process)
         position = MailPosition(folder.validity, max([end, *uids]), now)
@@ -75,13 +75,13 @@ class MailFolder:
         uids = await self._imap.search(f"UID {position.last_uid + 1}:*")  # `*` is the last mail, however old
         for uid in uids:
             if uid > position.last_uid:
-                since, unread_since = position.looked_at - _DAY_S, position.looked_at - _UNREAD_S
+                since, unread_since = position.checked_at - _DAY_S, position.checked_at - _UNREAD_S
                 await self._process(uid, since, process, unread_since=unread_since)
                 position = replace(position, last_uid=uid)
                 await self._store.save_position(self._name, position)
         now = self._now()
-        if now - position.looked_at > HOUR_S:
-            position = replace(position, looked_at=now)
+        if now - position.checked_at > HOUR_S:
+            position = replace(position, checked_at=now)
             await self._store.save_position(self._name, position)
         return position
 

@@ -20,7 +20,7 @@ from nanobot.config.channels import EmailConfig
 from nanobot.errors import NanobotError
 from nanobot.utils.text import clip, clip_line, human_size
 
-MOST_LOOKED_AT = 1000
+MAX_SEARCHED = 1000
 """Most mails whose headers are read for one search, the newest first."""
 _AT_ONCE = 100
 _LARGEST_MAIL = 8 * 1024 * 1024
@@ -89,10 +89,10 @@ class MailReader:
         days = [f"SINCE {imap_day(after - _DAY_S)}"] if since is not None else []  # the server uses its own time zone
         uids = (await imap.search(" ".join([*(["UNSEEN"] if unread else []), *days]) or "ALL"))[::-1]
         matches: list[dict[str, Any]] = []
-        looked_at = 0
-        while looked_at < min(len(uids), MOST_LOOKED_AT) and len(matches) < limit:
-            batch = uids[looked_at : looked_at + _AT_ONCE]
-            looked_at += len(batch)
+        searched = 0
+        while searched < min(len(uids), MAX_SEARCHED) and len(matches) < limit:
+            batch = uids[searched : searched + _AT_ONCE]
+            searched += len(batch)
             for head in await imap.heads(batch, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD):
                 mail = read_mail(head.raw)
                 fields = (mail.headers.text("From"), mail.subject)
@@ -100,9 +100,9 @@ class MailReader:
                 if fits and received_at(head) >= after and len(matches) < limit:
                     matches.append(self._head(settings, folder, head, mail))
         result: dict[str, Any] = {"mails": matches}
-        if len(matches) < limit and looked_at < len(uids):
+        if len(matches) < limit and searched < len(uids):
             result["note"] = (
-                f"Only the newest {looked_at} of {len(uids)} mails were looked at; ask with since or unread."
+                f"Only the newest {searched} of {len(uids)} mails were looked at; ask with since or unread."
             )
         return result
 

@@ -91,7 +91,7 @@ def verify_sender(headers: Sequence[tuple[str, str]], domain: str, checker: Auth
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _AuthResult:
     method: str
     result: str
     properties: dict[str, str]
@@ -133,7 +133,7 @@ def public_suffixes() -> PublicSuffixList:
     return PublicSuffixList()
 
 
-def _parse(header: str) -> tuple[str, list[_Result]]:
+def _parse(header: str) -> tuple[str, list[_AuthResult]]:
     """The server name and the results of a header. Never raises."""
     first, *rest = re.sub(r"\s*=\s*", "=", _without_comments(header)).split(";")
     words = first.split()
@@ -142,7 +142,7 @@ def _parse(header: str) -> tuple[str, list[_Result]]:
     return (words[0].lower() if words else ""), [*_results(rest)]
 
 
-def _results(sections: Sequence[str]) -> Iterator[_Result]:
+def _results(sections: Sequence[str]) -> Iterator[_AuthResult]:
     for section in sections:
         words = section.split()
         if not words or "=" not in words[0]:
@@ -153,7 +153,7 @@ def _results(sections: Sequence[str]) -> Iterator[_Result]:
             name, equals, value = word.partition("=")
             if equals:
                 properties.setdefault(name.lower(), value)
-        yield _Result(method.partition("/")[0].lower(), result.lower(), properties)
+        yield _AuthResult(method.partition("/")[0].lower(), result.lower(), properties)
 
 
 def _without_comments(text: str) -> str:

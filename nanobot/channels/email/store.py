@@ -24,7 +24,7 @@ CREATE INDEX IF NOT EXISTS mails_of_a_thread ON mails (chat_id, thread_id);
 CREATE TABLE IF NOT EXISTS replies (
     message_id TEXT PRIMARY KEY, chat_id TEXT NOT NULL, thread_id TEXT, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS folders (
-    name TEXT PRIMARY KEY, validity INTEGER NOT NULL, last_uid INTEGER NOT NULL, looked_at REAL NOT NULL);
+    name TEXT PRIMARY KEY, validity INTEGER NOT NULL, last_uid INTEGER NOT NULL, checked_at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS salt (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), word TEXT NOT NULL);
 """
 
@@ -46,7 +46,7 @@ class MailPosition:
 
     validity: int
     last_uid: int
-    looked_at: float
+    checked_at: float
     """By the wall clock."""
 
 
@@ -70,13 +70,13 @@ class MailStore:
 
     async def position(self, folder: str) -> MailPosition | None:
         """The position in a folder; None if it was never read."""
-        statement = "SELECT validity, last_uid, looked_at FROM folders WHERE name = ?"
+        statement = "SELECT validity, last_uid, checked_at FROM folders WHERE name = ?"
         row = await self._ask(lambda db: db.execute(statement, (folder,)).fetchone())
         return MailPosition(*row) if row else None
 
     async def save_position(self, folder: str, position: MailPosition) -> None:
         """Save the position in a folder."""
-        row = (folder, position.validity, position.last_uid, position.looked_at)
+        row = (folder, position.validity, position.last_uid, position.checked_at)
         await self._ask(lambda db: _execute(db, "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?)", row))
 
     async def find(self, chat_id: str, message_ids: Sequence[str]) -> MailRecord | None:

@@ -237,8 +237,15 @@ class SlackChannel(ChatChannel):
             attachments=incoming.files,
             timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
             quotes_others=incoming.quotes_others,
+            sender_name=await self._name_of_stranger(incoming),
         )
         self._history.note(incoming, accepted=accepted)
+
+    async def _name_of_stranger(self, incoming: IncomingMessage) -> str:
+        """The name of somebody who is about to be offered a pairing code; otherwise empty."""
+        if self._names is None or not incoming.is_private or self.services.access.is_allowed(incoming.sender_id):
+            return ""
+        return (await self._names.look_up([incoming.sender_id])).get(incoming.sender_id, "")
 
     async def _text_with_names(self, incoming: IncomingMessage) -> str:
         """The text with the names of mentioned users before their ids, if it is from an allowed sender to the bot."""

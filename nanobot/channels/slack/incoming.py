@@ -76,7 +76,7 @@ def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> Inc
     text = _text(event, "text")
     shares = [share for share in _list(event, "attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
     lines = [to_plain_text(text, me.user, me.name)]
-    lines += [_forwarded(share, me) for share in shares if _text(share, "text")]
+    lines += [_format_forwarded(share, me) for share in shares if _text(share, "text")]
     files = [file for payload in (event, *shares) for file in _list(payload, "files")]
     attachments = [attachment for file in files if (attachment := _file(file)) is not None][:_MAX_FILES]
     lines += [_describe_unavailable(file) for file in files if file.get("mode") in _UNAVAILABLE_MODES]
@@ -153,7 +153,7 @@ def _describe_unavailable(file: Payload) -> str:
     return f"[file: {name} {_text(file, 'url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
 
 
-def _forwarded(share: Payload, me: BotIdentity) -> str:
+def _format_forwarded(share: Payload, me: BotIdentity) -> str:
     author = _text(share, "author_name") or _text(share, "author_id")
     return f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(_text(share, 'text'), me.user, me.name)}"
 

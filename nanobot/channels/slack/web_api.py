@@ -303,7 +303,7 @@ def _setup_error(error: SlackApiError, key: str) -> ChannelSetupError | None:
         kind = "xapp-, an App-Level Token" if key.endswith("appToken") else "xoxb-, a Bot User OAuth Token"
         return ChannelSetupError(f"{key} is the wrong kind of token. It must be {kind}; see {APPS}.")
     if code == "missing_scope":
-        return ChannelSetupError(_lacks(key, _needed(error)))
+        return ChannelSetupError(_lacks(key, _needed_scope(error)))
     return ChannelSetupError(
         f"Slack rejects {key} ({code}). Check the app at {APPS}: that Socket Mode is on, and that it is installed."
     )
@@ -330,7 +330,7 @@ def _send_error(error: SlackApiError, bot: str) -> SendError:
     if code in _NO_TOKEN:  # the connection ends, too, which tells the owner; the message waits
         return NotConnectedError(f"Slack no longer accepts the token ({code})")
     if code == "missing_scope":
-        return UndeliverableError(f"Slack: {_lacks('channels.slack.botToken', _needed(error))}")
+        return UndeliverableError(f"Slack: {_lacks('channels.slack.botToken', _needed_scope(error))}")
     advice = _ADVICE.get("restricted_action" if code.startswith("restricted_action") else code, "")
     return UndeliverableError(f"Slack: {advice.format(bot=bot)} ({code})" if advice else f"Slack refused it: {code}")
 
@@ -354,7 +354,7 @@ def _code(error: SlackApiError) -> str:
     return str(_dict(getattr(error.response, "data", None)).get("error") or "")
 
 
-def _needed(error: SlackApiError) -> str:
+def _needed_scope(error: SlackApiError) -> str:
     return str(_dict(getattr(error.response, "data", None)).get("needed") or "")
 
 

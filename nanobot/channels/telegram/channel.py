@@ -70,7 +70,7 @@ class TelegramChannel(ChatChannel):
 
         async with open_client(self._section, None, SystemClock()) as client:
             bot_user = client.me
-        print(f"The token works. Your bot is {bot_user.first_name}: https://t.me/{bot_user.username}")  # noqa: T201 a person waits
+        print(f"The token works. Your bot is {bot_user.first_name}:\nhttps://t.me/{bot_user.username}")  # noqa: T201 a person waits
         return True
 
     def delta_pause_s(self, chat_id: str) -> float:
@@ -176,6 +176,8 @@ class TelegramChannel(ChatChannel):
             session_key=session_key,
             timestamp=incoming.when.astimezone(self.services.clock.now().tzinfo) if incoming.when else None,
             quotes_others=incoming.quotes_others,
+            sender_name=incoming.sender_name,
+            sender_handle=incoming.sender_handle,
         )
 
 

@@ -34,6 +34,8 @@ class Incoming:
     files: tuple[Attachment, ...] = ()
     quotes_others: bool = False
     """Whether it contains words of somebody else."""
+    sender_name: str = ""
+    sender_handle: str = ""
 
 
 def number_of(message_id: str | None) -> int | None:
@@ -83,6 +85,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
         message.date,
         files,
         quotes_others or message.via_bot is not None,
+        *_names_of(message),
     )
 
 
@@ -142,6 +145,12 @@ def _sender_of(message: Message) -> str | None:
         return str(message.sender_chat.id)
     user = message.from_user
     return None if user is None or user.is_bot else _sender_id(user)
+
+
+def _names_of(message: Message) -> tuple[str, str]:
+    """The sender's name and user name; empty if it is no person."""
+    user = message.from_user if message.sender_chat is None else None
+    return (user.full_name, user.username or "") if user is not None else ("", "")
 
 
 def _thread_of(message: Message) -> str | None:

@@ -22,6 +22,7 @@ from nanobot.cli.chat.inbound import (
 from nanobot.messages.types import text_of
 
 if TYPE_CHECKING:
+    from nanobot.agent.commands.sessions import Conversation
     from nanobot.agent.events import Answer, EventSink, TurnResult
     from nanobot.runtime.build import Runtime
 
@@ -46,10 +47,10 @@ class SessionInfo:
     model: str
     window_tokens: int
     provider: str
-    reason: str
     messages: int
     idle_s: float
     """Since its last message."""
+    window_used: int
 
 
 class ChatBackend(Protocol):
@@ -75,6 +76,10 @@ class ChatBackend(Protocol):
 
     async def session_info(self, session_key: str) -> SessionInfo:
         """Raises NanobotError if there is no model."""
+        ...
+
+    async def conversations(self, session_key: str) -> "list[Conversation]":
+        """The conversations that `/resume` can reopen, newest first."""
         ...
 
     async def run_turn(
@@ -171,9 +176,17 @@ class LocalBackend:
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
         model = await self._runtime.models.of_session(session)
         idle_s = (datetime.now() - session.updated_at).total_seconds()
+        use = self._runtime.loop.commands.report(session, model).use
+        count = session.message_count
         return SessionInfo(
-            model.name, model.limits.window_tokens, model.provider_name, model.reason, session.message_count, idle_s
+            model.name, use.window_tokens, model.provider_name, count, idle_s, use.tokens if count else 0
         )
+
+    async def conversations(self, session_key: str) -> "list[Conversation]":
+        from nanobot.agent.commands.sessions import list_conversations
+        from nanobot.agent.scope import OWNERS
+
+        return await asyncio.to_thread(list_conversations, self._runtime.sessions, OWNERS, session_key)
 
     async def run_turn(
         self,
@@ -280,3 +293,15 @@ async def show_messages(bot: ChatBackend, session_key: str, show: Show) -> Async
     finally:
         listener.cancel()
         await asyncio.gather(listener, return_exceptions=True)
+
+
+async def choose_session(bot: ChatBackend, session_key: str, line: str) -> tuple[str, str]:
+    """The session that a line goes to, and the line: `/resume NUMBER` goes to the session that it reopens."""
+    from nanobot.agent.commands.sessions import find_conversation
+    from nanobot.agent.commands.table import parse_command
+
+    command = parse_command(line)
+    if command is None or command.name != "resume" or not command.argument:
+        return session_key, line
+    found = find_conversation(await bot.conversations(session_key), command.argument)
+    return (session_key, line) if found is None else (found.key, f"/resume {found.name}")

@@ -8,14 +8,17 @@ from pathlib import Path
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from nanobot.agent.commands.sessions import Conversation
+
 _WORD = re.compile(r"(?:^|(?<=\s))([@$])([^\s]*)$")
 _COMMAND = re.compile(r"/[a-zA-Z_-]*$")
+_RESUME = re.compile(r"/resume\s+(.*)", re.IGNORECASE)
 _MAX_FILES = 200
 
 
 def can_complete(text: str) -> bool:
     """Whether the text before the cursor can be completed."""
-    return bool(_COMMAND.fullmatch(text) or _WORD.search(text.rsplit("\n", 1)[-1]))
+    return bool(_COMMAND.fullmatch(text) or _RESUME.fullmatch(text) or _WORD.search(text.rsplit("\n", 1)[-1]))
 
 
 class ChatCompleter(Completer):
@@ -25,6 +28,8 @@ class ChatCompleter(Completer):
         self._commands = commands
         self._skills = skills
         self._workspace = workspace
+        self.conversations: Mapping[int, Conversation] = {}
+        """What `/resume` can reopen, by number, as `/sessions` listed it last."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """The completions of the text before the cursor."""
@@ -32,10 +37,17 @@ class ChatCompleter(Completer):
         word = _WORD.search(text.rsplit("\n", 1)[-1])
         if _COMMAND.fullmatch(text):
             yield from _complete_name(text[1:], "/", self._commands)
+        elif (resume := _RESUME.fullmatch(text)) is not None:
+            yield from self._complete_conversation(resume[1])
         elif word is not None and word[1] == "$":
             yield from _complete_name(word[2], "$", self._skills())
         elif word is not None:
             yield from self._files(word[2])
+
+    def _complete_conversation(self, typed: str) -> Iterator[Completion]:
+        for number, item in self.conversations.items():
+            if typed.lower() in f"{number} {item.name} {item.title}".lower():
+                yield Completion(item.name, -len(typed), f"{number}. {item.title}", item.describe())
 
     def _files(self, typed: str) -> Iterator[Completion]:
         folder, _, start = typed.rpartition("/")

@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
@@ -14,6 +14,9 @@ from nanobot.cli.chat.inbound import output_lines, parse_shell_command
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
+
+if TYPE_CHECKING:
+    from nanobot.agent.commands.sessions import Conversation
 
 _GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
 _GATEWAY_DOWN = (
@@ -70,8 +73,15 @@ class GatewayBackend:
     async def session_info(self, session_key: str) -> SessionInfo:
         async with self._connect() as connection:
             reply = await connection.request({"do": "model", "session": session_key})
-        model = str(reply["name"]), int(reply["window"]), str(reply["provider"]), str(reply["reason"])
-        return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]))
+        model = str(reply["name"]), int(reply["window"]), str(reply["provider"])
+        return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]), int(reply["window_used"]))
+
+    async def conversations(self, session_key: str) -> "list[Conversation]":
+        from nanobot.agent.commands.sessions import Conversation  # slow to import
+
+        async with self._connect() as connection:
+            reply = await connection.request({"do": "sessions", "session": session_key})
+        return [Conversation(**row) for row in reply["sessions"]]
 
     async def run_turn(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 from nanobot.agent.events import TurnEvent
 from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_line
-from nanobot.cli.chat.backends import ChatBackend, show_messages
+from nanobot.cli.chat.backends import ChatBackend, choose_session, show_messages
 from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
 from nanobot.cli.chat.plain import PlainOutput
 from nanobot.cli.terminal import repair_output, strip_control, write_text
@@ -28,6 +28,7 @@ def plain_chat(backend_context: AbstractAsyncContextManager[tuple[ChatBackend, s
             is_open = _show_work(runner, partial(_resume, bot, session_key))
             while is_open and (line := _prompt_line(runner, bot, session_key)) is not None:
                 if line.strip():
+                    session_key, line = runner.run(choose_session(bot, session_key, line))
                     is_open = _show_work(runner, partial(_run_turn, bot, line, session_key))
         finally:
             runner.run(stack.aclose())

@@ -5,6 +5,7 @@ Erasing, writing and redrawing is one write, to avoid flicker.
 """
 
 import asyncio
+import base64
 import io
 import os
 import re
@@ -261,6 +262,20 @@ class Prompt:
         typed = self._buffer.text
         self._buffer.text = f"{text}\n{typed}" if typed else text
         self._buffer.cursor_position = len(self._buffer.text)
+
+    def suggest(self, text: str) -> None:
+        """Begin a line for the user, with its completions open; does nothing while one is being typed."""
+        if self._buffer.text or self._app.context is None:
+            return
+        self._buffer.text = text
+        self._buffer.cursor_position = len(text)
+        self._app.context.run(self._buffer.start_completion, select_first=True)
+
+    def copy(self, text: str) -> None:
+        """Put the text on the clipboard of the terminal, also through ssh (OSC 52)."""
+        encoded = base64.b64encode(text.encode(errors="replace")).decode()
+        self._output.write_raw(f"\x1b]52;c;{encoded}\x07")
+        self._output.flush()
 
     async def run(self) -> None:
         """Accept lines until the user exits."""

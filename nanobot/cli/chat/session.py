@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
-from nanobot.agent.commands.table import SlashCommands, parse_command
+from nanobot.agent.commands.table import Command, SlashCommands, parse_command
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
-from nanobot.cli.chat.backends import ChatBackend, SessionInfo
+from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
 from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
 from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, terminal_message
@@ -29,15 +29,16 @@ from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
-from nanobot.usage.types import format_dollars
+from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.text import count_noun, duration
 
 OFFLINE = "offline"
 STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _KEY_HELP = (
-    "Keys: Alt+Enter starts a new line · @name attaches a file · $name uses a skill · !command runs in the shell · "
-    "Esc stops · Ctrl+R searches the history · Ctrl+D exits"
+    "Keys: Enter sends · Alt+Enter starts a new line · Up shows earlier lines · Tab completes · @name attaches a "
+    "file · $name uses a skill · !command runs in the shell · Esc stops · Ctrl+R searches the history · "
+    "/quit or Ctrl+D exits"
 )
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
@@ -62,7 +63,9 @@ class ChatSession:
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
-        completer = ChatCompleter({**bot.commands(), "exit": "leave the chat"}, bot.skills, bot.workspace)
+        self._last_answer = ""
+        """What `/copy` copies."""
+        self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, bot.workspace)
         actions = PromptActions(
             self._accept_line,
             self._stop,
@@ -70,23 +73,24 @@ class ChatSession:
             self._bottom_line,
             lambda: self._question is not None,
         )
-        self._prompt = Prompt(actions, completer, history_file, colour=colour)
+        self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._renderers, self._paint)
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
         work = asyncio.create_task(self._work())
-        tasks = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._show_messages())]
+        tasks = [work, asyncio.create_task(self._screen.keep_alive())]
+        self._listener = asyncio.create_task(self._show_messages())
         try:
             with handle_signals(TERMINATION_SIGNALS, self._on_signal), print_above_prompt(self._screen.lines):
                 await self._prompt.run()
         finally:
             self._waiting.clear()
             await self._stop_and_wait()
-            for task in tasks:
+            for task in (*tasks, self._listener):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((*tasks, self._listener))
         if not work.cancelled():
             work.result()
         return self._exit_code
@@ -141,11 +145,38 @@ class ChatSession:
             self._screen.finish()
 
     async def _run_turn(self, line: str) -> None:
-        message = await asyncio.to_thread(self._message, line)
-        await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
         command = parse_command(line)
+        if command is not None and command.name == "copy":
+            self._copy()
+            return
+        if command is not None and command.name == "resume":
+            line = await self._change_session(line)
+        message = await asyncio.to_thread(self._message, line)
+        result = await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
+        if (command is None or command.name == "retry") and result.error is None:
+            self._last_answer = result.text or self._last_answer
         if command is not None:
-            await self._after_command(command.name)
+            await self._after_command(command)
+        with suppress(NanobotError):
+            await self._update_model()
+
+    def _copy(self) -> None:
+        if self._last_answer:
+            self._prompt.copy(self._last_answer)
+        size = count_noun(len(self._last_answer), "character")
+        note = f"Copied the last answer ({size})." if self._last_answer else "There is no answer to copy yet."
+        self._screen.lines([self._paint.dim(note)])
+
+    async def _change_session(self, line: str) -> str:
+        """Change to the session that `/resume` reopens. Return the line to run there."""
+        key, line = await choose_session(self._bot, self._session_key, line)
+        if key != self._session_key:
+            self._session_key = key
+            self._listener.cancel()
+            self._listener = asyncio.create_task(self._show_messages())
+            await self._bot.resume(key, self._on_event, attended=True)
+            self._screen.begin()
+        return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
         """Remove and return lines to merge into the running turn, up to the first command or shell line."""
@@ -164,21 +195,23 @@ class ChatSession:
         lines, succeeded = await self._bot.shell(line, self._session_key)
         self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
 
-    async def _after_command(self, name: str) -> None:
-        """Update the bottom line after a command, and add the keys to /help."""
-        if name in ("new", "clear", "reset"):
-            self._meter.reset_window()
+    async def _after_command(self, command: Command) -> None:
+        """Add the keys to /help, and the menu to /sessions."""
+        name = command.name
+        if name in ("sessions", "resume"):
+            listed = enumerate(await self._bot.conversations(self._session_key), 1)
+            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
+            if name == "sessions" or not command.argument:
+                self._prompt.suggest("/resume ")
         if name == "help":
             text_lines = self._renderers.plain.lines(_KEY_HELP, self._prompt.columns)
             self._screen.lines(["", *[self._paint.dim(line) for line in text_lines]])
-        with suppress(NanobotError):
-            await self._update_model()
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
         session = await self._bot.session_info(self._session_key)
         self._meter.model = session.model
-        self._meter.window_tokens = session.window_tokens
+        self._meter.window_tokens, self._meter.in_window = session.window_tokens, session.window_used
         return session
 
     async def _greet(self) -> None:
@@ -191,7 +224,7 @@ class ChatSession:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
             self._screen.lines([self._paint.red(strip_control(str(error)))])
             return
-        model_line = f"{session.model} from {session.provider}" + (f" ({session.reason})" if session.reason else "")
+        model_line = f"{session.model} ({session.provider})"
         if session.provider == OFFLINE:
             model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
         text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
@@ -303,10 +336,10 @@ class UsageMeter:
     def __init__(self) -> None:
         self.model = ""
         self.window_tokens = 0
+        self.in_window = 0
         self._sent = 0
         self._cached = 0
         self._received = 0
-        self._in_window = 0
         self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
@@ -318,12 +351,8 @@ class UsageMeter:
             self._sent += sent
             self._received += received
             self._cached += event.usage.get("cached_tokens", 0)
-            self._in_window = sent + received or self._in_window
+            self.in_window = sent + received or self.in_window
             self._cost_usd += event.cost_usd or 0.0
-
-    def reset_window(self) -> None:
-        """A new session starts with an empty window."""
-        self._in_window = 0
 
     def line(self) -> str:
         """The bottom line; unknown values are left out."""
@@ -331,18 +360,8 @@ class UsageMeter:
         if self._sent or self._received:
             cached = f" ({self._cached / self._sent:.0%} cached)" if self._cached and self._sent else ""
             parts += [f"{format_tokens(self._sent)} in{cached}", f"{format_tokens(self._received)} out"]
-        if self._in_window and self.window_tokens:
-            parts.append(f"{self._in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window")
+        if self.in_window and self.window_tokens:
+            parts.append(f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window")
         if self._cost_usd:
             parts.append(format_dollars(self._cost_usd))
         return " · ".join(part for part in parts if part)
-
-
-def format_tokens(tokens: int) -> str:
-    """A token count in short: 950, 12.3k, 1.2M."""
-    if tokens < 1000:
-        return str(tokens)
-    thousands = tokens / 1000
-    if thousands < 999.5:
-        return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
-    return f"{thousands / 1000:.1f}M"

@@ -156,6 +156,7 @@ class ChatOptions:
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
+        from nanobot.session.file_names import is_terminal_session
 
         setup = read_setup(self.config, self.workspace)
         _set_up_logs(setup.data_dir, is_wanted=self.logs)
@@ -176,11 +177,6 @@ def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
     from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
 
     return jobs_of_the_terminal(runtime)
-
-
-def is_terminal_session(key: str) -> bool:
-    """Whether a session belongs to the terminal: `cli:...`, or a key without a channel."""
-    return key.startswith(f"{CHANNEL}:") or ":" not in key
 
 
 def _new_session_key() -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.channels.errors import ChannelSetupError, MissingSettingsError
-from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
+from nanobot.channels.registry import CHANNELS, find, load_channel, plugin_names
 from nanobot.cli.common import (
+    EXIT_INTERRUPTED,
     NO_GATEWAY,
     ConfigOption,
     JsonOption,
@@ -26,7 +27,7 @@ from nanobot.cli.common import (
 from nanobot.cli.terminal import is_terminal
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
@@ -91,16 +92,18 @@ def _missing_settings(name: str, config: Config) -> str:
 
 
 def login(
-    name: NameArgument,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help=f"The channel: {', '.join(BUILTIN_CHANNELS)}.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Ask for all settings again.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Set up a channel step by step. If it is set up already, check that it can connect."""
+    """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
     from nanobot.cli.setup.channels import is_set_up, log_in  # slow to import
     from nanobot.cli.setup.platforms import find_platform
 
     setup = read_setup(config, None)
-    name, places = name.lower(), setup.paths
+    name, places = (name or _ask_name(setup.config)).lower(), setup.paths
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
         _run_setup(platform, setup, config, force=force)
@@ -115,6 +118,29 @@ def login(
     typer.echo(f"{name} is configured and its credentials work.")
 
 
+def _ask_name(config: Config) -> str:
+    """Ask for one of the channels, shown with their states. Raises UsageError without input."""
+    from nanobot.cli.setup import prompts
+    from nanobot.cli.setup.channels import is_set_up
+    from nanobot.cli.setup.platforms import PLATFORMS
+
+    rows = [
+        (
+            known.name,
+            f"{known.title}: {'set up' if is_set_up(known, config) else f'not set up (needs {known.requires})'}",
+        )
+        for known in PLATFORMS
+    ]
+    rows += [(name, f"{name}: enabled, of a plugin") for name in config.channels.enabled if find(name) is None]
+    try:
+        return prompts.choose("Which channel?", rows)
+    except EOFError:
+        raise UsageError(f"Which channel? For example: nanobot channels login {BUILTIN_CHANNELS[0]}") from None
+    except KeyboardInterrupt:
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
 def _require_known(name: str, others: Iterable[str]) -> None:
     """Raise NanobotError, with the nearest names, for an unknown channel."""
     known = [*BUILTIN_CHANNELS, *others]
@@ -127,12 +153,16 @@ def _require_known(name: str, others: Iterable[str]) -> None:
 
 
 def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool) -> None:
+    from nanobot.cli.setup import prompts
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
     places, flag = setup.paths, f" -c {config}" if config else ""
     try:
         channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("\nNothing was saved.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     except EOFError:
         keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.fields)
         raise NanobotError(
@@ -140,15 +170,15 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
             f"in {setup.config_path}."
         ) from None
     if channel_setup is None:
-        raise NanobotError("Nothing was changed.")
+        raise NanobotError("Nothing was saved.")
     change_config(load_config, channel_setup.apply_to, setup.config_path)
     channel_setup.admit_owner(places)
     typer.echo(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
-        typer.echo(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
+        prompts.say(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
     else:
-        typer.echo(start_instructions(places, flag))
-    typer.echo(channel_setup.next_steps(places, flag))
+        prompts.say(start_instructions(places, flag))
+    prompts.say(channel_setup.next_steps(places, flag))
 
 
 def test(

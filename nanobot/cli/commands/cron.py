@@ -4,7 +4,6 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 """
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import islice
@@ -28,23 +27,35 @@ from nanobot.cli.common import (
     to_one_line,
     unknown_name_error,
 )
-from nanobot.cli.terminal import is_terminal
 from nanobot.cron.edits import KnownChannels
-from nanobot.cron.format import format_job, format_schedule, format_time, job_zone_or_host, parse_schedule
+from nanobot.cron.format import (
+    format_job,
+    format_next,
+    format_schedule,
+    job_zone_or_host,
+    parse_schedule,
+    parse_seconds,
+)
+from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
 from nanobot.errors import NanobotError, UsageError
-from nanobot.utils.text import count_noun
+from nanobot.utils.text import count_noun, format_when
 
 if TYPE_CHECKING:
+    from nanobot.bus.events import Address
     from nanobot.cron.history import HistoryRow
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
+_MIN_INTERVAL_S = 60
 _NO_JOBS = "There are no jobs. Add one with `nanobot cron add`."
 _EXAMPLE = "-c '0 9 * * 1-5' for every weekday at 9:00"
-_NOT_DELIVERED = "Its answer is not sent to any chat. To send it, add --deliver --channel NAME --to CHAT."
+_NOT_DELIVERED = (
+    "Its answer is not sent to any chat. To send it, set up a chat app with `nanobot onboard`, or add --channel NAME "
+    "--to CHAT (the terminal: --channel cli --to direct)."
+)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
 LongConfigOption = Annotated[
@@ -89,21 +100,29 @@ def add(
     message: Annotated[str, typer.Option("-m", "--message", help="The same, beside -e, -c or --at.")] = "",
     name: Annotated[str, typer.Option("-n", "--name", help="A short name for the job.")] = "",
     every: Annotated[
-        float | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval.")
+        str | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval, e.g. 1200 or 20m.")
     ] = None,
     cron: Annotated[
         str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
     ] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
     tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
-    deliver: Annotated[bool, typer.Option("-d", "--deliver", help="Send the answer to a chat.")] = False,
+    deliver: Annotated[
+        bool | None,
+        typer.Option(
+            "-d",
+            "--deliver/--no-deliver",
+            help="Send the answer to a chat; default: if the owner is paired, to theirs.",
+        ),
+    ] = None,
     channel: Annotated[str | None, typer.Option("--channel", help="The chat's channel, e.g. telegram.")] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="CHAT", help="The chat's id.")] = None,
     notify: Annotated[Notify, typer.Option("--notify", help="When to send the answer.")] = Notify.ALWAYS,
     misfire: Annotated[Misfire, typer.Option("--misfire", help="What to do about missed runs.")] = Misfire.RUN_ONCE,
     within: Annotated[
-        float | None, typer.Option("--within", metavar="SECONDS", min=0, help="Maximum delay for run_if_within.")
+        str | None, typer.Option("--within", metavar="SECONDS", help="Maximum delay for run_if_within.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow an interval below a minute.")] = False,
     config: LongConfigOption = None,
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
@@ -116,26 +135,39 @@ def add(
     at, message = at or when, message or text or ""
     if not message:
         raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
-    if every is None and cron is None and at is None:
-        raise NanobotError(f"When should it run? Give -e SECONDS, -c EXPR or --at TIME, for example {_EXAMPLE}.")
+    if [every, cron, at].count(None) != 2:
+        raise UsageError(f"When should it run? Give one of -e SECONDS, -c EXPR and --at TIME, for example {_EXAMPLE}.")
     jobs = _open_jobs(config, workspace)
+    every_s = None if every is None else parse_seconds(every)
+    schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
+    if not force and (interval_s := seconds_between_runs(schedule)) < _MIN_INTERVAL_S:
+        raise NanobotError(
+            f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
+            "Choose a minute or more, or add --force."
+        )
+    has_target = channel is not None or to is not None
+    chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
+    if chat is not None:
+        channel, to = chat.channel, chat.chat_id
     job = jobs.service.add_job(
         name,
-        parse_schedule(every_seconds=every, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone),
+        schedule,
         message,
-        deliver,
+        has_target or chat is not None if deliver is None else deliver,
         channel,
         to,
         notify=notify,
         misfire=misfire,
-        misfire_within_s=within,
+        misfire_within_s=None if within is None else parse_seconds(within),
     )
     if json:
         print_json({**job.to_json(), "nextRunsMs": jobs.service.next_instants(job)})
     else:
         jobs.show(job)
-        if not deliver and is_terminal(sys.stderr):
-            typer.echo(_NOT_DELIVERED, err=True)
+    if chat is not None:
+        typer.echo(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
+    elif not job.payload.deliver and deliver is None:
+        typer.echo(_NOT_DELIVERED, err=True)
 
 
 def list_(
@@ -154,9 +186,9 @@ def list_(
             (
                 job.id,
                 job.name,
-                format_schedule(job.schedule, jobs.zone(job)),
+                "once" if job.schedule.kind == "at" else format_schedule(job.schedule, jobs.zone(job)),
                 _target(job),
-                format_time(job.state.next_run_at_ms, jobs.zone(job)) if job.enabled else "disabled",
+                format_next(job, jobs.zone(job)),
                 "running" if job.state.running is not None else job.state.last_status or "",
             )
             for job in selected
@@ -257,7 +289,7 @@ def history(
         return
     past_runs = [
         (
-            format_time(row["dueAtMs"], _zone_of_row(jobs, row)),
+            format_when(from_ms(row["dueAtMs"], _zone_of_row(jobs, row))),
             row["jobId"],
             row["name"],
             row["outcome"],
@@ -292,14 +324,28 @@ def rehearse(
         print_json([event.to_json() for event in shown])
     else:
         rows = [
-            (format_time(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
+            (_format_instant(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
             if isinstance(event, SimulatedRun)
-            else (format_time(event.at_ms, event.zone), "", "", event.description)
+            else (_format_instant(event.at_ms, event.zone), "", "", event.description)
             for event in shown
         ]
         print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
     if len(events) > limit:
         typer.echo(f"There is more; show it with --limit {limit * 5}.", err=True)
+
+
+def _format_instant(at_ms: int, zone: tzinfo) -> str:
+    return format_when(from_ms(at_ms, zone), offset=True, relative=False)
+
+
+def _default_chat(setup: Setup) -> "Address | None":
+    """The owner's private chat on a chat app, if there is one."""
+    from nanobot.pairing.store import PairingStore
+    from nanobot.runtime.audience import owners_chat
+    from nanobot.session.manager import SessionManager
+
+    sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
+    return owners_chat(setup.config, PairingStore(setup.paths), sessions)
 
 
 def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
@@ -345,6 +391,9 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
         async def on_job(job: CronJob, due: Due) -> str:
+            if job.payload.verbatim:
+                print_text(job.payload.message)
+                return job.payload.message
             result = await runtime.loop.run_turn(message_for(job, due, setup.config.agents.defaults.timezone))
             if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
                 raise NanobotError(result.text)
@@ -375,7 +424,7 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
     """A row for each run in progress."""
     selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
     return [
-        (format_time(lease.due_ms, jobs.zone(job)), job.id, job.name, "running", "", "")
+        (format_when(from_ms(lease.due_ms, jobs.zone(job))), job.id, job.name, "running", "", "")
         for job in selected
         if (lease := job.state.running) is not None
     ]
@@ -384,9 +433,9 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
 def _remark(row: "HistoryRow") -> str:
     from nanobot.cron.misfire import format_lateness
 
-    remarks = []
-    if row["trigger"] == "manual":
-        remarks.append("manual")
+    remarks: list[str] = []
+    if row["trigger"] != "schedule":
+        remarks.append(row["trigger"])
     if "lateMs" in row:
         remarks.append(f"late by {format_lateness(row['lateMs'])}")
     if "count" in row:

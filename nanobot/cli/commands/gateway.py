@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import ConfigOption, WorkspaceOption, read_setup
+from nanobot.cli.terminal import is_terminal, wants_colour
 from nanobot.errors import ConfigError
 
 HARD_EXIT_S = 5.0
@@ -44,7 +45,9 @@ def run(
         _set_variables(env_file)
     setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
     level = "DEBUG" if verbose else "INFO"
-    set_up_logging(LogTarget(setup.paths.gateway_log, level, level), redact_all)
+    is_short = is_terminal(sys.stderr) and not verbose
+    target = LogTarget(setup.paths.gateway_log, level, level, is_short, wants_colour(sys.stderr))
+    set_up_logging(target, redact_all)
 
     async def run_gateway() -> ExitReason:
         requests = ShutdownRequests()

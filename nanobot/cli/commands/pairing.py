@@ -1,17 +1,29 @@
 """`nanobot pairing`: who may talk to the bot, pending codes, and the owners of channels."""
 
+from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from nanobot.channels.access import AccessPolicy
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup, to_one_line
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    Setup,
+    ask_gateway,
+    print_json,
+    print_table,
+    read_setup,
+    to_one_line,
+)
 from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.pairing.commands import WELCOME
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.state import PairingState, Pending
 from nanobot.pairing.store import PairingStore
+from nanobot.utils.text import duration
 
 CodeArgument = Annotated[str, typer.Argument(metavar="CODE", help="The code the bot showed to that person.")]
 OwnerOption = Annotated[
@@ -21,13 +33,24 @@ OwnerOption = Annotated[
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List who has paired, and who is waiting with a code."""
-    rows = list(_rows(_store(read_setup(config, None, secrets=False)).load()))
+    store = _store(read_setup(config, None, secrets=False))
+    rows = list(_rows(store.load()))
     if json:
         print_json(rows)
         return
     print_table(
-        ("Channel", "Who", "State", "Code", "Until"),
-        [(row["channel"], row["sender_id"], row["state"], row["code"] or "-", _format_expiry(row)) for row in rows],
+        ("Channel", "Who", "State", "Code", "Waits", "Name"),
+        [
+            (
+                row["channel"],
+                row["sender_id"],
+                row["state"],
+                row["code"] or "-",
+                duration(store.now() - row["created_at"]) if row["code"] else "-",
+                row["name"] or "-",
+            )
+            for row in rows
+        ],
         empty="Nobody has paired yet. Write to the bot; it answers with a code for `pairing approve CODE`.",
     )
 
@@ -36,14 +59,16 @@ def approve(
     code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
     """Approve the person who was shown this code."""
-    store = _store(read_setup(config, None, secrets=False))
+    setup = read_setup(config, None, secrets=False)
+    store = _store(setup)
     pending = store.approve(code, owner=owner)
+    _welcome(setup, pending)
     if json:
         print_json(
             {"channel": pending.channel, "sender_id": pending.sender_id, "state": "owner" if owner else "approved"}
         )
         return
-    typer.echo(f"{_describe_pending(pending)} may talk to the bot now{', as owner' if owner else ''}.")
+    typer.echo(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
         typer.echo(
             f"{to_one_line(pending.channel)} has no owner yet, so owner commands work only in the terminal. "
@@ -58,7 +83,7 @@ def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = Fal
     if json:
         print_json({"channel": pending.channel, "sender_id": pending.sender_id, "state": "denied"})
     else:
-        typer.echo(f"{_describe_pending(pending)} is rejected; the code is no longer valid.")
+        typer.echo(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
@@ -87,8 +112,10 @@ def _rows(state: PairingState) -> list[dict[str, Any]]:
         {
             "channel": channel,
             "sender_id": sender_id,
+            "name": state.name_of(channel, sender_id),
             "state": "owner" if sender_id in state.owners.get(channel, ()) else "approved",
             "code": None,
+            "created_at": None,
             "expires_at": None,
         }
         for channel in sorted(state.people())
@@ -97,12 +124,11 @@ def _rows(state: PairingState) -> list[dict[str, Any]]:
     return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending)]
 
 
-def _format_expiry(row: dict[str, Any]) -> str:
-    return f"{datetime.fromtimestamp(row['expires_at']):%H:%M:%S}" if row["expires_at"] else "-"
-
-
-def _describe_pending(pending: Pending) -> str:
-    return f"{to_one_line(pending.sender_id)} on {to_one_line(pending.channel)}"
+def _welcome(setup: Setup, pending: Pending) -> None:
+    """Tell them through the gateway, if it runs. They are paired whether or not they hear of it."""
+    if pending.chat_id:
+        with suppress(NanobotError):
+            ask_gateway(setup.paths, {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME})
 
 
 def _is_listed(config: Config, channel: str, sender_id: str) -> bool:

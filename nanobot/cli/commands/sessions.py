@@ -38,14 +38,13 @@ from nanobot.session.folder import SessionFolder
 from nanobot.session.imported import describe_import, read_conversations
 from nanobot.session.lines import Row, decode, encode, is_record
 from nanobot.session.manager import Session, SessionManager
+from nanobot.session.records import session_title
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
     from nanobot.session.search.index import SearchIndex
 
-HEAD_BYTES = 1 << 16
-"""How much of a file is read to find its first user message."""
 SNIPPET_BEFORE, SNIPPET_AFTER = 40, 100
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The session, from `nanobot sessions list`.")]
@@ -65,7 +64,8 @@ class SessionFacts:
     updated_at: str
     messages: int
     archived: bool
-    first_words: str
+    title: str
+    """The first words of its first user message."""
     path: str
 
 
@@ -84,8 +84,8 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         print_json([asdict(fact) for fact in facts])
         return
     print_table(
-        ("Session", "Last used", "Messages", "First words"),
-        [(fact.name, format_timestamp(fact.updated_at), fact.messages, fact.first_words) for fact in facts],
+        ("Session", "Last used", "Messages", "Title"),
+        [(fact.name, format_timestamp(fact.updated_at), fact.messages, to_one_line(fact.title)) for fact in facts],
         empty="There are no sessions yet. Start one with `nanobot agent`.",
     )
 
@@ -231,21 +231,9 @@ def _facts(sessions: SessionManager) -> Iterator[SessionFacts]:
             updated_at=row["updated_at"],
             messages=row["messages"],
             archived=row["archived"],
-            first_words=_first_words(Path(row["path"])),
+            title=session_title(Path(row["path"])),
             path=row["path"],
         )
-
-
-def _first_words(path: Path) -> str:
-    """The first user message within the first HEAD_BYTES of the file."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:  # deleted since it was listed
-        return ""
-    rows = (row for line in head.splitlines() for row in decode(line)[0] if row.get("role") == "user")
-    texts = (to_one_line(visible_text(_as_message(row))) for row in rows)
-    return next((text[:200] for text in texts if text), "")
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:

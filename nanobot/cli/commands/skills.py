@@ -239,7 +239,7 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
         "always": skill.always,
         "available": skill.available,
         "missing": list(skill.missing),
-        "told": list(skill.missing_hints),
+        "hints": list(skill.missing_hints),
         "needs": list(skill.needs),
         "allowed_tools": list(needs.tools),
     }

@@ -170,9 +170,9 @@ def _summarize_jobs(setup: Setup) -> JobSummary:
         jobs = service.list_jobs()
     except StorageError as error:
         return JobSummary(problem=str(error))
-    if not jobs or jobs[0].state.next_run_at_ms is None:
+    if not jobs or jobs[0].state.wakes_at_ms is None:
         return JobSummary(len(jobs))
-    return JobSummary(len(jobs), format_time(jobs[0].state.next_run_at_ms, job_zone_or_host(jobs[0], service.timezone)))
+    return JobSummary(len(jobs), format_time(jobs[0].state.wakes_at_ms, job_zone_or_host(jobs[0], service.timezone)))
 
 
 def _plugin_facts(setup: Setup) -> list[PluginFacts]:

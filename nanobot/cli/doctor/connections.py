@@ -137,6 +137,10 @@ def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:
 
     try:
         load_channel(name, context.config.plugins.disabled)
+    except NanobotError as exc:  # it says what to do
+        yield error(str(exc), "")
+        return
+    try:
         asyncio.run(log_in(name, context.config, context.places, force=False))
     except NanobotError as exc:
         yield error(str(exc), f"Enter its settings again: nanobot channels login {name} --force")

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.tools.mcp.process import find_program, server_environment
+from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
@@ -25,6 +26,12 @@ def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
     yield note(str(context.config_path))
     for warning_text in load_warnings(context.config):
         yield warning(warning_text, "Correct the name, or remove the key.")
+    for name in {*type(context.config.channels).model_fields} & {*context.config.channels.enabled}:
+        if find(name) is None and name not in plugin_names():
+            yield warning(
+                f"channels.{name} is enabled, but nanobot has no channel {name} yet and no package provides one.",
+                f"nanobot config set channels.{name}.enabled false",
+            )
 
 
 def limits_can_be_enforced(context: CheckContext) -> Iterator[Finding]:

@@ -90,9 +90,10 @@ async def _probe_model(context: CheckContext) -> ModelCapabilities:
             deltas = await _count_deltas(provider, chosen.model)
             response = await _ask_for_tool_call(provider, chosen.model)
             sees = await _can_see(provider, chosen.model)
+        listed = await provider.context_length(chosen.model)
     finally:
         await provider.close()
-    window = config.active_preset().context_window_tokens or context_window(chosen.model)
+    window = config.active_preset().context_window_tokens or listed or context_window(chosen.model)
     calls_tools = any(call.name == "add" and call.problem is None for call in response.tool_calls)
     return ModelCapabilities(f"{chosen.name}, {chosen.model}", deltas > 1, calls_tools, sees, window)
 

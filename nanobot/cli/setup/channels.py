@@ -4,14 +4,16 @@ Asks only for what is not known, and tries to log in before anything is saved.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import importlib
+import subprocess
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from shutil import get_terminal_size
-from textwrap import fill
 
 import typer
 
-from nanobot.channels.registry import load_channel
+from nanobot.channels.access import AccessControl, AccessPolicy, AccessRequest, Decision, Ignored
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.registry import find, load_channel
 from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
@@ -21,11 +23,14 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
+from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
+from nanobot.utils.extras import install_arguments
 
 NONE = "none"
-
-_MAX_COLUMNS = 110
+CONNECTED = "connected"
+OWNER_WAIT_S = 180.0
+"""How long the setup waits for the owner's first message."""
 
 LoadConfig = Callable[[], Config]
 """Load the config without the new channel, fresh at each call."""
@@ -39,6 +44,8 @@ class ChannelSetup:
     values: Mapping[str, object] = field(repr=False)
     """By attribute name of the channel's config section."""
     owner: str = ""
+    owner_name: str = ""
+    """As the platform shows them; empty if unknown."""
 
     def apply_to(self, config: Config) -> Config:
         """Apply to the config and return it."""
@@ -51,7 +58,7 @@ class ChannelSetup:
     def admit_owner(self, places: DataPaths) -> None:
         """Pair the owner. Raises StorageError."""
         if self.owner:
-            PairingStore(places).admit(self.platform.name, self.owner, owner=True)
+            PairingStore(places).admit(self.platform.name, self.owner, owner=True, name=self.owner_name)
 
     def next_steps(self, places: DataPaths, config_flag: str) -> str:
         """What the owner does next, in a few lines."""
@@ -85,7 +92,7 @@ def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
             for known in PLATFORMS
         ]
         try:
-            chosen = prompts.choose("\nWhich chat app do you want to connect?", [(NONE, done_label), *rows])
+            chosen = prompts.choose("Which chat app do you want to connect?", [(NONE, done_label), *rows])
         except EOFError:
             if prompts.is_interactive():
                 raise
@@ -97,6 +104,7 @@ def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
         channel_setup = ask_channel_setup(platform, config_so_far, places)
         if channel_setup is not None:
             setups[platform.name] = channel_setup
+        typer.echo()
 
 
 def start_instructions(places: DataPaths, config_flag: str) -> str:
@@ -121,19 +129,24 @@ def ask_channel_setup(
     Raises EOFError and KeyboardInterrupt, as prompts do.
     """
     missing = sdk_problem(platform.name)
-    typer.echo("")
+    prompts.heading(platform.title)
+    if missing and _install(platform.name):
+        missing = sdk_problem(platform.name)
     if missing:
-        typer.echo(f"{missing} Until then it can be set up, but not tested.\n")
-    typer.echo(fill(platform.instructions, min(get_terminal_size().columns, _MAX_COLUMNS), break_on_hyphens=False))
+        prompts.say(f"{missing} Until then it can be set up, but not tested.\n")
+    prompts.say(platform.instructions)
+    typer.echo()
     if _get_consent(platform, load(), ask_all=ask_all):
         while (values := _ask_values(platform, load(), ask_all=ask_all)) is not None:
             channel_setup = ChannelSetup(platform, values)
             can_be_tried = bool(platform.fields) and not missing
             decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
-            if decision == SAVE:
-                owner = _ask_owner(platform, places)
+            if decision in (CONNECTED, SAVE):
+                config = channel_setup.apply_to(load())
+                owner, owner_name = _ask_owner(platform, config, places, can_wait=decision == CONNECTED)
                 owner_values = platform.owner_values(owner, load().channels.section(platform.name)) if owner else {}
-                return replace(channel_setup, values={**values, **owner_values}, owner=owner)
+                values |= owner_values
+                return replace(channel_setup, values=values, owner=owner, owner_name=owner_name)
             if decision == LEAVE:
                 break
             ask_all = True
@@ -148,17 +161,19 @@ def _get_consent(platform: PlatformSetup, config: Config, *, ask_all: bool) -> b
 
 
 def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> str:
-    """Try to log in; if that fails, ask what to do. Returns SAVE, AGAIN or LEAVE."""
+    """Try to log in; if that fails, ask what to do. Returns CONNECTED, SAVE, AGAIN or LEAVE."""
     while True:
         typer.echo(f"Trying {platform.title} ...")
         try:
             asyncio.run(log_in(platform.name, config, places, force=False))
         except (NanobotError, OSError) as error:
-            typer.echo(f"\n{to_one_line(str(error) or type(error).__name__)}\n")
+            typer.echo()
+            prompts.say(to_one_line(str(error) or type(error).__name__))
+            typer.echo()
             if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
                 return decision
         else:
-            return SAVE
+            return CONNECTED
 
 
 def sdk_problem(name: str) -> str:
@@ -170,8 +185,28 @@ def sdk_problem(name: str) -> str:
     return ""
 
 
+def _install(name: str) -> bool:
+    """Offer to install the channel's package, in a terminal. Return whether it was installed."""
+    spec = find(name)
+    if spec is None or spec.extra is None or not prompts.is_interactive():
+        return False
+    if not prompts.confirm(f"{spec.title} needs a package that is not installed. Install it now?", default=True):
+        return False
+    done = subprocess.run(install_arguments(spec.extra), check=False)
+    importlib.invalidate_caches()
+    if done.returncode:
+        prompts.say("\nThe installation failed.")  # the caller says how to do it by hand
+    return not done.returncode
+
+
 async def log_in(name: str, config: Config, places: DataPaths, *, force: bool) -> None:
     """Run the channel's login. Raises NanobotError if it fails, OSError."""
+    if not await (await _open_channel(name, config, places)).login(force):
+        raise NanobotError(f"{name} is not logged in yet. Try again with --force, or see its guide.")
+
+
+async def _open_channel(name: str, config: Config, places: DataPaths) -> BaseChannel:
+    """Create the channel as the gateway does. Raises NanobotError."""
     from nanobot.bus.queue import MessageBus  # slow to import
     from nanobot.gateway.channels import GatewayChannels
     from nanobot.utils.clock import SystemClock
@@ -181,8 +216,47 @@ async def log_in(name: str, config: Config, places: DataPaths, *, force: bool) -
     if not await channels.open(name):
         raise NanobotError(channels.broken[name])
     channel = channels.manager.get(name)
-    if channel is None or not await channel.login(force):
-        raise NanobotError(f"{name} is not logged in yet. Try again with --force, or see its guide.")
+    assert channel is not None  # noqa: S101 `open` has added it
+    return channel
+
+
+class _SenderWatch(AccessControl):
+    """Lets nobody in, and reports who writes to the bot in private first."""
+
+    def __init__(self, policy: AccessPolicy, store: PairingStore, refused: Container[str]) -> None:
+        """`refused`: the keys of senders to ignore."""
+        super().__init__(policy, store)
+        self._refused = refused
+        self.first: asyncio.Future[AccessRequest] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
+
+    async def decide(self, request: AccessRequest) -> Decision:
+        """Hold the first message until the channel is closed: then the platform keeps it for the gateway."""
+        if request.is_private and request.is_verified and Sender.of(request.sender_id).key not in self._refused:
+            if not self.first.done():
+                self.first.set_result(request)
+            await self.closed.wait()
+        return Ignored()
+
+
+async def _first_sender(name: str, config: Config, places: DataPaths, refused: Container[str]) -> AccessRequest | None:
+    """Run the channel until somebody else than `refused` writes to the bot in private. None after OWNER_WAIT_S."""
+    from nanobot.channels.supervisor import ChannelSupervisor
+
+    channel = await _open_channel(name, config, places)
+    policy = AccessPolicy.of(name, config.channels.section(name))
+    watch = _SenderWatch(policy, PairingStore(places), refused)
+    channel.attach(replace(channel.services, access=watch, state=None))
+    serving = asyncio.create_task(ChannelSupervisor(channel).run())
+    try:
+        async with asyncio.timeout(OWNER_WAIT_S):
+            return await watch.first
+    except TimeoutError:
+        return None
+    finally:
+        serving.cancel()
+        watch.closed.set()
+        await asyncio.wait([serving])
 
 
 def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> Values | None:
@@ -207,17 +281,47 @@ def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask
     return _ask_valid(field_, "empty: skip")
 
 
-def _ask_owner(platform: PlatformSetup, places: DataPaths) -> str:
-    """The owner's id on the platform; empty if one is paired already or will pair with a code."""
+def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
+    """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
     if PairingStore(places).people(platform.name).owners:
-        return ""
+        return "", ""
+    can_wait = can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places)
+    other = "write to the bot now" if can_wait else "pair with a code"
     try:
-        return _ask_valid(platform.owner, "empty: pair with a code instead")
+        owner = _ask_valid(platform.owner, f"empty: {other}")
     except EOFError:
         if prompts.is_interactive():
             raise
         typer.echo("")
-        return ""
+        return "", ""
+    return _wait_for_owner(platform, config, places) if can_wait and not owner else (owner, "")
+
+
+def _is_served(platform: PlatformSetup, places: DataPaths) -> bool:
+    """Whether a running gateway receives this channel's messages, so that none would arrive here."""
+    report = ask_gateway(places, {"do": "report"})
+    return report is not None and platform.name in report["channels"]
+
+
+def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) -> tuple[str, str]:
+    """Wait for a message and ask whether it is the owner's. Returns id and name; empty after Ctrl+C or a timeout."""
+    refused: set[str] = set()
+    minutes = f"{OWNER_WAIT_S / 60:.0f} minutes"
+    prompts.say(
+        f"Now write anything to your bot on {platform.title} (it waits {minutes}; Ctrl+C: pair with a code later)."
+    )
+    try:
+        while (request := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
+            sender = Sender.of(request.sender_id)
+            who = f"{request.name}, ID {sender.id}," if request.name else f"ID {sender.id}"
+            if prompts.confirm(f"{to_one_line(who)} just wrote: is that you?", default=True):
+                return sender.id, request.name
+            refused.add(sender.key)
+            prompts.say("Then write to it now.")
+    except KeyboardInterrupt:
+        typer.echo()
+    prompts.say("You can pair with a code.")
+    return "", ""
 
 
 def _ask_valid(field_: SetupField, empty: str) -> str:
@@ -226,4 +330,4 @@ def _ask_valid(field_: SetupField, empty: str) -> str:
         answer = ask(f"{field_.label} ({empty})").strip()
         if not answer or field_.pattern.fullmatch(answer):
             return answer
-        typer.echo(field_.hint)
+        prompts.say(field_.hint)

@@ -39,10 +39,9 @@ from nanobot.utils.workspace import prepare_workspace
 
 NEXT_STEPS = """
 Next:
-  nanobot agent{config}                                  chat in this terminal
-  nanobot agent{config} -m "What is in my workspace?"    one answer
-  nanobot status{config}                                 show the configuration"""
-PHONE_STEP = "  nanobot channels login telegram{config}                connect your phone"
+  nanobot agent{config}                     chat in this terminal
+  nanobot status{config}                    show the configuration"""
+PHONE_STEP = "  nanobot channels login telegram{config}   connect your phone"
 
 
 def onboard(
@@ -63,7 +62,8 @@ def onboard(
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
-    target.prepare()
+    if target.exists:
+        prompts.say(f"Config already exists: {target.config_path} (existing values preserved)")
 
     problem = ""
     if yes:
@@ -73,7 +73,7 @@ def onboard(
         plan = _ask_setup(given, target)
 
     target.save(plan)
-    typer.echo(f"Model: {current_selection(load_config(), paths.get_data_dir())}")
+    prompts.say(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent="  ")
     if problem:
         typer.echo(f"Warning: {problem}", err=True)
         typer.echo("The settings are saved, but the model does not answer. Try again: nanobot status --probe", err=True)
@@ -131,21 +131,19 @@ class SetupTarget:
             config.agents.defaults.workspace = str(self._workspace)
         return config
 
-    def prepare(self) -> None:
-        """Create the workspace first, so that an unwritable disk fails before any question."""
-        folder = self.load().workspace_path
-        made = prepare_workspace(folder)
-        if self.exists:
-            typer.echo(f"Config already exists: {self.config_path} (existing values preserved)")
-        typer.echo(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})")
-
     @property
     def places(self) -> DataPaths:
         """The paths of the data folder, which is the config's."""
         return DataPaths(self.config_path.parent)
 
     def save(self, plan: SetupPlan) -> None:
-        """Save the config with the plan applied, and admit the owners. An unchanged config is not written."""
+        """Create the workspace, save the config with the plan applied, and admit the owners.
+
+        An unchanged config is not written.
+        """
+        folder = self.load().workspace_path
+        made = prepare_workspace(folder)
+        prompts.say(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent="  ")
         if not self.exists or plan or self._workspace is not None or self._repaired is not None:
             self._save(plan)
         for channel in plan.channels:
@@ -158,15 +156,15 @@ class SetupTarget:
                 write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             except OSError as error:
                 raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
-            typer.echo(f"The old config is saved as {backup}")
+            prompts.say(f"The old config is saved as {backup}", indent="  ")
         change_config(self.load, plan.apply_to, self.config_path)
-        typer.echo(f"Config saved: {self.config_path}")
+        prompts.say(f"Config saved: {self.config_path}", indent="  ")
 
     def problem_with(self, provider: ProviderChoice) -> str:
         """Send one request to the model; return what is wrong, or an empty text."""
         typer.echo("Asking the model ...")
         try:
-            typer.echo(try_model(provider.apply_to(self.load()), self.config_path.parent))
+            prompts.say(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent="  ")
         except (ProviderError, ConfigError) as error:
             return str(error)
         return ""
@@ -174,14 +172,21 @@ class SetupTarget:
 
 def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
+    prompts.heading("nanobot setup")
+    if prompts.is_interactive():
+        prompts.say("Ctrl+C leaves at any time. Nothing is saved before step 3.")
     try:
+        prompts.heading("Step 1 of 3: Model")
         provider = _ask_for_model(given, target)
-        return SetupPlan(provider, offer_channels(lambda: provider.apply_to(target.load()), target.places))
+        prompts.heading("Step 2 of 3: Chat apps")
+        channels = offer_channels(lambda: provider.apply_to(target.load()), target.places)
+        prompts.heading("Step 3 of 3: Save")
+        return SetupPlan(provider, channels)
     except NonInteractiveError:
         typer.echo("\nNo interactive input; continuing with defaults (--yes).")
         return SetupPlan(ProviderChoice())
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nStopped. No settings were saved.", err=True)
+        typer.echo("\nNothing was saved.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
@@ -195,11 +200,14 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         problem = target.problem_with(provider)
         if not problem:
             return provider
-        typer.echo(f"\n{problem}\n")
+        typer.echo()
+        prompts.say(problem)
+        typer.echo()
         decision = prompts.choose_after_failure("Quit without saving")
         if decision == SAVE:
             return provider
         if decision == LEAVE:
+            typer.echo("Nothing was saved.", err=True)
             raise typer.Exit(1)
         previous, given = provider, provider if decision == RETRY else ProviderChoice()
 
@@ -253,4 +261,4 @@ def _print_next_steps(plan: SetupPlan, config: str) -> None:
         places = DataPaths(paths.get_data_dir())
         typer.echo(f"\n{start_instructions(places, config)}")
         for line in {channel.next_steps(places, config): None for channel in plan.channels}:
-            typer.echo(line)
+            prompts.say(line)

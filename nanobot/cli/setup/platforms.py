@@ -62,6 +62,8 @@ class PlatformSetup:
     """Further settings for the owner, if one was given."""
     first_step: str = "Write to your bot on {title}"
     """What the owner does first once it runs."""
+    waits_for_owner: bool = False
+    """Whether the setup can wait for the owner's first message instead of asking for an id."""
 
 
 _MAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -106,9 +108,8 @@ def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) 
 
 
 def _ask_server(label: str, default: str) -> str:
-    answer = ""
-    while not _SERVER.fullmatch(answer):
-        answer = prompts.ask(label, default)
+    while not _SERVER.fullmatch(answer := prompts.ask(label, default)):
+        prompts.say(f"{answer!r} is not the name of a server, such as imap.example.org or imap.example.org:993.")
     return answer
 
 
@@ -147,11 +148,13 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         owner=SetupField(
             "owner",
-            "Your Telegram user ID (a number, not your phone number)",
-            re.compile(r"\d{1,19}", re.ASCII),
-            "A user ID is a number such as 12345678, not a @name. If you leave it empty, the bot shows you a code.",
+            "Your Telegram user ID, not your phone number",
+            re.compile(r"[1-9]\d{2,9}", re.ASCII),  # longer numbers are phone numbers with their country code
+            "That is not a user ID: an ID has at most ten digits, such as 12345678. A phone number or a @name does not "
+            "tell Telegram's bots who you are. Leave it empty if you do not know it.",
             is_secret=False,
         ),
+        waits_for_owner=True,
     ),
     PlatformSetup(
         name="discord",
@@ -174,9 +177,10 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "owner",
             "Your Discord user ID (Settings, Advanced, Developer Mode; then right-click yourself)",
             re.compile(r"\d{15,20}", re.ASCII),
-            "A user ID is a number of 17 to 19 digits. If you leave it empty, the bot shows you a code.",
+            "A user ID is a number of 17 to 19 digits, not a name. Leave it empty if you do not know it.",
             is_secret=False,
         ),
+        waits_for_owner=True,
     ),
     PlatformSetup(
         name="slack",
@@ -205,9 +209,10 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "owner",
             "Your Slack member ID (your profile, the three dots, Copy member ID)",
             re.compile(r"[UW][A-Z0-9]{2,}"),
-            "A member ID looks like U0123ABCD. If you leave it empty, the bot shows you a code.",
+            "A member ID looks like U0123ABCD. Leave it empty if you do not know it.",
             is_secret=False,
         ),
+        waits_for_owner=True,
     ),
     PlatformSetup(
         name="email",
@@ -242,7 +247,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         name="websocket",
         title="WebSocket",
         requires="nothing; serves your own clients on this machine",
-        instructions="Each client has its own token; docs/guides/websocket.md has an example client of twenty lines.",
+        instructions="Each client has its own token; docs/examples/chat.py is a small client.",
         fields=(),
         owner=SetupField(
             "owner",

@@ -12,11 +12,15 @@ from nanobot.cli.setup import prompts
 from nanobot.config.masking import mask_value
 from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
+from nanobot.providers.factory import choose_provider
 from nanobot.providers.local_servers import default_servers, list_models
 
 WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
 KEEP, MORE, LATER = "keep", "more", "later"
 ENVIRONMENT, CONFIG, BEFORE, ANOTHER = "environment", "config", "before", "another"
+_MAX_MENU = 20
+"""More models than this are completed as the name is typed, not listed."""
 LIST_MODELS_TIMEOUT_S = 3.0
 """Timeout for a server to list its models."""
 
@@ -90,7 +94,7 @@ def ask_provider(
     key = given.api_key if given.api_key is not None else _ask_key(provider, config, previous)
     if provider.needs_key and key == "" and not provider.env_key(os.environ):
         return None
-    model = given.model or _ask_model(provider, config, previous, base)
+    model = given.model or _ask_model(provider, config, previous, key, base)
     return ProviderChoice(provider, model, key, base)
 
 
@@ -129,11 +133,12 @@ def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, dete
     if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
         return previous.api_base
     if spec.is_local:
-        typer.echo(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
-    base = ""
-    while not base.startswith(("http://", "https://")):
+        prompts.say(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
+    while True:
         base = prompts.ask("Base URL, for example http://localhost:8000/v1", default)
-    return _base_url_to_store(spec, config, base)
+        if base.startswith(("http://", "https://")):
+            return _base_url_to_store(spec, config, base)
+        prompts.say(f"{base!r} is not a URL: it must begin with http:// or https://." if base else "A URL is needed.")
 
 
 def _complete_base_url(base: str | None) -> str | None:
@@ -172,6 +177,8 @@ def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> st
         (CONFIG, f"The key in the config ({_mask(in_config)})", bool(in_config)),
         (ENVIRONMENT, f"{variable} from the environment (nothing is stored)", bool(variable)),
     ]
+    if spec.key_page:
+        prompts.say(f"Make or look up a key at {spec.key_page}")
     offered = [(value, label) for value, label, is_there in options if is_there]
     if offered:
         answer = prompts.choose("Which key?", [*offered, (ANOTHER, "Another key")])
@@ -182,22 +189,34 @@ def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> st
     return prompts.ask_secret(f"API key for {whose} ({empty})")
 
 
-def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, base: str | None) -> str:
-    """Ask for a model: from the list of the server if it has one, else by name."""
-    base_url = base or config.providers.by_name()[spec.name].api_base or spec.default_api_base
-    lists_models = spec.is_local or spec.name == "custom"
-    offered = asyncio.run(list_models(base_url, timeout_s=LIST_MODELS_TIMEOUT_S)) if lists_models and base_url else ()
+def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key: str | None, base: str | None) -> str:
+    """Ask for a model: from the list of the endpoint if it has one, else by name."""
+    default = previous.model or default_model(spec, config)
+    selected = ProviderChoice(spec, default or "any", key, base).apply_to(config.model_copy(deep=True))
+    offered = asyncio.run(_list_models(selected)) if spec.speaks_chat_completions else ()
     if len(offered) == 1:
         typer.echo(f"Model: {offered[0]} (the only one it offers)")
         return offered[0]
-    if offered:
-        default = previous.model if previous.model in offered else None
-        return prompts.choose("Which model?", [(name, name) for name in offered], default)
-    default = previous.model or default_model(spec, config)
-    model = ""
-    while not model:
-        model = prompts.ask("Model", default)
+    if offered and default not in offered:
+        default = ""
+    if 0 < len(offered) <= _MAX_MENU:
+        return prompts.choose("Which model?", [(name, name) for name in offered], default or None)
+    question = f"Model (Tab shows the {len(offered)} it offers)" if offered else "Model"
+    while not (model := prompts.ask(question, default, completions=offered)):
+        prompts.say("A model's name is needed, as the provider writes it.")
     return model
+
+
+async def _list_models(config: Config) -> tuple[str, ...]:
+    """The models of the selected provider; empty if it lists none or cannot be used."""
+    try:
+        chosen = await choose_provider(config, environ=os.environ)
+    except ConfigError:
+        return ()
+    try:
+        return await chosen.provider.list_models()
+    finally:
+        await chosen.provider.close()
 
 
 def default_model(spec: ProviderSpec, config: Config) -> str:

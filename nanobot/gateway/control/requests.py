@@ -4,10 +4,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer, TurnEvent
+from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
@@ -18,6 +21,7 @@ from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.messages.types import Origin, text_of
 from nanobot.runtime.build import Runtime
+from nanobot.session.file_names import is_terminal_session
 
 SEND_S = 60.0
 """How long `send` waits for the platform's answer."""
@@ -74,6 +78,7 @@ class ControlRequests:
         self._handlers: dict[str, Callable[[Frame, ControlClient], Awaitable[None]]] = {
             "about": self._about,
             "model": self._model,
+            "sessions": self._sessions,
             "turn": self._turn,
             "resume": self._resume,
             "exec": self._exec,
@@ -125,17 +130,23 @@ class ControlRequests:
         """Send the model of a session and how long its conversation is."""
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, str(request["session"]))
         model = await self._runtime.models.of_session(session)
+        use = self._runtime.loop.commands.report(session, model).use
         client.send(
             {
                 "type": "model",
                 "name": model.name,
-                "window": model.limits.window_tokens,
+                "window": use.window_tokens,
+                "window_used": use.tokens if session.message_count else 0,
                 "provider": model.provider_name,
-                "reason": model.reason,
                 "messages": session.message_count,
                 "idle_s": (datetime.now() - session.updated_at).total_seconds(),
             }
         )
+
+    async def _sessions(self, request: Frame, client: ControlClient) -> None:
+        """Send the conversations that a terminal chat of this session may reopen."""
+        listed = await asyncio.to_thread(list_conversations, self._runtime.sessions, OWNERS, str(request["session"]))
+        client.send({"type": "sessions", "sessions": [asdict(conversation) for conversation in listed]})
 
     async def _exec(self, request: Frame, client: ControlClient) -> None:
         """Run a shell command that the user typed, with the agent's tool and its guards."""
@@ -277,7 +288,7 @@ class ControlRequests:
 
     def _session_of(self, request: Frame) -> str:
         """The requested session; with `continue`, the newest one of the terminal."""
-        newest = self._runtime.sessions.latest(_is_terminal_key) if request.get("continue") else None
+        newest = self._runtime.sessions.latest(is_terminal_session) if request.get("continue") else None
         return str(newest or request.get("session") or "cli:direct")
 
     async def _transcribe(self, text: str, media: Sequence[str]) -> str:
@@ -323,7 +334,3 @@ def _terminal_message(text: str, key: str, media: Sequence[str] = ()) -> Inbound
 
 def _chat_of(session_key: str) -> str:
     return session_key.removeprefix("cli:") or "direct"
-
-
-def _is_terminal_key(key: str) -> bool:
-    return key.startswith("cli:") or ":" not in key

@@ -53,14 +53,14 @@ class Breaker:
             self._probe = call
         return call
 
-    def _began(self, call: "BreakerCall") -> None:
+    def _record_first_token(self, call: "BreakerCall") -> None:
         if call is self._probe:  # the model responds: allow other calls; one more failure opens it again
             self._probe, self._opened_at, self._failures = None, None, MAX_FAILURES - 1
 
-    def _succeeded(self) -> None:
+    def _record_success(self) -> None:
         self._failures, self._opened_at, self._probe, self.last_error = 0, None, None, None
 
-    def _failed(self, call: "BreakerCall", error: ModelCallError) -> bool:
+    def _record_failure(self, call: "BreakerCall", error: ModelCallError) -> bool:
         self.last_error = error
         if call is self._probe:
             self._probe = None
@@ -72,7 +72,7 @@ class Breaker:
         self._opened_at = self._monotonic()
         return True
 
-    def _cancelled(self, call: "BreakerCall") -> None:
+    def _release(self, call: "BreakerCall") -> None:
         if call is self._probe:
             self._probe = None
 
@@ -84,23 +84,23 @@ class BreakerCall:
         self._breaker = breaker
         self._ended = False
 
-    def began(self) -> None:
+    def record_first_token(self) -> None:
         """The first token arrived."""
-        self._breaker._began(self)  # noqa: SLF001 two halves of one class
+        self._breaker._record_first_token(self)  # noqa: SLF001 two halves of one class
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """It was answered, or the request itself was rejected: the model works."""
         if self._end():
-            self._breaker._succeeded()  # noqa: SLF001
+            self._breaker._record_success()  # noqa: SLF001
 
-    def failed(self, error: ModelCallError) -> bool:
+    def record_failure(self, error: ModelCallError) -> bool:
         """It failed because of the model. Return True if that opened the breaker."""
-        return self._end() and self._breaker._failed(self, error)  # noqa: SLF001
+        return self._end() and self._breaker._record_failure(self, error)  # noqa: SLF001
 
-    def cancelled(self) -> None:
+    def release(self) -> None:
         """It ended without a result, such as by cancelling."""
         if self._end():
-            self._breaker._cancelled(self)  # noqa: SLF001
+            self._breaker._release(self)  # noqa: SLF001
 
     def _end(self) -> bool:
         ended, self._ended = self._ended, True

@@ -129,6 +129,9 @@ class FallbackProvider(LLMProvider):
     async def list_models(self) -> tuple[str, ...]:
         return await self._first.provider.list_models()
 
+    async def context_length(self, model: str) -> int | None:
+        return await self._first.provider.context_length(model)
+
     def notes(self) -> list[str]:
         """Which models are paused, for how long and why, and which one is used instead."""
         notes: list[str] = []
@@ -157,7 +160,7 @@ class FallbackProvider(LLMProvider):
         Raises the last failure, including which other models were tried; ModelUnavailableError if none may be called
         now.
         """
-        search = _Search(self._candidates, messages, tools, max_tokens)
+        search = _CandidateSearch(self._candidates, messages, tools, max_tokens)
         while (choice := await search.next()) is not None:
             index, candidate, chosen, call = choice
             attempt, began = StreamGuard(), False
@@ -175,25 +178,25 @@ class FallbackProvider(LLMProvider):
                         for delta in attempt.filter(received):
                             if not began:
                                 began = True
-                                call.began()
+                                call.record_first_token()
                                 self._announce(search, index)
                             if isinstance(delta, Finished):
-                                call.succeeded()
+                                call.record_success()
                             yield delta
                         received = await anext(source, None)
                 attempt.end()
                 return
             except ModelCallError as error:
-                search.failed(chosen, error)
+                search.record_failure(chosen, error)
                 if error.try_elsewhere is TryElsewhere.NOBODY:
-                    call.succeeded()  # the model works, the request does not
+                    call.record_success()  # the model works, the request does not
                     raise search.add_context(error) from None
-                if call.failed(error):
+                if call.record_failure(error):
                     log.warning("%s", describe_pause(chosen))
                 if attempt.final:
                     raise search.add_context(error) from None
             finally:
-                call.cancelled()
+                call.release()
         raise search.error()
 
     async def close(self) -> None:
@@ -202,7 +205,7 @@ class FallbackProvider(LLMProvider):
             if candidate.model is not None:
                 await candidate.model.provider.close()
 
-    def _announce(self, search: "_Search", index: int) -> None:
+    def _announce(self, search: "_CandidateSearch", index: int) -> None:
         now, first = self._candidates[index], self._first
         reasons = search.reasons()
         if index != self._current:
@@ -229,7 +232,7 @@ async def _first_delta(deltas: AsyncGenerator[Delta, None], *, has_fallback: boo
         return await anext(deltas, None)
 
 
-class _Search:
+class _CandidateSearch:
     """The path of one call through the candidates."""
 
     def __init__(
@@ -300,7 +303,7 @@ class _Search:
             return limit
         return min(limit, candidate.window_tokens - self._request_tokens())
 
-    def failed(self, model: CandidateModel, error: ModelCallError) -> None:
+    def record_failure(self, model: CandidateModel, error: ModelCallError) -> None:
         error.fill_target(CallTarget(model.provider_name, model.model))
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:

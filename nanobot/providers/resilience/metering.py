@@ -120,6 +120,9 @@ class MeteredProvider(LLMProvider):
     async def list_models(self) -> tuple[str, ...]:
         return await self._inner.list_models()
 
+    async def context_length(self, model: str) -> int | None:
+        return await self._inner.context_length(model)
+
     async def close(self) -> None:
         """Close the provider and remove the marks of calls in flight."""
         await self._inner.close()

@@ -114,6 +114,9 @@ class RetryProvider(LLMProvider):
     async def list_models(self) -> tuple[str, ...]:
         return await self._inner.list_models()
 
+    async def context_length(self, model: str) -> int | None:
+        return await self._inner.context_length(model)
+
     async def chat_stream(
         self,
         messages: Sequence[ChatMessage],

@@ -95,11 +95,11 @@ class ChatCall(exchange.WireCall):
             merge_users="merged_users" in capabilities.needs,
         )
 
-    def reader(self) -> "_Reader":
-        return _Reader(self, self._endpoint.name)
+    def reader(self) -> "_StreamReader":
+        return _StreamReader(self, self._endpoint.name)
 
 
-class _Reader:
+class _StreamReader:
     """Reads a chat completions response, streamed or plain."""
 
     def __init__(self, call: ChatCall, provider_name: str) -> None:

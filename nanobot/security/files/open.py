@@ -220,6 +220,11 @@ class FileLocation:
         if self._folder is not None:
             os.fsync(self._folder)
 
+    def remove(self) -> None:
+        """Delete the file."""
+        _check_kind(self._path, self._stat(), str(self.real))
+        os.unlink(self._name, dir_fd=self._folder)
+
     def remove_old_neighbours(self, older_than_s: float) -> None:
         """Delete files of the same folder that were not modified for this long."""
         remove_old_files(self.real.parent if self._folder is None else self._folder, older_than_s=older_than_s)

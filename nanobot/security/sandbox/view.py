@@ -133,9 +133,9 @@ def view_of(
     grants, resolver = grants or ViewGrants(), PathResolver()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = (*resolver.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    writable = (*resolver.real((paths.workspace, *paths.allowed)), *_without_links(grants.folders))
     open_to = PathPrefixSet(*writable)
-    secrets = _unmoved(grants.secrets)
+    secrets = _without_links(grants.secrets)
     granted = PathPrefixSet(*secrets)
     existing = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
     hidden = tuple(place for place in resolver.real(existing) if place not in granted)
@@ -153,8 +153,8 @@ def view_of(
             add((home,), PathAccess.COVER)
         elif home in _PRIVATE_TO_COMMAND:
             add((home,), PathAccess.READ_TOO)
-    covered = _covered(paths, home)
-    add(_protected(paths, writable, covered, resolver, make=make), PathAccess.READ)
+    covered = _hidden_data_folder(paths, home)
+    add(_protected_paths(paths, writable, covered, resolver, make=make), PathAccess.READ)
     if covered is not None:
         add((covered,), PathAccess.COVER)
         add(_public_in(covered, hidden, tmp, writable, resolver), PathAccess.READ)
@@ -199,12 +199,12 @@ def _hide_private(paths: PathPolicy, places: dict[Path, PathAccess], resolver: P
             places[log] = PathAccess.READ
 
 
-def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
+def _without_links(places: Iterable[Path]) -> tuple[Path, ...]:
     """Granted paths that still are what was asked for: a new link would lead elsewhere."""
     return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
 
 
-def _protected(
+def _protected_paths(
     paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, resolver: PathResolver, *, make: bool
 ) -> list[Path]:
     """Protected paths inside the writable ones. A missing one is made, since a mount needs it."""
@@ -240,7 +240,7 @@ def _visible(place: Path) -> bool:
     return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
-def _covered(paths: PathPolicy, home: Path) -> Path | None:
+def _hidden_data_folder(paths: PathPolicy, home: Path) -> Path | None:
     """Our data folder, hidden as a whole: a file in it may be replaced while a command runs, and a mount over the old
     file would disappear. None if the folder serves other purposes too; then its files are hidden one by one.
     """

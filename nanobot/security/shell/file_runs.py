@@ -106,13 +106,13 @@ def files_run_by_convention(text: str, folder: Path) -> frozenset[str]:
 
 def _by_convention(command: ParsedCommand, folder: Path) -> frozenset[str]:
     name = _plain_name(command)
-    modules = _imported(command, folder) if name in ("python", "pypy") else None
+    modules = _imported_modules(command, folder) if name in ("python", "pypy") else None
     if modules is None:
         return _BY_CONVENTION.get(name, frozenset())
     return frozenset(pattern for module in modules for pattern in (f"{module}.py", f"*/{module}/*.py"))
 
 
-def _imported(command: ParsedCommand, folder: Path) -> frozenset[str] | None:
+def _imported_modules(command: ParsedCommand, folder: Path) -> frozenset[str] | None:
     """The modules that a Python call imports, following those beside its script; None if unknown."""
     words = iter(command.argv[1:])
     first = next((word for word in words if word == "-" or not word.startswith("-") or _CODE.fullmatch(word)), None)

@@ -84,7 +84,7 @@ class ParsedLine:
 
 
 @dataclass(slots=True)
-class _Result:
+class _ParseResult:
     commands: list[ParsedCommand] = field(default_factory=list)
     whole: bool = True
     sets: bool = False
@@ -104,7 +104,7 @@ def read_line(text: str, variables: Mapping[str, str] | None = None) -> ParsedLi
 @lru_cache(maxsize=8)
 def _read(text: str, variables: tuple[tuple[str, str], ...]) -> ParsedLine:
     """Cached, since several checks of one call parse the same line."""
-    result = _Result(cut=len(text) > _MAX_LENGTH)
+    result = _ParseResult(cut=len(text) > _MAX_LENGTH)
     _Parser(text[:_MAX_LENGTH], {"IFS": " ", **dict(variables)}, result, 0).read()
     commands = (*result.commands[:MOST_COMMANDS], UNREAD) if result.cut else tuple(result.commands)
     return ParsedLine(commands, result.whole and not result.cut, result.sets)
@@ -113,7 +113,9 @@ def _read(text: str, variables: tuple[tuple[str, str], ...]) -> ParsedLine:
 class _Parser:
     """Parses one text from left to right. Nested texts get a parser of their own, one level deeper."""
 
-    def __init__(self, text: str, variables: dict[str, str], result: _Result, depth: int, function: str = "") -> None:
+    def __init__(
+        self, text: str, variables: dict[str, str], result: _ParseResult, depth: int, function: str = ""
+    ) -> None:
         self._text = text
         self._at = 0
         self._variables = variables

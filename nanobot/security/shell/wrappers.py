@@ -105,10 +105,10 @@ def _shell(command: ParsedCommand) -> Iterator[ParsedCommand]:
     for redirect in command.redirects:
         if redirect.operator == "<<<":
             yield from _parse(redirect.target)
-    yield from _fed(command)
+    yield from _commands_from_pipe(command)
 
 
-def _fed(command: ParsedCommand) -> Iterator[ParsedCommand]:
+def _commands_from_pipe(command: ParsedCommand) -> Iterator[ParsedCommand]:
     """What a shell reads from its pipe, if it is known."""
     feeder = command.fed_by[-1] if command.fed_by else None
     if feeder is None:

@@ -129,7 +129,7 @@ class Question:
             term = _term(quoted or chunk, is_prefix=is_prefix)
             if term is not None and term not in terms and len(terms) < _MOST_WORDS:
                 terms.append(term)
-                wider += [term] if quoted or is_prefix else _widened(term)
+                wider += [term] if quoted or is_prefix else _widen(term)
         return cls(text, tuple(terms), tuple(dict.fromkeys(wider))[: 2 * _MOST_WORDS])
 
     @property
@@ -148,7 +148,7 @@ def _term(text: str, *, is_prefix: bool) -> Term | None:
     return Term(words, runs, is_prefix)
 
 
-def _widened(term: Term) -> list[Term]:
+def _widen(term: Term) -> list[Term]:
     word = term.words[0]
     if len(term.words) > 1:
         return [Term((pair,), (pair,)) for pair in term.words] if _IS_UNSPACED.match(word) else [term]

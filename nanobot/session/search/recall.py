@@ -87,7 +87,7 @@ class Recall:
 
         The text may have quoted phrases and words ending in a star.
         """
-        search = _Search(Question.of(text), may_read, limit, since, "" if results else "tool", leave_out_turn)
+        search = _IndexSearch(Question.of(text), may_read, limit, since, "" if results else "tool", leave_out_turn)
         if not search.question.terms:
             return RecallResult()
         return self._index.ask(lambda index: self._run(index, search), self._timeout_s)
@@ -114,7 +114,7 @@ class Recall:
         """Stop a running update, as the process ends."""
         self._index.stop()
 
-    def _run(self, index: OpenIndex, search: "_Search") -> RecallResult:
+    def _run(self, index: OpenIndex, search: "_IndexSearch") -> RecallResult:
         files = {file.id: file for file in index.files() if search.may_read(file)}
         hits: dict[tuple[str, str, str], RecallHit] = {}
         is_loose = False
@@ -192,7 +192,7 @@ class _Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _IndexSearch:
     """The parameters of a search."""
 
     question: Question

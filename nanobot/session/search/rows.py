@@ -61,11 +61,11 @@ def searchable_text(row: Row) -> str:
         return ""
     text = visible_text(as_message(row))
     if role == "assistant" and row.get("tool_calls"):
-        text = "\n".join([text, *_sent(row["tool_calls"])])
+        text = "\n".join([text, *_sent_texts(row["tool_calls"])])
     return text[: LONGEST_RESULT if role == "tool" else LONGEST_SAID].strip()
 
 
-def _sent(calls: object) -> Iterator[str]:
+def _sent_texts(calls: object) -> Iterator[str]:
     """Yield the messages that these calls send to other chats."""
     for call in calls if isinstance(calls, list) else ():
         try:

@@ -262,7 +262,7 @@ async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(t
 
     assert store.refused == 3
     assert (goal := GoalStore(tmp_path / "state" / "goals").load("cli:direct")) is not None
-    assert (goal.state, goal.told) == (GoalState.LIMIT, True)
+    assert (goal.state, goal.is_reported) == (GoalState.LIMIT, True)
 
 
 class Full(GoalStore):

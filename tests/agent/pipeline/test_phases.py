@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin
@@ -212,6 +213,25 @@ async def test_provider_that_cancels_itself_is_a_failure_that_its_person_is_told
 
     assert out is not None
     assert "the provider cancelled its own call" in out.content
+
+
+async def test_tool_that_cancels_itself_is_a_failure_that_its_person_is_told(bot: Bot):
+    class Cancelling(Tool):
+        """Raises CancelledError though nobody has stopped it."""
+
+        name, description = "cancelling", "cancels itself"
+        parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+
+        async def execute(self) -> str:
+            raise asyncio.CancelledError
+
+    bot.register(Cancelling())
+    bot.provider.script(calls(("cancelling", {})))
+
+    result = await bot.turn("go")
+
+    assert result.outcome is TurnOutcome.FAILED
+    assert "cancelled this turn by itself" in result.text
 
 
 async def test_failure_that_nothing_mends_is_not_tried_again(tmp_path: Path):

@@ -116,7 +116,7 @@ async def test_channel_that_is_made_anew_goes_on_with_what_the_old_one_has_accep
 async def in_the_journal(life: LiveChannel) -> list[int]:
     """How many attachments each open message still has to get."""
     assert life.bus.journal is not None
-    return [len(one.attachments) for one in await life.bus.journal.unsettled()]
+    return [len(one.attachments) for one in await life.bus.journal.load_unsettled()]
 
 
 async def test_full_disk_keeps_a_message_with_what_is_attached_waiting(telegram, tmp_path):

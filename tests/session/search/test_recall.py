@@ -63,6 +63,23 @@ def test_a_hit_says_where_when_and_who(place: Place):
     assert not found.is_loose
 
 
+@pytest.mark.parametrize(
+    ("key", "role", "name", "trust"),
+    [
+        ("cli:direct", "user", None, Provenance.OWNER),
+        ("telegram:7", "user", None, Provenance.PERSON),
+        ("cli:direct", "tool", "web_fetch", Provenance.WEB),
+        ("cli:direct", "tool", "inbox", Provenance.MAIL),
+    ],
+)
+def test_old_message_that_does_not_say_where_it_came_from_is_trusted_as_its_kind(
+    place: Place, key: str, role: str, name: str | None, trust: Provenance
+):
+    place.say(key, "My dentist is Dr. Weiss", role=role, **({"name": name, "tool_call_id": "c"} if name else {}))
+
+    assert [hit.trust for hit in place.search("dentist").hits] == [trust]
+
+
 def test_only_what_grew_is_read(place: Place):
     place.say("a:1", *(f"old {number}" for number in range(300)))
     place.find("old")

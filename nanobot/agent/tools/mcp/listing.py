@@ -142,8 +142,8 @@ class ListingFile:
             stored = json.loads(self._path.read_bytes())
             if stored.pop("fingerprint") != self._fingerprint:
                 return None
-            tools = tuple(ServerTool(**_known(tool, ServerTool)) for tool in stored.pop("tools"))
-            return replace(Listing(**_known(stored, Listing)), tools=tools)
+            tools = tuple(ServerTool(**_known_fields(tool, ServerTool)) for tool in stored.pop("tools"))
+            return replace(Listing(**_known_fields(stored, Listing)), tools=tools)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -173,7 +173,7 @@ class ListingFile:
             logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)
 
 
-def _known(stored: Mapping[str, Any], shape: type[ServerTool] | type[Listing]) -> dict[str, Any]:
+def _known_fields(stored: Mapping[str, Any], shape: type[ServerTool] | type[Listing]) -> dict[str, Any]:
     return {field.name: stored[field.name] for field in fields(shape) if field.name in stored}
 
 

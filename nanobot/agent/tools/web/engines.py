@@ -179,7 +179,7 @@ def choose_engines(policy: SearchPolicy) -> list[EngineChoice]:
     needs nothing. A key is sent to its own engine only.
     """
     if policy.provider != "auto":
-        return [_configured(policy)]
+        return [_configured_engine(policy)]
     chosen = [] if not policy.api_key else [_by_configured_key(policy)]
     if policy.base_url:
         chosen.append(EngineChoice(ENGINES["searxng"], policy.base_url))
@@ -197,7 +197,7 @@ def _by_configured_key(policy: SearchPolicy) -> EngineChoice:
     return EngineChoice(engine, engine.base, policy.api_key)
 
 
-def _configured(policy: SearchPolicy) -> EngineChoice:
+def _configured_engine(policy: SearchPolicy) -> EngineChoice:
     engine = ENGINES.get(policy.provider)
     if engine is None:
         return _fall_back(f"nanobot does not support {policy.provider}")

@@ -74,15 +74,15 @@ class WebFetchTool(Tool):
         try:
             parse_url(url)
         except UrlError as error:
-            return _failed(str(error), Provenance.TOOL)
+            return _failure(str(error), Provenance.TOOL)
         try:
             answer = await self._fetcher.fetch(FetchRequest(url, {"Accept": _ACCEPT}))
             async with self._read_lock, asyncio.timeout(_READ_TIMEOUT_S):
                 return await self._read(url, answer, extractMode != "text", maxChars or self._max_chars)
         except TimeoutError:
-            return _failed(f"Reading the page {url[:200]} takes too long. Fetch another.")
+            return _failure(f"Reading the page {url[:200]} takes too long. Fetch another.")
         except NanobotError as error:
-            return _failed(str(error))
+            return _failure(str(error))
 
     async def _read(self, url: str, answer: FetchResult, markdown: bool, limit: int) -> ToolResult:
         header, kind = answer.headers.get("content-type", ""), answer.content_type
@@ -126,7 +126,7 @@ class WebFetchTool(Tool):
         return Page(f"This is {kind} ({size}), not text. {hint}", "none"), []
 
 
-def _failed(text: str, provenance: Provenance = Provenance.WEB) -> ToolResult:
+def _failure(text: str, provenance: Provenance = Provenance.WEB) -> ToolResult:
     return replace(ToolResult.failed(text), provenance=provenance)
 
 
