@@ -20,7 +20,7 @@ from nanobot.agent.skills.loader import SkillCatalog, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
 from nanobot.security.files.open import Opener, Stamp
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
@@ -175,18 +175,33 @@ class ContextBuilder:
         *,
         scope: Scope = OWNERS,
         goal: str = "",
+        folder: str = "",
     ) -> str:
         """The context sent with a message: today's notes unless the history shows them already, the note about the
         session's goal, then the metadata block.
+
+        `folder` is where the person's terminal is; it is named if tools may read it.
         """
         lines = [CONTEXT_OPEN, f"Current Time: {_format_time(self._clock.now())}"]
-        fields = {"Channel": channel, "Chat ID": chat_id}
+        fields = {"Channel": channel, "Chat ID": chat_id, "Current Folder": self._describe_folder(folder)}
         lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in fields.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
         if goal:
             block = f"{goal}\n\n{block}"
         notes = self.memory_of(scope).todays_notes()
         return f"{notes}\n\n{block}" if notes and not _was_shown(notes, history) else block
+
+    def _describe_folder(self, folder: str) -> str:
+        """The folder and what tools may do in it; empty for the workspace and where they may not read."""
+        policy = self.files.policy
+        if not folder or Path(folder) == self.workspace or not policy.admits(Path(folder)):
+            return ""
+        try:
+            policy.resolve_writable(Path(folder) / "new file")
+            use = "you may read and write there"
+        except PathDeniedError:
+            use = "you may read there"
+        return f"{folder} (where the person works; relative paths in their words start there; {use})"
 
     def _build(self, catalog: SkillCatalog, memory: MemoryStore) -> str:
         files = replace(self.files, policy=restrict_paths(self.files.policy, memory.scope))

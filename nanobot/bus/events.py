@@ -54,10 +54,20 @@ class InboundMessage:
     """For a subagent's report: the chat whose memory it may use. Empty: the owner's."""
     attachments: list[dict[str, Any]] = field(default_factory=list)
     """Attachments not downloaded yet, as the channel describes them."""
+    folder: str = ""
+    """The current folder of the person's terminal, an absolute path. Empty on other channels."""
 
     @classmethod
     def from_owner(
-        cls, channel: str, chat_id: str, content: str, *, session_key: str, origin: Origin, media: Sequence[str] = ()
+        cls,
+        channel: str,
+        chat_id: str,
+        content: str,
+        *,
+        session_key: str,
+        origin: Origin,
+        media: Sequence[str] = (),
+        folder: str = "",
     ) -> "InboundMessage":
         """A message of the owner from a terminal or a program, where nobody else can write."""
         return cls(
@@ -69,6 +79,7 @@ class InboundMessage:
             session_key_override=session_key,
             origin=origin,
             provenance=Provenance.OWNER,
+            folder=folder,
         )
 
     @classmethod
@@ -123,6 +134,7 @@ class InboundMessage:
             str(payload.get("fallback_text", "")),
             str(payload.get("scope", "")),
             list(payload.get("attachments", ())),
+            str(payload.get("folder", "")),
         )
 
     @property
@@ -307,7 +319,7 @@ class OutboundMessage:
 
 _OMITTED_IF_EMPTY = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "fallback_text", "scope", "attachments",
+    "is_mentioned", "fallback_text", "scope", "attachments", "folder",
 }  # fmt: skip
 _OPTIONAL_FIELDS = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """Optional fields, omitted from JSON if empty."""

@@ -5,6 +5,7 @@ A terminal gets a table, a pipe gets tab-separated lines without a heading, `--j
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.terminal import escape_control, is_terminal, strip_control
+from nanobot.cli.layout import print_line, print_warning
+from nanobot.cli.terminal import escape_control, is_terminal, strip_control, wants_colour
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir, use_config
 from nanobot.errors import NanobotError
-from nanobot.utils.text import nearest
+from nanobot.utils.text import format_when, nearest
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
@@ -32,7 +34,12 @@ NO_GATEWAY = (
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("-c", "--config", metavar="FILE", help="Use this config file; its folder is the data folder."),
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="Use this config file; its folder is the data folder. It does not move the workspace.",
+    ),
 ]
 WorkspaceOption = Annotated[
     Path | None, typer.Option("-w", "--workspace", metavar="FOLDER", help="Use this workspace instead of the config's.")
@@ -108,9 +115,9 @@ def require_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any]
 def print_warnings(warnings: Sequence[str]) -> None:
     """Print the first MAX_WARNINGS warnings on stderr, and how many more there are."""
     for warning in warnings[:MAX_WARNINGS]:
-        typer.echo(f"Warning: {to_one_line(warning)}", err=True)
+        print_warning(to_one_line(warning))
     if len(warnings) > MAX_WARNINGS:
-        typer.echo(f"Warning: {len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.", err=True)
+        print_warning(f"{len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.")
 
 
 def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:
@@ -121,11 +128,20 @@ def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> 
     )
 
 
-def print_text(text: str) -> None:
-    """Print text from a model or a file: without control sequences, with known secrets redacted."""
+def print_text(text: str, *, wraps: bool = False) -> None:
+    """Print text from a model or a file: without control sequences, with known secrets redacted.
+
+    With `wraps`, lines are broken between words, below their indent or id; without, a terminal shows them as they are.
+    """
     from nanobot.security.redaction import redact_known  # slow to import; not needed for --help
 
-    typer.echo(strip_control(redact_known(text)).rstrip("\n"))
+    shown = strip_control(redact_known(text)).rstrip("\n")
+    if not wraps:
+        typer.echo(shown)
+        return
+    for line in shown.split("\n"):
+        words = _LINE_HEAD.sub("", line, count=1)
+        print_line(words, line[: len(line) - len(words)])
 
 
 def print_json(value: object) -> None:
@@ -136,19 +152,25 @@ def print_json(value: object) -> None:
 
 
 def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    spare: Sequence[str] = (),
+    wraps: bool = False,
 ) -> None:
     """Print a table, or tab-separated lines in a pipe. Without rows, print `empty` on stderr.
 
-    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
+    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow. With `wraps`
+    the text of the last column is wrapped, not cut.
     """
     from nanobot.security.redaction import redact_known
 
     lines = [["" if cell is None else to_one_line(redact_known(str(cell))) for cell in row] for row in rows]
     if not lines:
-        typer.echo(empty, err=True)
+        print_line(empty, err=True)
     elif is_terminal(sys.stdout):
-        _show_table(headings, lines, spare)
+        _show_table(headings, lines, spare, wraps=wraps)
     else:
         for line in lines:
             typer.echo("\t".join(line))
@@ -160,29 +182,36 @@ def to_one_line(text: str) -> str:
 
 
 def format_timestamp(text: str, *, seconds: bool = False) -> str:
-    """`2026-12-24 18:00` for an ISO time; other text as it is."""
+    """An ISO time as `2026-12-24 18:00 (2 h ago)`, exact with `seconds` or in a pipe; other text as it is."""
     try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return text
+    if is_terminal(sys.stdout) and not seconds:
+        return format_when(moment)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if seconds else f"{moment:%Y-%m-%d %H:%M}"
 
 
+_LINE_HEAD = re.compile(r"\s*(?:\S{1,5}  )?")
+_NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
+_WRAPPED_TEXT, _CUT_TEXT = 30, 14
+"""Cells of the last column from which other columns shrink as well."""
 _SHORT_NAME = 12
 """Cells of the first column that must stay visible beside the numbers."""
 
 
-def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
+def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str], *, wraps: bool) -> None:
     """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
 
-    Too wide a table shrinks its widest columns, but never the first, which people type in the next command. A table of
-    numbers (`spare`) shrinks the first instead: a truncated number is a wrong one.
+    Too wide a table shrinks its last column, then its widest, but never the first, which people type next. A table of
+    numbers (`spare`) shrinks the first instead: a truncated number is a wrong one. Numbers are aligned right.
     """
     from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, no_color=not wants_colour(sys.stdout))
     columns = list(zip(headings, *lines, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
     for name in spare:
@@ -194,10 +223,20 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     headings, *lines = zip(*columns, strict=True)
     gaps = 2 * (len(widths) - 1)
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
-        widths[widths.index(max(widths[1:]), 1)] -= 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading, width in zip(headings, widths, strict=True):
-        table.add_column(heading, width=width, no_wrap=True, overflow="ellipsis")
+        is_last_long = widths[-1] > (_WRAPPED_TEXT if wraps else _CUT_TEXT)
+        widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
+    table = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if wants_colour(sys.stdout) else ""
+    )
+    for number, (heading, width, *cells) in enumerate(zip(headings, widths, *lines, strict=True), 1):
+        wrapped = wraps and number == len(widths)
+        table.add_column(
+            heading,
+            width=width,
+            justify="right" if all(_NUMBER.fullmatch(cell) for cell in cells) else "left",
+            no_wrap=not wrapped,
+            overflow="fold" if wrapped else "ellipsis",
+        )
     for line in lines:
         table.add_row(*map(Text, line))
     console.print(table, soft_wrap=sum(widths) + gaps > console.width)

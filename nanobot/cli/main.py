@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nanobot import __version__
-from nanobot.cli.terminal import is_terminal, strip_control
+from nanobot.cli.layout import print_error
+from nanobot.cli.terminal import Paint, is_terminal, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
@@ -68,6 +69,8 @@ COMMANDS = {
     "memory why": ("nanobot.cli.commands.memory:why", "Show where a fact came from."),
     "memory log": ("nanobot.cli.commands.memory:log", "Show the last changes of the memory."),
     "memory forget": ("nanobot.cli.commands.memory:forget", "Delete a fact."),
+    "memory pin": ("nanobot.cli.commands.memory:pin", "Keep a fact unchanged when the memory is tidied."),
+    "memory unpin": ("nanobot.cli.commands.memory:unpin", "Remove the pin from a fact."),
     "memory undo": ("nanobot.cli.commands.memory:undo", "Undo the last change."),
     "memory dream": ("nanobot.cli.commands.memory:dream", "Tidy the memory now (Dream) and show what changed."),
     "memory dream-log": ("nanobot.cli.commands.memory:dream_log", "Show the last Dream passes."),
@@ -80,6 +83,8 @@ COMMANDS = {
     "skills approve": ("nanobot.cli.commands.skills:approve", "Approve changed programs of an installed skill."),
     "usage": ("nanobot.cli.commands.usage:usage", "Show tokens and cost: today, this month, and what is left."),
     "mcp list": ("nanobot.cli.commands.mcp:list_", "List the configured MCP servers and their tools."),
+    "mcp add": ("nanobot.cli.commands.mcp:add", "Try an MCP server and add it."),
+    "mcp remove": ("nanobot.cli.commands.mcp:remove", "Remove an MCP server."),
     "mcp test": ("nanobot.cli.commands.mcp:test", "Connect to an MCP server and list its tools."),
     "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
 }
@@ -98,45 +103,69 @@ GROUPS = {
     "tools": "What the agent can call.",
 }
 
-SYNONYMS = {
-    "ask": "agent",
-    "chat": "agent",
-    "resume": "agent --continue",
-    "configure": "onboard",
-    "init": "onboard",
-    "setup": "onboard",
-    "login": "provider login",
-    "logs": "gateway logs",
-    "start": "gateway start",
-    "stop": "gateway stop",
-    "restart": "gateway restart",
-    "serve": "gateway",
-    "job": "cron",
-    "jobs": "cron",
-    "remind": "cron add",
-    "reminder": "cron",
-    "reminders": "cron",
-    "schedule": "cron",
-    "cost": "usage",
-    "costs": "usage",
-    "history": "sessions list",
-    "model": "provider list",
-    "models": "provider list",
-    "check": "doctor",
-    "plugins": "tools list",
-    "create": "add",
-    "new": "add",
-    "ls": "list",
-    "rm": "remove",
-    "delete": "remove",
-    "del": "remove",
-    "uninstall": "remove",
-    "cat": "show",
-    "view": "show",
-    "find": "search",
-    "edit": "set",
+SECTIONS = {
+    "Start": ("onboard", "provider", "config", "status", "doctor"),
+    "Talk": ("agent", "sessions", "replay"),
+    "Channels": ("gateway", "channels", "pairing", "send"),
+    "Memory and jobs": ("memory", "cron"),
+    "Tools": ("skills", "mcp", "tools", "approvals"),
+    "Costs": ("usage",),
 }
-"""What other programs call a command of the same group; also a path from the root."""
+"""The order of `nanobot --help`. A command in no section is listed at the end."""
+
+EXAMPLES = {
+    "": ("nanobot", 'nanobot "What is in my workspace?"'),
+    "agent": ('nanobot agent "Summarise notes.md"', 'cat error.log | nanobot agent "Why does this fail?"'),
+    "gateway": ("nanobot gateway", "nanobot gateway install"),
+    "channels": ("nanobot channels login telegram", "nanobot channels status"),
+    "send": ('nanobot send --channel telegram --to 12345 "Back at six"',),
+    "config": ("nanobot config set agents.defaults.model gpt-5-mini", "nanobot config get channels"),
+    "doctor": ("nanobot doctor --fix", "nanobot doctor --security"),
+    "pairing": ("nanobot pairing list", "nanobot pairing approve K7MPQ2XA --owner"),
+    "approvals": ("nanobot approvals list", 'nanobot approvals forget "exec git push"'),
+    "sessions": ("nanobot sessions search invoice", "nanobot sessions export cli:direct --format markdown -o chat.md"),
+    "replay": ("nanobot replay cli:direct", "nanobot replay cli:direct 3"),
+    "provider": ("nanobot provider list", "nanobot provider login github-copilot"),
+    "cron": ('nanobot cron add "tomorrow 9am" "Call Ann"', 'nanobot cron add -m "Water the plants" -c "0 18 * * *"'),
+    "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
+    "skills": ("nanobot skills list", "nanobot skills install ./my-skill"),
+    "usage": ("nanobot usage --by model", "nanobot usage --days 7 --json"),
+    "mcp": ("nanobot mcp add time -- uvx mcp-server-time", "nanobot mcp test time"),
+}
+"""Shown at the end of the help of a command or group."""
+
+SYNONYMS = {
+    "ask chat": ("agent",),
+    "run": ("agent", "run"),
+    "resume": ("agent --continue", "enable"),
+    "configure init setup": ("onboard",),
+    "login": ("provider login",),
+    "log logs": ("gateway logs", "logs", "log"),
+    "start": ("gateway start", "enable"),
+    "stop": ("gateway stop", "disable"),
+    "pause": ("disable", "stop"),
+    "restart": ("gateway restart",),
+    "serve": ("gateway",),
+    "job jobs reminder reminders schedule": ("cron",),
+    "remind": ("cron add",),
+    "cost costs": ("usage",),
+    "history": ("sessions list", "log"),
+    "model models": ("provider list",),
+    "check": ("doctor", "test", "validate"),
+    "plugins": ("tools list",),
+    "add create new": ("add", "install", "approve", "login"),
+    "allow": ("pairing approve", "approve"),
+    "list ls": ("list", "show", "status", "get"),
+    "cat info show view": ("show", "get", "list"),
+    "delete del forget remove rm": ("remove", "delete", "forget", "revoke"),
+    "reject": ("deny",),
+    "uninstall": ("remove",),
+    "revert restore": ("undo",),
+    "find grep": ("search",),
+    "edit": ("set",),
+    "explain": ("why",),
+}
+"""What other programs call a command: the first that the group has is suggested. At the root also a path."""
 DESTRUCTIVE = frozenset(
     ("approve", "delete", "deny", "disable", "dream-restore", "forget", "install", "logout", "remove", "revoke", "undo")
 )
@@ -155,6 +184,10 @@ TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of Typer's command line errors, which has no public name."""
 
 
+_METAVARS = {"text": "TEXT", "str": "TEXT", "integer": "N", "integer range": "N", "int range": "N"}
+_HEADING = re.compile(r"^\S[^:\n]*:", re.MULTILINE)
+
+
 def _debug_option() -> TyperOption:
     """Every command takes `--debug`. Its value is not read: `Nanobot.main` looks for it in the arguments."""
     return TyperOption(
@@ -162,11 +195,34 @@ def _debug_option() -> TyperOption:
     )
 
 
+class Help:
+    """Help with coloured headings, and with examples: the lines of the epilog."""
+
+    epilog: str | None
+
+    def get_help(self, ctx: Any) -> str:
+        paint = Paint(wants_colour(sys.stdout))
+        return _HEADING.sub(lambda heading: paint.bold(heading[0]), super().get_help(ctx))  # type: ignore[misc]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if self.epilog:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))
+
+
+class Command(Help, TyperCommand):
+    """A command that was imported."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Without Typer's braces around required arguments."""
+        return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
+
+
 class LazyCommand(TyperCommand):
     """A table entry that imports the command itself only when it is called or shows its help."""
 
-    def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002 the parent's word
-        super().__init__(name, help=help, rich_markup_mode=None)
+    def __init__(self, name: str, target: str, help: str, epilog: str) -> None:  # noqa: A002 the parent's word
+        super().__init__(name, help=help, epilog=epilog, rich_markup_mode=None)
         self._target = target
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -176,13 +232,18 @@ class LazyCommand(TyperCommand):
     def load(self) -> TyperCommand:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = {"ignore_unknown_options": True} if self.name in NEGATIVE_ARGUMENTS else None
-        single.command(self.name, context_settings=settings)(load(self._target))
+        single.command(self.name, cls=Command, context_settings=settings, epilog=self.epilog)(load(self._target))
         command = typer.main.get_command(single)
+        for param in command.params:
+            default = (
+                (param.name or "").upper() if param.param_type_name == "argument" else _METAVARS.get(param.type.name)
+            )
+            param.metavar = param.metavar or default
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]
 
 
-class Group(TyperGroup):
+class Group(Help, TyperGroup):
     """Commands under one name. Without a command it runs its default command or prints its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -201,12 +262,13 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _suggest(self, path: str, word: str) -> str:
-        meant = SYNONYMS.get(word.lower(), "")
-        if meant.split(" ")[0] in self.commands:
-            return f" Did you mean `{path} {meant}`?"
+        meant = next((meant for words, meant in SYNONYMS.items() if word.lower() in words.split()), ())
+        for name in meant:
+            if name.split()[0] in self.commands:
+                return f" Did you mean `{path} {name}`?"
         from nanobot.utils.text import nearest  # slow to import
 
-        similar = nearest(word, set(self.commands) - DESTRUCTIVE, 2)
+        similar = nearest(word, set(self.commands) - DESTRUCTIVE, 2, cutoff=0.7)
         similar = similar or nearest(word, DESTRUCTIVE & set(self.commands), 1, cutoff=0.85)
         if similar:
             return f" Did you mean {' or '.join(f'`{path} {name}`' for name in similar)}?"
@@ -230,21 +292,34 @@ class RootGroup(Group):
         self.params.append(_debug_option())
         for path, (target, help_line) in COMMANDS.items():
             *group, name = path.split()
-            self._get_group(*group).add_command(LazyCommand(name, target, help_line))
+            examples = [line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line]
+            epilog = "\n".join(examples)
+            self._get_group(*group).add_command(LazyCommand(name, target, help_line, epilog))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without arguments in a terminal, open the chat; a sentence is a message."""
+        """Without arguments in a terminal, open the chat; a sentence is a message, also after --here."""
         if not args and is_terminal(sys.stdin) and is_terminal(sys.stdout):
             args = ["agent"]
-        elif args and _SENTENCE.search(args[0]) and not args[0].startswith("-"):
+        elif args and (args[0] == "--here" or (_SENTENCE.search(args[0]) and not args[0].startswith("-"))):
             args = ["agent", *args]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by section."""
+        listed = {name for names in SECTIONS.values() for name in names}
+        others = [name for name in self.commands if name not in listed]
+        for section, names in {**SECTIONS, "More": others}.items():
+            rows = [(f"{name:<9}", self.commands[name].help or "") for name in names if name in self.commands]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def _get_group(self, name: str = "") -> TyperGroup:
         if not name:
             return self
         if name not in self.commands:
-            self.add_command(Group(name=name, help=GROUPS[name], rich_markup_mode=None))
+            epilog = "\n".join(EXAMPLES.get(name, ()))
+            self.add_command(Group(name=name, help=GROUPS[name], epilog=epilog, rich_markup_mode=None))
         return self.commands[name]  # type: ignore[return-value]
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *other: Any, **extra: Any) -> Any:
@@ -265,14 +340,19 @@ class RootGroup(Group):
 def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
     from nanobot.security.redaction import redact_all  # slow to import; not needed for --help
+    from nanobot.utils.text import nearest
 
     text = str(error)
     if isinstance(error, TYPER_USAGE_ERROR):
+        if possible := getattr(error, "possibilities", None):  # Typer guesses too loosely
+            names = {name.lstrip("-"): name for name in possible}
+            similar = nearest(error.option_name.lstrip("-"), names, 2, cutoff=0.7)  # type: ignore[attr-defined]
+            error.possibilities = [names[name] for name in similar]  # type: ignore[attr-defined]
         text = error.format_message()  # type: ignore[attr-defined]
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     with suppress(OSError):  # stderr may be unwritable; the exit code still tells
-        typer.echo(f"Error: {strip_control(redact_all(text))}", err=True)
+        print_error(strip_control(redact_all(text)))
         context = getattr(error, "ctx", None)  # only usage errors have one
         if context is not None:
             typer.echo(f"See {context.command_path} --help", err=True)
@@ -283,7 +363,7 @@ app = typer.Typer(
     name="nanobot",
     cls=RootGroup,
     help="A personal AI agent that one person owns.",
-    epilog='Try it: nanobot agent -m "What is in my workspace?"',
+    epilog="\n".join(EXAMPLES[""]),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

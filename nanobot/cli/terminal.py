@@ -83,6 +83,10 @@ class Paint:
         """For failures."""
         return self._wrap("31", text)
 
+    def yellow(self, text: str) -> str:
+        """For warnings."""
+        return self._wrap("33", text)
+
     def green(self, text: str) -> str:
         """For added lines."""
         return self._wrap("32", text)

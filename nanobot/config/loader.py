@@ -135,9 +135,19 @@ def set_key(path: Path, key: KeyPath, candidates: Sequence[Any]) -> None:
     raise errors[0]
 
 
-def check_text(text: str, path: Path) -> None:
-    """Raise ConfigError if this text, as a config file at this path, could not be loaded."""
-    _parse_and_build(text.encode(), path, None)
+def unset_key(path: Path, key: KeyPath) -> None:
+    """Remove a key from a config file. Raises like `set_key`."""
+    with lock_config(path):
+        tree = to_document(load_config(path, secrets=False))
+        delete_key(tree, key)
+        text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+        check_text(text, path)
+        write_document(text, path)
+
+
+def check_text(text: str, path: Path, *, secrets: bool = False) -> Config:
+    """Return the config that this text would be as a file at this path. Raises ConfigError."""
+    return _parse_and_build(text.encode(), path, References(path.parent) if secrets else None)
 
 
 class InvalidKeysError(ConfigError):

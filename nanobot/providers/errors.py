@@ -23,8 +23,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from nanobot import errors
+from nanobot.net.http import is_loopback
 
 
 class TryElsewhere(StrEnum):
@@ -222,7 +224,16 @@ class ConnectionFailedError(ModelCallError):
 
     what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check the network, and {section}.apiBase in the config."
+    next_step = "Check {section}.apiBase in the config, and the network."
+
+    def brief(self) -> str:
+        return f"{super().brief()} (is the server running?)" if self._is_local() else super().brief()
+
+    def advice(self) -> str:
+        return f"Is the server running? {super().advice()}" if self._is_local() else super().advice()
+
+    def _is_local(self) -> bool:
+        return is_loopback(urlsplit(self.target.api_base).hostname or "")
 
 
 class StreamCutError(ModelCallError):

@@ -4,7 +4,7 @@
 def test_the_channel(check, tmp_path):
     check(tmp_path)
 
-A check is skipped only if the platform does not support the feature; docs/guides/channels.md has the results of the
+A check is skipped only if the platform does not support the feature; docs/writing-a-channel.md has the results of the
 built-in channels.
 """
 

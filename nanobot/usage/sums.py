@@ -43,7 +43,7 @@ class UsageSum:
     @property
     def usd(self) -> float | None:
         """Dollars spent as far as prices are known; None if none is."""
-        return None if self.calls and self.unpriced == self.calls else self.spent
+        return None if self.unpriced and not self.spent else self.spent
 
     @property
     def cached_share(self) -> float:
@@ -135,6 +135,8 @@ def format_sum(used: UsageSum) -> str:
         f"{used.completion_tokens:,} out",
         format_dollars(used.usd),
     ]
-    return ", ".join(parts if used.usd is not None else parts[:-1]) + (
+    if used.usd is None:
+        parts[-1] = "price unknown"
+    return ", ".join(parts) + (
         f" (and {used.unpriced:,} of unknown price)" if used.unpriced and used.usd is not None else ""
     )

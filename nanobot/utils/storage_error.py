@@ -4,12 +4,13 @@ import errno
 
 from nanobot.errors import StorageError
 
+_ELSEWHERE = "choose another workspace with --workspace, another data folder with --config"
 _ADVICE = {
     "ENOSPC": "Free some disk space and try again.",
     "EDQUOT": "Your quota is used up: free some space and try again.",
-    "EROFS": "Choose another workspace with --workspace.",
-    "EACCES": "Check who owns the folder, or choose another workspace with --workspace.",
-    "EPERM": "Check who owns the folder, or choose another workspace with --workspace.",
+    "EROFS": f"Make it writable, or {_ELSEWHERE}.",
+    "EACCES": f"Check who owns it, or {_ELSEWHERE}.",
+    "EPERM": f"Check who owns it, or {_ELSEWHERE}.",
     "EISDIR": "There is a folder where a file should be: move it away.",
     "ENOTDIR": "There is a file where a folder should be: move it away.",
     "ELOOP": "nanobot follows no links to its own files: replace the link by a real file or folder.",

@@ -45,7 +45,14 @@ class Toilsome:
         asyncio.get_running_loop().call_soon(self.watch)
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
+        self,
+        channel: str,
+        chat_id: str,
+        history: Sequence[ChatMessage],
+        *,
+        scope: Scope = OWNERS,
+        goal: str = "",
+        folder: str = "",
     ) -> str:
         self.seconds += 1
         self.built[self._passes] += 1

@@ -25,7 +25,7 @@ from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.security.provenance import IN_PART
 from nanobot.testing import Pause, calls
-from tests.support.memory import FACTS, MERGED, DreamHarness, replace_, tidying
+from tests.support.memory import FACTS, MERGED, OVER, DreamHarness, replace_, tidying
 
 DONE, NOTHING, RESTING, FAILED = DreamOutcome.DONE, DreamOutcome.NOTHING, DreamOutcome.RESTING, DreamOutcome.FAILED
 
@@ -758,3 +758,21 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
 
         assert harness.memory.memory_file.read_bytes() == raw
         assert (harness.memory.archive_file.read_bytes() if harness.memory.archive_file.exists() else None) == archive
+
+
+async def test_a_pinned_fact_is_neither_merged_nor_archived_also_if_it_is_pinned_while_the_model_thinks(
+    harness: DreamHarness,
+):
+    editor = MemoryEditor(harness.memory, harness.clock)
+    editor.pin("Oslo")
+    pause = Pause()
+
+    tidying_up = asyncio.create_task(harness.run(pause, tidying(MERGED, OVER)))
+    await pause.reached.wait()
+    editor.pin("Lives in Berlin")
+    pause.resume.set()
+    await tidying_up
+
+    assert "- Flies to Oslo on 2026-01-05. (pinned)" in harness.text
+    assert "- Lives in Berlin. (pinned)" in harness.text
+    assert "- Home: Berlin." in harness.text

@@ -1,19 +1,24 @@
 """A memory in a person's hands: where a fact came from, forgetting it, sharing it, taking a change back."""
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nanobot.agent.memory import revisions as memory_book
 from nanobot.agent.memory.editor import MemoryEditor, format_change
+from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.text import json_objects
@@ -340,3 +345,65 @@ def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
     harness.learns("- Likes green tea.\n- Has a dog.")
     assert harness.text == "- Likes green tea.\n"
     assert MemoryStore(harness.memory.memory_dir.parent).revisions.origins() == harness.memory.revisions.origins()
+
+
+LINES = st.sampled_from(
+    [
+        "# Memory",
+        "## Home",
+        "- Likes tea.",
+        "- likes TEA",
+        "- Likes tea. (pinned)",
+        "- Likes coffee. (pinned)",
+        "- Has a dog",
+        "  named Rex",
+        "  named Max",
+        "- Lives in Rome.",
+        "Speaks Welsh.",
+        "",
+    ]
+)
+
+
+@given(
+    before=st.lists(LINES, max_size=8),
+    update=st.lists(LINES, max_size=10),
+    pins=st.sets(st.integers(0, 7)),
+    budget=st.integers(20, 200),
+    is_late=st.booleans(),
+)
+def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_one(
+    before: list[str], update: list[str], pins: set[int], budget: int, is_late: bool
+):
+    with TemporaryDirectory() as folder:
+        memory = MemoryStore(Path(folder), clock=FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)), budget_bytes=budget)
+        memory.write_long_term("\n".join(before) + "\n")
+        editor = MemoryEditor(memory, FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)))
+        seen = memory.read_for_update()
+        facts = [details.fact for details in editor.facts()]
+        for fact in [fact for number, fact in enumerate(facts) if number in pins]:
+            with suppress(NanobotError):  # the same words may be pinned on another line
+                editor.pin(fact.id)
+        text = memory.read_for_update()
+        pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
+
+        with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written
+            memory.apply_update("Talked.", "\n".join(update), instead_of=seen if is_late else text)
+
+        after = parse_facts(memory.read_long_term())
+    assert {fact.key for fact in after if fact.pinned} == {key for key, _ in pinned}
+    assert {fact.text for fact in after if fact.pinned} <= {text for _, text in pinned}
+
+
+def test_pinning_marks_one_line_and_is_undone(harness: EditorHarness):
+    harness.memory.memory_file.parent.mkdir(parents=True)
+    harness.memory.memory_file.write_bytes(ODD)
+
+    rex = harness.editor.pin("rex")
+
+    assert harness.memory.memory_file.read_bytes() == ODD.replace(b"Rex\r\n", b"Rex (pinned)\r\n")
+    assert harness.editor.pin(rex.id, pinned=False).id == rex.id
+    assert harness.memory.memory_file.read_bytes() == ODD
+    harness.editor.undo()
+    with pytest.raises(NanobotError, match=f"nanobot memory unpin {rex.id}"):
+        harness.editor.forget(rex.id)

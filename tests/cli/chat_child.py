@@ -45,6 +45,10 @@ class Obedient(LLMProvider):
             call = ToolCallRequest("c1", "exec", {"command": "sleep 1; echo worked"})
             yield Finished(LLMResponse(None, [call], "tool_calls"))
             return
+        elif words[0] == "ask":
+            call = ToolCallRequest("c1", "write_file", {"path": str(Path.cwd() / "outside.txt"), "content": "x"})
+            yield Finished(LLMResponse(None, [call], "tool_calls"))
+            return
         elif words[0] == "think":
             await asyncio.sleep(1)
             text = "I have thought."

@@ -402,7 +402,7 @@ if sys.platform != "win32":
         shown = words_of(child.before + child.after + whole(child))
 
         assert child.exitstatus == 0
-        assert re.fullmatch(r"  list_dir \.  \d\.\d\ds\n\nFound\n\nSome files\.\n", shown)
+        assert re.fullmatch(r"  list_dir \.  \d\.\d\ds  \d+ lines\n\nFound\n\nSome files\.\n", shown)
 
     def test_no_colour_means_no_escape_sequence_for_colour_or_weight(home, server):
         server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
@@ -507,3 +507,29 @@ if sys.platform != "win32":
 
         assert child.exitstatus == 0
         assert (home.data / "history" / "cli_history").stat().st_mode & 0o777 == 0o600
+
+    def test_leaving_names_the_reminders_that_will_not_come_and_what_to_start(home, server):
+        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "2035-01-01T10:00")
+        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
+        child = at_terminal(home)
+        child.expect(">")
+        child.send("exit\r")
+
+        shown = " ".join(whole(child).split())
+
+        assert "stretch (2035-01-01 10:00)" in shown
+        assert "nanobot gateway install" in shown
+
+    def test_a_reminder_in_an_open_chat_is_headed_by_its_name_and_time_and_rings(home, server):
+        server.default = Say("Stretch your legs.")
+        child = at_terminal(home)
+        child.expect(r"stand-in \(custom\)")
+        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "+1s")
+        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
+
+        child.expect(r"stretch\S*, \d\d:\d\d")
+        child.expect("Stretch your legs")
+        child.expect("\a")
+
+        child.send("exit\r")
+        whole(child)

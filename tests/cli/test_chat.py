@@ -15,6 +15,7 @@ if sys.platform == "win32":
 
 import pexpect
 
+from nanobot.cli.chat.inbound import terminal_command
 from tests.support.terminal import on_screen
 
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
@@ -26,11 +27,13 @@ BOTTOM_LINE = "obedient"
 class Terminal:
     """A person at a terminal: types, and waits to see something."""
 
-    def __init__(self, home, **environ: str) -> None:
+    def __init__(self, home, folder=None, **environ: str) -> None:
         inherited = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "VIRTUAL_ENV")}
         env = {**inherited, "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
         command = [sys.executable, "-m", "tests.cli.chat_child", str(home)]
-        self.child = on_screen(command, env=env, dimensions=(24, 80), encoding="utf-8", timeout=15)
+        self.child = on_screen(
+            command, env=env, cwd=folder and str(folder), dimensions=(24, 80), encoding="utf-8", timeout=15
+        )
         self.child.delaybeforesend = None
         self.seen = ""
 
@@ -254,6 +257,34 @@ def test_a_shell_command_runs_without_the_model(terminal):
     terminal.see('You said "hello"')
 
 
+def test_a_shell_command_that_prints_nothing_says_that_it_went_well(terminal):
+    terminal.say("!true")
+
+    terminal.see("ok")
+    terminal.leave()
+    assert "Exit code" not in terminal.words
+
+
+def test_two_marks_give_a_command_the_terminal_and_the_guard_still_judges_it(terminal):
+    terminal.say("!!test -t 0 && test -t 1 && echo it is a $((1+1))-way terminal; false")
+    terminal.see("it is a 2-way terminal")
+    terminal.see("Exit code: 1")
+
+    terminal.say("!!rm -rf /")
+    terminal.see("was not run")
+    terminal.say("hello")
+
+    terminal.see('You said "hello"')
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [("!vim x", "vim x"), ("!/usr/bin/less x", "/usr/bin/less x"), ("!! git rebase -i", "git rebase -i"), ("!ls", "")],
+)
+def test_editors_and_pagers_run_on_the_terminal_by_themselves(line, command):
+    assert terminal_command(line) == command
+
+
 def test_a_file_is_completed_and_goes_with_the_message(terminal):
     terminal.type("look at @AGE")
     terminal.see("AGENTS.md")
@@ -262,6 +293,29 @@ def test_a_file_is_completed_and_goes_with_the_message(terminal):
     terminal.say(" please")
 
     terminal.see(r"With AGENTS\.md\.")
+
+
+def test_a_file_of_the_current_folder_is_found_by_its_name_and_tab_goes_into_a_folder(tmp_path):
+    for path in (tmp_path / "project" / "quarry" / "zebra.md", tmp_path / "project" / "annex" / "yak.md"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    terminal = Terminal(tmp_path, tmp_path / "project")
+    terminal.see(BOTTOM_LINE)
+    terminal.type("look at @zeb")
+    terminal.see("quarry/zebra")
+    terminal.type(TAB + "\r")
+    terminal.say(" please")
+    terminal.see(r"With zebra\.md\.")
+
+    terminal.type("and @ann")
+    terminal.see("annex/")
+    terminal.type(TAB)
+    terminal.see("yak")
+    terminal.type(TAB + "\r")
+    terminal.say("")
+
+    terminal.see("> and @annex/yak.md")
+    terminal.see(r"With yak\.md\.")
 
 
 def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
@@ -309,10 +363,14 @@ def test_wide_characters_come_out_whole(terminal):
     assert re.sub(r"\s", "", terminal.words).count("漢字と言葉。" * 40 + "終わり") >= 1
 
 
-def test_a_message_from_elsewhere_appears_above_the_prompt(terminal):
+def test_a_message_from_elsewhere_appears_above_the_prompt_and_rings_once(terminal):
     terminal.say("post")
 
+    terminal.see("message")
     terminal.see("A word from elsewhere.")
+    terminal.see("2.0k in")
+    terminal.leave()
+    assert terminal.seen.count("\a") == 1
 
 
 def test_a_status_command_is_answered_while_a_turn_runs(terminal):
@@ -344,6 +402,25 @@ def test_a_polite_kill_leaves_the_terminal_as_it_was_and_says_so_in_the_exit_cod
 
     assert terminal.child.exitstatus == 128 + signal.SIGTERM
     assert "\x1b[?2004l" in terminal.seen  # bracketed paste is off again
+
+
+def test_a_line_that_does_not_answer_a_question_stays_in_the_prompt(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    terminal = Terminal(tmp_path, folder)
+    terminal.see(BOTTOM_LINE)
+    terminal.say("ask")
+    terminal.see("y yes, this once")
+
+    terminal.say("sure go ahead")
+    terminal.see("First answer")
+    terminal.type("\x15")  # Ctrl+U
+    terminal.say("yes")
+
+    terminal.see("spoken")
+    assert terminal.leave() == 0
+    assert (folder / "outside.txt").exists()
+    assert "queued: sure" not in terminal.words
 
 
 def test_sessions_opens_a_menu_from_which_arrow_keys_reopen_a_conversation(terminal):

@@ -1,7 +1,7 @@
 import pytest
 
 from nanobot.agent.events import ToolEnded
-from nanobot.cli.chat.event_lines import clip_output, running_tool_line, tool_call_lines
+from nanobot.cli.chat.event_lines import clip_output, running_tool_lines, tool_call_lines
 from nanobot.cli.terminal import Paint
 
 PLAIN = Paint(colour=False)
@@ -11,21 +11,48 @@ def ended(**fields):
     return ToolEnded(**{"call_id": "1", "name": "read_file", "ok": True, "content": "text", "seconds": 0.02, **fields})
 
 
-def test_a_call_is_one_line_with_what_it_is_about_and_how_long_it_took():
-    assert tool_call_lines(ended(), {"limit": 3, "path": "AGENTS.md"}, 80, PLAIN) == ["  read_file AGENTS.md  0.02s"]
+def test_a_call_that_reads_is_one_line_with_its_subject_its_time_and_the_size():
+    lines = tool_call_lines(ended(content="a\nb"), {"limit": 3, "path": "AGENTS.md"}, 80, PLAIN)
+
+    assert lines == ["  read_file AGENTS.md  0.02s  2 lines"]
 
 
-def test_a_failed_call_is_marked_and_says_why_in_its_first_line():
-    lines = tool_call_lines(ended(ok=False, content="\nError: no such file\nmore"), {"path": "x"}, 80, PLAIN)
+def test_the_first_lines_of_an_output_are_shown_and_the_key_that_shows_the_rest():
+    call = ended(name="exec", content="one\n\ntwo\nthree\nfour\nSTDERR:\nfive\n\nExit code: 0")
 
-    assert lines == ["  read_file x  0.02s  failed", "    Error: no such file"]
+    lines = tool_call_lines(call, {"command": "x"}, 80, PLAIN, expand_key="Ctrl+O")
+
+    assert lines[1:] == ["    one", "    two", "    three", "    … 2 more lines (Ctrl+O shows them)"]
 
 
-def test_a_diff_is_shown_under_its_call_and_cut_where_it_is_long():
+def test_a_command_without_output_is_one_line():
+    call = ended(name="exec", content="(no output)\n\nExit code: 0")
+
+    assert tool_call_lines(call, {"command": "true"}, 80, PLAIN) == ["  exec true  0.02s"]
+
+
+def test_a_failed_command_shows_the_last_line_it_printed_and_its_exit_code():
+    call = ended(name="exec", ok=False, content="STDERR:\nTraceback\n  x\nValueError: no\n\nExit code: 1")
+
+    lines = tool_call_lines(call, {"command": "x"}, 80, PLAIN)
+
+    assert lines == ["  exec x  0.02s  failed", "    ValueError: no", "    Exit code: 1"]
+
+
+def test_the_reason_of_a_refusal_is_wrapped_not_cut():
+    reason = "notes.md is outside the workspace, and tools are restricted to it. Use a path inside."
+
+    lines = tool_call_lines(ended(ok=False, content=reason), {"path": "x"}, 40, PLAIN)
+
+    assert " ".join(line.strip() for line in lines[1:]) == reason
+
+
+def test_a_diff_is_shown_under_its_call_with_its_size_and_cut_where_it_is_long():
     diff = "\n".join(["-old", "+new", *[f" line {number}" for number in range(40)]])
 
     lines = tool_call_lines(ended(display=diff), {}, 80, PLAIN)
 
+    assert lines[0].endswith("  +1 -1")
     assert lines[1:3] == ["    -old", "    +new"]
     assert lines[-1] == "    … 18 more lines"
 
@@ -34,7 +61,7 @@ def test_a_diff_is_shown_under_its_call_and_cut_where_it_is_long():
 def test_no_line_is_wider_than_the_terminal(argument):
     from rich.cells import cell_len
 
-    lines = [running_tool_line("exec", {"command": argument}, "half way", 40)]
+    lines = running_tool_lines("exec", {"command": argument}, argument, "  3s", 40)
     lines += tool_call_lines(ended(ok=False, content=argument), {"command": argument}, 40, PLAIN)
 
     assert all(cell_len(line) <= 40 and "\n" not in line and "\x1b" not in line for line in lines)

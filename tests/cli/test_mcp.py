@@ -88,3 +88,44 @@ def test_without_servers_there_is_a_sentence(config: Path):
 
     assert "No MCP server is configured" in run("mcp", "list").stderr
     assert json.loads(run("mcp", "list", "--json").stdout) == []
+
+
+def stored(config: Path) -> dict[str, Any]:
+    servers: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))["tools"]["mcpServers"]
+    return servers
+
+
+def test_a_server_is_tried_added_and_removed_and_the_rest_of_the_config_stays(config: Path, monkeypatch):
+    monkeypatch.setenv("LAMP_TOKEN", "geheim-geheim")
+    before = stored(config)
+
+    added = run("mcp", "add", "desk", "--env", "TOKEN=${LAMP_TOKEN}", "--", sys.executable, "-I", "-S", MCP_SERVER)
+
+    assert added.exit_code == 0, added.output
+    assert "child 1 answered in" in added.stdout
+    entry = {"command": sys.executable, "args": ["-I", "-S", MCP_SERVER], "env": {"TOKEN": "${LAMP_TOKEN}"}}
+    assert stored(config) == {**before, "desk": entry}
+    assert run("mcp", "add", "desk", "--", "true").exit_code == 1
+    assert run("mcp", "remove", "desk").exit_code == 0
+    assert stored(config) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["new", "--", "no-such-program"], "no-such-program"),
+        (["new", "--url", "htp:/example.org"], "htp:/example.org"),
+        (["new"], "mcp add time --"),
+        (["new", "--env", "TOKEN", "--", "true"], "KEY=VALUE"),
+        (["a.b", "--", "true"], "letters, digits"),
+        (["lamp", "--", "true"], "--replace"),
+    ],
+)
+def test_a_server_that_fails_or_is_not_described_right_is_not_added(config: Path, words: list[str], hint: str):
+    before = stored(config)
+
+    refused = run("mcp", "add", *words)
+
+    assert refused.exit_code in (1, 2)
+    assert hint in refused.stderr
+    assert stored(config) == before

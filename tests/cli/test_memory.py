@@ -1,6 +1,7 @@
 """`nanobot memory`: what is remembered, to see, to explain, to forget and to take back."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_forget_by_id_and_undo_leave_every_byte(memory: MemoryStore):
     assert without == "# Memory\n\n- Likes green tea.\n"
     assert "Undone" in undone.stdout
     assert memory.read_long_term() == TEXT
-    assert [line.split()[3] for line in run("log").stdout.splitlines()] == ["undo", "forget", "hand"]
+    assert re.findall(r"\((?:now|\d+ s ago)\)  (\w+)", run("log").stdout) == ["undo", "forget", "hand"]
 
 
 def test_a_search_finds_facts_and_log_and_says_by_its_code_where_there_is_nothing(memory: MemoryStore):
@@ -64,6 +65,12 @@ def test_why_says_what_is_known(memory: MemoryStore):
     assert run("why", "cat").exit_code == 1
 
 
+def test_why_for_programs_has_the_same_fields_as_show(memory: MemoryStore):
+    fact = json.loads(run("show", "--json").stdout)["facts"][1]
+
+    assert json.loads(run("why", "rex", "--json").stdout) == [fact]
+
+
 def test_the_memory_of_a_chat_is_shown_by_its_name(memory: MemoryStore):
     memory.of(Scope("telegram:-100")).write_long_term("- Meets on Fridays.\n")
 
@@ -77,3 +84,14 @@ def test_where_nothing_is_remembered_that_is_said():
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "Nothing is remembered yet" in shown.stderr
     assert "no change to undo" in run("undo").stderr
+
+
+def test_a_pinned_fact_is_marked_and_forgotten_only_after_unpin(memory: MemoryStore):
+    pinned = run("pin", "rex")
+    refused = run("forget", "rex")
+    run("unpin", "rex")
+
+    assert pinned.stdout == "Pinned: Has a dog named Rex.\n"
+    assert refused.exit_code == 1
+    assert "nanobot memory unpin" in refused.stderr
+    assert run("forget", "rex").exit_code == 0

@@ -20,7 +20,10 @@ def completer(tmp_path):
     (tmp_path / "notes" / "plan.md").touch()
     (tmp_path / "Readme.md").touch()
     (tmp_path / ".hidden").touch()
-    return ChatCompleter({"help": "this list", "history": "the last"}, lambda: {"weather": "Forecasts"}, tmp_path)
+    for unwanted in (".git", "node_modules", ".venv"):
+        (tmp_path / unwanted).mkdir()
+        (tmp_path / unwanted / "index").touch()
+    return ChatCompleter({"help": "this list", "history": "the last"}, lambda: {"weather": "Forecasts"}, [tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -31,11 +34,14 @@ def completer(tmp_path):
         ("tell /h", []),
         ("use $we", ["weather"]),
         ("costs 5$", []),
-        ("read @", ["Readme.md", "notes/"]),
+        ("read @", ["Readme.md", "node_modules/", "notes/"]),
         ("read @re", ["Readme.md"]),
         ("read @notes/pl", ["plan.md"]),
         ("read @.h", [".hidden"]),
         ("read @nowhere/x", []),
+        ("read @plan", ["notes/plan.md"]),
+        ("read @nplmd", ["notes/plan.md"]),
+        ("read @index", []),
         ("mail me@no", []),
     ],
 )
@@ -44,6 +50,36 @@ def test_commands_skills_and_files_are_completed_where_they_may_stand(completer,
 
     assert found == expected
     assert can_complete(typed) or not expected
+
+
+def test_the_current_folder_comes_before_the_workspace_and_the_best_match_first(tmp_path):
+    for path in (
+        "here/src/planner.py",
+        "here/a/plan.md",
+        "here/explain.txt",
+        "workspace/plan.md",
+        "workspace/old plan",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    completer = ChatCompleter({}, dict, [tmp_path / "here", tmp_path / "workspace"])
+
+    found = [one.text for one in completer.get_completions(Document("@plan"), CompleteEvent())]
+
+    assert found == ["plan.md", "a/plan.md", "src/planner.py", "explain.txt", "old plan"]
+
+
+def test_a_search_in_a_huge_folder_ends(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for number in range(300):
+        (tmp_path / "deep" / f"file{number}").touch()
+    (tmp_path / "near-file").touch()
+    completer = ChatCompleter({}, dict, [tmp_path], max_entries=20)
+
+    found = [one.text for one in completer.get_completions(Document("@file"), CompleteEvent())]
+
+    assert "near-file" in found
+    assert len(found) < 20
 
 
 def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(tmp_path):
@@ -97,7 +133,9 @@ def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
         meter(event)
     meter.window_tokens = 10_100
 
-    assert meter.line() == "m · 2.0k in (50% cached) · 20 out · 10% of 10.1k window"
+    assert meter.line() == "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window"
+    assert meter.line(40) == "m · 2.0k in · 10% of 10.1k window"
+    assert meter.line(1) == "m"
 
 
 @pytest.mark.parametrize(

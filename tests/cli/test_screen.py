@@ -63,7 +63,7 @@ def play(screen, *happened) -> None:
 def test_words_tools_and_answer_stay_in_order_parted_by_empty_lines(paper):
     play(screen_on(paper), *step("Let me **look**.", calls=True), *step("# Found\n", "It is `x`."), ended("It is `x`."))
 
-    assert paper.stayed == "Let me look.\n\n  read_file a.txt  0.02s\n\nFound\n\nIt is x.\n"
+    assert paper.stayed == "Let me look.\n\n  read_file a.txt  0.02s  1 line\n\nFound\n\nIt is x.\n"
     assert paper.lives[-1] == ""
 
 
@@ -121,6 +121,57 @@ def test_a_running_tool_is_live_with_its_seconds(paper):
     assert re.fullmatch(r"  exec make  0\.\ds", paper.lives[-1])
 
 
+def test_a_running_tool_shows_the_last_line_of_its_output_below_its_own(paper):
+    screen = screen_on(paper)
+    play(screen, events.ToolStarted(call_id="1", name="exec", arguments={"command": "make"}))
+
+    screen(events.ToolDelta(call_id="1", text="step 1\nstep 2\n"))
+    asyncio.run(one_tick(screen))
+
+    assert re.fullmatch(r"  exec make  0\.\ds\n    step 2", paper.lives[-1])
+
+
+def test_the_whole_output_of_the_last_call_can_be_shown(paper):
+    screen = screen_on(paper)
+    output = "\n".join(f"line {number}" for number in range(9))
+    play(screen, events.ToolEnded(call_id="1", name="exec", ok=True, content=output, seconds=1.0), ended(""))
+    assert "line 8" not in paper.stayed
+
+    screen.expand_last_call()
+
+    assert "the output of exec:" in paper.stayed
+    assert "    line 8\n" in paper.stayed
+
+
+def test_reasoning_is_hidden_until_it_is_asked_for(paper):
+    screen = screen_on(paper)
+    reasoning = (
+        events.ReasoningStarted(),
+        events.ReasoningDelta(text="Let me see."),
+        events.ReasoningEnded(text="Let me see."),
+    )
+    play(screen, *reasoning, *step("One."), ended("One."))
+    assert "Let me see." not in paper.stayed
+
+    screen.toggle_reasoning()
+    play(screen, *reasoning[:2])
+    asyncio.run(one_tick(screen))
+    assert "  Let me see." in paper.lives[-1]
+    play(screen, *reasoning, *step("Two."), ended("Two."))
+
+    assert "  Let me see.\n\nTwo.\n" in paper.stayed
+
+
+def test_a_growing_table_keeps_its_head_in_sight(paper):
+    rows = "".join(f"| row {number} | x |\n" for number in range(20))
+
+    play(screen_on(paper), *step(f"| Name | Value |\n|---|---|\n{rows}")[:3])
+
+    assert "Name" in paper.lives[-1]
+    assert "row 19" in paper.lives[-1]
+    assert paper.lives[-1].count("\n") < Paper.live_rows
+
+
 def test_code_taller_than_the_screen_stays_whole_and_once(paper):
     code = "".join(f"line_{number} = {number}\n" for number in range(100))
 
@@ -130,7 +181,7 @@ def test_code_taller_than_the_screen_stays_whole_and_once(paper):
         ended(""),
     )
 
-    assert [line.strip() for line in paper.stayed.splitlines()] == code.splitlines()
+    assert [line.removeprefix("▎ ") for line in paper.stayed.splitlines()] == code.splitlines()
     assert all(live.count("\n") < Paper.live_rows + 3 for live in paper.lives)
 
 

@@ -56,7 +56,7 @@ def test_totals_what_is_left_and_a_row_a_day_plain_in_a_pipe():
     assert lines[0] == "Today: 2 calls (1 failed), 1,100 in (23% cached), 110 out, $0.75"
     assert lines[1].startswith("This month: 2 calls")
     assert lines[2:4] == ["Left today: $1.75 of $2.50", "A turn may use 200,000 tokens"]
-    assert lines[5] == f"{datetime.now(UTC):%Y-%m-%d}\t2\t1\t1,100\t23%\t110\t$0.75"
+    assert lines[5] == f"{datetime.now(UTC):%Y-%m-%d}\t2\t1\t1100\t250\t110\t0.75"
 
 
 def test_an_owner_who_added_dollars_for_today_has_them_left():

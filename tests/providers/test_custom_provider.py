@@ -436,6 +436,29 @@ async def test_a_field_that_the_server_calls_unknown_is_dropped_once_and_remembe
     assert field in path.read_text()
 
 
+async def test_a_model_that_does_not_reason_gets_no_reasoning_over_responses_and_answers():
+    refusals = [
+        Fail(400, "Unsupported parameter: 'temperature' is not supported with this model.", param="temperature"),
+        Fail(400, "Your organization must be verified to generate reasoning summaries.", "unsupported_value",
+             param="reasoning.summary"),
+        Fail(400, "Encrypted content is not supported with this model.", param="include"),
+    ]  # fmt: skip
+    with FakeModels() as server:
+        asked = provider(server, api_type="responses", reasoning_effort="low")
+        server.script(*refusals)
+
+        response = await asked.chat(HELLO)
+        await asked.chat(HELLO, max_tokens=5)
+        await asked.close()
+
+    sent = server.chats[-1].json
+    assert response.content == "ok"
+    assert len(server.chats) == 5
+    assert sent["reasoning"] == {"effort": "low"}
+    assert sent["max_output_tokens"] == 16
+    assert not {"temperature", "include"} & set(sent)
+
+
 async def test_max_tokens_is_renamed_where_the_server_asks_for_it(server):
     server.script(Fail(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."), Say("hi"))
 

@@ -1,14 +1,18 @@
 """Each vendor's refusal becomes the right error, and no key is in it."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nanobot
 from nanobot.providers import errors
+from nanobot.providers.accounts import errors as account_errors  # noqa: F401 its classes are checked too
 from nanobot.providers.error_patterns import RequestFixup, error_of, fixup_for, parse_error_response, retry_after_s
 from nanobot.providers.errors import CallTarget
 
@@ -233,3 +237,24 @@ SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effo
 )
 def test_a_refusal_that_names_a_field_says_what_to_change(status, body, mend):
     assert fixup_for(parse_error_response(status, json.dumps(body)), SENT) == mend
+
+
+def subclasses(kind: type[Exception]) -> list[type[Exception]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in subclasses(child))]
+
+
+@pytest.mark.parametrize("kind", subclasses(errors.ModelCallError))
+def test_an_error_is_a_message_to_a_person_and_never_the_description_of_its_class(kind: type[errors.ModelCallError]):
+    words = " ".join((kind.__doc__ or "").split()).rstrip(".")
+
+    text = str(kind())
+
+    assert words.partition(". ")[0] not in text
+    assert kind is errors.ModelCallError or kind.what != errors.ModelCallError.what
+    assert text.endswith((".", "!", "?"))
+
+
+def test_no_module_reads_docstrings_to_print_them():
+    sources = Path(nanobot.__file__).parent.rglob("*.py")
+
+    assert [path.name for path in sources if re.search(r"__doc__|getdoc\(", path.read_text(encoding="utf-8"))] == []

@@ -91,6 +91,23 @@ async def test_what_the_agent_writes_with_its_tools_is_a_version_that_can_be_tak
     assert place.read_bytes() == b"- Likes tea.\r\n"
 
 
+async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_drops_it(tmp_path: Path):
+    store = MemoryStore(tmp_path / "workspace")
+    store.write_long_term("- Allergic to nuts.\n- Likes tea.\n")
+    clerk = Minded(saving(update="- Likes coffee."))
+    async with bot_with(tmp_path, clerk, window=20) as bot:
+        pinned = await bot.say("/memory pin nuts")
+        refused = await bot.say("/memory forget nuts")
+        await talk(bot, 10)
+        await bot.settled()
+
+    assert pinned == "Pinned: Allergic to nuts."
+    assert "/memory unpin" in refused
+    assert clerk.requests
+    assert "- Allergic to nuts. (pinned)\n" in store.read_long_term()
+    assert "Likes tea" not in store.read_long_term()
+
+
 async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Likes tea.\n")
     write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "- Likes coffee.\n"}))

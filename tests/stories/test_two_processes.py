@@ -21,9 +21,6 @@ from tests.support.processes import running, unlikely_number
 pytestmark = POSIX
 
 
-WAITS = b"Another nanobot is working in this session; waiting for it.\n"
-
-
 def test_the_second_of_two_waits_and_says_so_and_both_are_kept_in_order(served: Home, server: FakeModels):
     server.script(Hang("The first "), Say("The second."))
     first = served.start("agent", "-s", "cli:direct", "-m", "first")
@@ -36,7 +33,8 @@ def test_the_second_of_two_waits_and_says_so_and_both_are_kept_in_order(served: 
     first.send_signal(signal.SIGINT)
     results = ended(first), ended(second)
 
-    assert said.strip() == WAITS.strip()
+    assert b"cli:direct is busy in another nanobot" in said
+    assert b"-s NAME" in said
     assert asked == 1
     assert [(result.code, result.out) for result in results] == [(130, "The first \n"), (0, "The second.\n")]
     assert [text for _, text in served.said()] == ["first", "The first ", "second", "The second."]
@@ -142,7 +140,7 @@ def test_a_service_and_a_one_shot_in_one_session_take_turns(served: Home, server
             await runtime.bus.publish_inbound(InboundMessage("phone", "ann", "7", "two"))
             out = await runtime.bus.consume_outbound()
             assert out is not None
-            assert "Another nanobot" in out.content
+            assert "busy in another nanobot" in out.content
             first.send_signal(signal.SIGINT)
             reply = await runtime.bus.consume_outbound()
             runtime.bus.close()

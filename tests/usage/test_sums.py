@@ -89,7 +89,7 @@ def test_in_a_line():
     )
 
     assert format_sum(used) == ("3 calls (1 failed), 1,000 in (25% cached), 20 out, $0.012 (and 1 of unknown price)")
-    assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out"
+    assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out, price unknown"
 
 
 def test_a_hundred_thousand_rows_are_added_up_within_a_breath(tmp_path: Path):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from nanobot.agent.commands.context import CommandCall
 from nanobot.agent.commands.table import TYPED, is_from_owner
 from nanobot.agent.memory.editor import MemoryEditor, format_change
+from nanobot.agent.memory.facts import PIN
 from nanobot.agent.memory.revisions import Revision
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -17,7 +18,8 @@ _MAX_LOG = 15
 _MAX_MATCHES = 20
 USAGE = (
     "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
-    "ID-or-TEXT removes it, /memory undo reverts the last change, /memory search TEXT and /memory log show more, and "
+    "ID-or-TEXT removes it, /memory pin ID-or-TEXT keeps it as it is (/memory unpin), /memory undo reverts the last "
+    "change, /memory search TEXT and /memory log show more, and "
     "/memory share ID shares a fact with every chat (the owner's memory, owner only)."
 )
 
@@ -43,17 +45,19 @@ class MemoryCommands:
     def _answer(self, call: CommandCall) -> str:
         word, _, rest = call.argument.partition(" ")
         word, rest = word.lower(), rest.strip()
-        message = call.message
+        message, now = call.message, self._clock.now()
         editor = MemoryEditor(self._memory_of(call.scope), self._clock, message.sender_id or "terminal")
-        if word in ("forget", "undo", "share") and message.origin not in TYPED:
+        if word in ("forget", "pin", "unpin", "undo", "share") and message.origin not in TYPED:
             return f"/memory {word} has to be typed by a person."
         if word in ("", "list", "show"):
             return self._list(editor)
         if word == "undo":
-            return "\n".join(["Undone:", *map(format_change, editor.undo(lambda change: _may_undo(call, change)))])
+            undone = editor.undo(lambda change: _may_undo(call, change))
+            return "\n".join(["Undone:", *(format_change(change, now) for change in undone)])
         if word == "log":
-            return "\n".join(map(format_change, editor.log()[:_MAX_LOG])) or "Nothing has changed yet."
-        if word not in ("why", "forget", "share", "search") or not rest:
+            changes = editor.log()[:_MAX_LOG]
+            return "\n".join(format_change(change, now) for change in changes) or "Nothing has changed yet."
+        if word not in ("why", "forget", "pin", "unpin", "share", "search") or not rest:
             return USAGE
         if word == "why":
             return editor.why(rest)
@@ -65,13 +69,18 @@ class MemoryCommands:
             )
         if word == "share":
             return self._share(call, editor, rest)
+        if word in ("pin", "unpin"):
+            fact = editor.pin(rest, pinned=word == "pin")
+            return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {fact.text}"
         forgotten = editor.forget(rest)
         lines = "\n".join(f"- {fact.text}" for fact in forgotten)
         return f"Forgotten:\n{lines}\n{_AFTER_FORGET}"
 
     def _list(self, editor: MemoryEditor) -> str:
         facts = editor.facts()
-        lines = [f"{item.fact.id}  {clip_line(item.fact.text, 200)}" for item in facts]
+        lines = [
+            f"{item.fact.id}  {clip_line(item.fact.text, 200)}{f' {PIN}' if item.fact.pinned else ''}" for item in facts
+        ]
         return "\n".join([f"Memory: {editor.state()}", *lines])
 
     def _share(self, call: CommandCall, editor: MemoryEditor, wanted: str) -> str:

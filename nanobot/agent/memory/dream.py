@@ -361,8 +361,15 @@ class Dream:
         with memory.revisions.lock():
             memory.record_changes()
             raw = memory.file_bytes(memory.memory_file) or b""
-            allowed = [edit.edit for edit in review.edits if not self._is_forgotten_since(edit, plan.material)]
-            text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), allowed)
+            before = raw.decode("utf-8", "surrogateescape")
+            # also what was pinned since the model was asked
+            pinned = {fact.key for fact in parse_facts(before) if fact.pinned}
+            allowed = [
+                edit.edit
+                for edit in review.edits
+                if pinned.isdisjoint(edit.edit.keys) and not self._is_forgotten_since(edit, plan.material)
+            ]
+            text, done = apply_edits(before, allowed)
             applied = [edit for edit in review.edits if edit.edit in done]
             late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
             data = text.encode("utf-8", "surrogateescape")

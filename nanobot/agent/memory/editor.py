@@ -1,4 +1,4 @@
-"""What a person can do with a memory: list, search, explain, forget and share facts, and undo changes.
+"""What a person can do with a memory: list, search, explain, forget, pin and share facts, undo changes.
 
 Every change is a revision and can be undone byte for byte. Methods block on the disk and raise NanobotError with the
 next step.
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts
+from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts, set_pinned
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
 from nanobot.agent.memory.store import MemoryStore, parse_history_line
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
-from nanobot.utils.text import clip_line, count_noun
+from nanobot.utils.text import clip_line, count_noun, format_when
 
 _SHOWN_CHARS = 80
 _MAX_CHOICES = 8
@@ -24,6 +24,7 @@ _HOW = {
     ChangedBy.AGENT: "written by the agent",
     ChangedBy.HAND: "written by hand, or before revisions were recorded",
     ChangedBy.SHARE: "shared by the owner",
+    ChangedBy.PIN: "pinned",
     ChangedBy.LESSON: "learned from a recurring failure",
     ChangedBy.UNDO: "restored",
     ChangedBy.FORGET: "kept when something else was forgotten",
@@ -76,13 +77,16 @@ class MemoryEditor:
         size, budget = len(text.encode()), self._memory.budget_bytes
         return f"{size / 1024:.1f} of {budget / 1024:.1f} KB, {count_noun(len(parse_facts(text)), 'fact')}"
 
-    def why(self, wanted: str) -> str:
-        """Explain where facts came from, by id or by words. Also finds removed facts."""
-        facts = self.facts()
-        matches = _matching(wanted, facts) or self._former(wanted)
+    def find(self, wanted: str) -> list[FactDetails]:
+        """Return facts by id or by words, also removed ones. Raises NanobotError if there is none."""
+        matches = _matching(wanted, self.facts()) or self._former(wanted)
         if not matches:
             raise _no_match_error(wanted)
-        return "\n\n".join("\n".join(self._explain(known)) for known in matches[:_MAX_CHOICES])
+        return matches[:_MAX_CHOICES]
+
+    def why(self, wanted: str) -> str:
+        """Explain where facts came from, by id or by words. Also finds removed facts."""
+        return "\n\n".join("\n".join(self._explain(known)) for known in self.find(wanted))
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
@@ -97,14 +101,12 @@ class MemoryEditor:
                     for fact in parse_facts(self._memory.file_text(path))
                 ],
             )
-            keys = {known.fact.key for known in matches}
-            if not keys:
-                raise _no_match_error(wanted)
-            if len(keys) > 1:
-                choices = "\n".join(
-                    f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
+            keys = {_only(matches, wanted).key}
+            if pinned := next((known.fact for known in matches if known.fact.pinned), None):
+                raise NanobotError(
+                    f"It is pinned. Unpin it first: /memory unpin {pinned.id}, or `nanobot memory unpin {pinned.id}` "
+                    "in a terminal."
                 )
-                raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
             removed: dict[str, Fact] = {}
             group = None
             for path in paths:
@@ -143,19 +145,34 @@ class MemoryEditor:
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
         with self._memory.revisions.lock():
-            matches = _matching(wanted, self.facts())
-            keys = {known.fact.key: known.fact for known in matches}
-            if len(keys) != 1:
-                raise (
-                    _no_match_error(wanted) if not keys else NanobotError("Several facts match. Name one by its id.")
-                )
-            fact = next(iter(keys.values()))
+            fact = _only(_matching(wanted, self.facts()), wanted)
             text = self._memory.file_text(self._memory.shared_file)
             if fact.key in {other.key for other in parse_facts(text)}:
                 raise NanobotError("It is already shared.")
             line_end = "" if not text or text.endswith("\n") else "\n"
             data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
             self._memory.change(self._memory.shared_file, data, ChangedBy.SHARE, ChangeSource(who=self._who))
+            return fact
+
+    def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
+        """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
+        with self._memory.revisions.lock():
+            fact = _only(_matching(wanted, self.facts()), wanted)
+            group = None
+            for path in self._files():
+                text = self._memory.file_text(path)
+                data = set_pinned(text, {fact.key}, pinned=pinned)
+                if data != text:
+                    change = self._memory.change(
+                        path,
+                        data.encode("utf-8", "surrogateescape"),
+                        ChangedBy.PIN,
+                        ChangeSource(who=self._who),
+                        group=group,
+                    )
+                    group = group or (change.number if change is not None else None)
+            if group is None:
+                raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
 
     def clear(self) -> list[str]:
@@ -228,9 +245,10 @@ class MemoryEditor:
         change, details = origin.change, origin.details
         session = f" {details['session']}" if details.get("session") else ""
         turn = f", turn {details['turn']}" if details.get("turn") else ""
-        yield f"  Since {_minute(change.at)}, {_HOW[change.by]}{session}{turn}."
+        yield f"  Since {_format_when(change.at, self._clock.now())}, {_HOW[change.by]}{session}{turn}."
         if details.get("quote"):
-            yield f"  {_minute(str(details.get('said_at', '')))} {details.get('who', '')}: {details['quote']}"
+            said_at = str(details.get("said_at", ""))[:16].replace("T", " ")
+            yield f"  {said_at} {details.get('who', '')}: {details['quote']}"
         elif details.get("who"):
             yield f"  By {details['who']}."
         if details.get("provenance"):
@@ -243,15 +261,16 @@ class MemoryEditor:
         yield f"  {again}Importance: {item.importance:.1f}."
 
 
-def format_change(change: Revision) -> str:
-    """Format a revision as a line."""
+def format_change(change: Revision, now: datetime | None = None) -> str:
+    """Format a revision as a line. Its age is that at `now`, by default the current time."""
     diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
     diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
     undone = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
-    shown = shown or ("initial content" if is_initial_snapshot(change) else "other text")
-    return f"{change.number}  {_minute(change.at)}  {change.by}{undone}{who} {change.file}: {shown}"
+    other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
+    shown = shown or ("initial content" if is_initial_snapshot(change) else other)
+    return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
@@ -271,13 +290,25 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
     return []
 
 
+def _only(matches: Sequence[FactDetails], wanted: str) -> Fact:
+    """Return the fact that matches. Raises NanobotError if none does or several do."""
+    if not matches:
+        raise _no_match_error(wanted)
+    if len({known.fact.key for known in matches}) > 1:
+        choices = "\n".join(
+            f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
+        )
+        raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
+    return matches[0].fact
+
+
 def _no_match_error(wanted: str) -> NanobotError:
     listing = "/memory, or `nanobot memory show` in a terminal, lists them."
     return NanobotError(f"No fact has the id or the words {clip_line(wanted, _SHOWN_CHARS)!r}. {listing}")
 
 
-def _minute(timestamp: str) -> str:
+def _format_when(timestamp: str, now: datetime | None) -> str:
     try:
-        return f"{datetime.fromisoformat(timestamp):%Y-%m-%d %H:%M}"
+        return format_when(datetime.fromisoformat(timestamp), now)
     except ValueError:
         return timestamp

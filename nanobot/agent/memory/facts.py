@@ -1,17 +1,20 @@
 """The facts of a Markdown memory: parsing, comparing, adding, removing and ranking them.
 
 A fact is a list item with the indented lines below it, or any other line of text. Headings, tables, code and comments
-are not facts and change only by hand. Facts are identified by their words; the file has no ids. Pure, no I/O.
+are not facts and change only by hand. Facts are identified by their words; the file has no ids. A line that ends in
+`(pinned)` pins its fact: only a person changes it then. Pure, no I/O.
 """
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
 _NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
+PIN = "(pinned)"
+_PIN = re.compile(r"\s*\(pinned\)\s*$", re.IGNORECASE)
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _TOKEN = re.compile(r"-?\d+(?:[.,:/]\d+)*|[^\W_]+[+#]*|[^\w\s.,;:!\"'`*_()\[\]{}’“”«»…。，、；：！-]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -38,13 +41,14 @@ _PASSING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact on the lines `begin` to `end` (exclusive). `key` is its normalised text."""
+    """A fact on the lines `begin` to `end` (exclusive). `key` is its normalised text; `text` has no pin."""
 
     text: str
     key: str
     begin: int
     end: int
     heading: str = ""
+    pinned: bool = False
 
     @property
     def id(self) -> str:
@@ -61,13 +65,15 @@ def parse_facts(text: str) -> list[Fact]:
         if line.lstrip().startswith("#") and _NO_FACT.match(line):
             heading = line.strip("# \t")
         elif not _NO_FACT.match(line) and (key := fact_key(line)):
-            item = ITEM.match(line)
+            item, bare = ITEM.match(line), _PIN.sub("", line)
+            pinned = _PIN.search(line) is not None
             if not item and facts and facts[-1].end == at and _continues(lines[facts[-1].begin], line):
                 last = facts[-1]
-                text = f"{last.text} {line.strip()}"
-                facts[-1] = Fact(text, fact_key(text), last.begin, at + 1, heading)
+                text = f"{last.text} {bare.strip()}"
+                facts[-1] = Fact(text, fact_key(text), last.begin, at + 1, heading, last.pinned or pinned)
             else:
-                facts.append(Fact(item[2].strip() if item else line.strip(), key, at, at + 1, heading))
+                text = bare[item.start(2) :].strip() if item else bare.strip()
+                facts.append(Fact(text, key, at, at + 1, heading, pinned))
     return facts
 
 
@@ -97,10 +103,11 @@ def _continues(first: str, line: str) -> bool:
 
 
 def fact_key(line: str) -> str:
-    """Normalise a line: without case, punctuation, articles and a leading "the user".
+    """Normalise a line: without pin, case, punctuation, articles and a leading "the user".
 
     Lines with the same key say the same. Numbers, negations and word order are kept.
     """
+    line = _PIN.sub("", line)
     item = ITEM.match(line)
     words = _TOKEN.findall(unicodedata.normalize("NFKC", item[2] if item else line))
     words_kept = [
@@ -156,12 +163,26 @@ def add_fact(text: str, heading: str, item: str) -> str:
     ends = [fact.end for fact in parse_facts(text) if fact.heading == heading]
     title = next((at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"), None)
     at = ends[-1] if ends else title
+    if at is None and not heading:
+        return f"- {item}{end}{end}{text}"
     if at is None:
         gap = "" if not text else end if text.endswith("\n") else end * 2
         return f"{text}{gap}## {heading}{end}{end}- {item}{end}"
     if not lines[at - 1].endswith(("\n", "\r")):
         lines[at - 1] += end
     return "".join([*lines[:at], "" if ends else end, f"- {item}{end}", *lines[at:]])
+
+
+def set_pinned(text: str, keys: Collection[str], *, pinned: bool) -> str:
+    """Return the text with these facts pinned or not pinned, otherwise byte for byte."""
+    lines = text.splitlines(keepends=True)
+    for fact in parse_facts(text):
+        if fact.key in keys and fact.pinned is not pinned:
+            for at in range(fact.begin, fact.end):
+                body = lines[at].splitlines()[0]
+                mark = f" {PIN}" if pinned and at == fact.end - 1 else ""
+                lines[at] = _PIN.sub("", body) + mark + lines[at][len(body) :]
+    return "".join(lines)
 
 
 def merge_facts(text: str) -> str:
@@ -176,13 +197,15 @@ def merge_facts(text: str) -> str:
 
 
 def fit_facts(text: str, max_bytes: int, importance: Callable[[Fact], float]) -> tuple[str, list[Fact]]:
-    """Cut a text to `max_bytes`. Return it with the removed facts: the least important, of equals the first."""
+    """Cut a text to `max_bytes`. Return it with the removed facts: the least important, of equals the first. Pinned
+    facts stay.
+    """
     size = len(text.encode("utf-8", "replace"))
     if size <= max_bytes:
         return text, []
     lines = text.splitlines(keepends=True)
     removed: list[Fact] = []
-    for fact in sorted(parse_facts(text), key=importance):
+    for fact in sorted((fact for fact in parse_facts(text) if not fact.pinned), key=importance):
         if size <= max_bytes:
             break
         size -= sum(len(line.encode("utf-8", "replace")) for line in lines[fact.begin : fact.end])

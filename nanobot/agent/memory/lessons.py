@@ -158,9 +158,13 @@ class Lessons:
                 memory.change(memory.memory_file, data, ChangedBy.LESSON, ChangeSource(who="nanobot"))
 
     def _lessons_in(self, text: str) -> list[Fact]:
-        """Return the unedited lessons of a memory, oldest first."""
+        """Return the lessons of a memory that nobody edited or pinned, oldest first."""
         origins = self._memory.revisions.origins()
-        return [fact for fact in parse_facts(text) if fact.heading == SECTION and is_lesson(origins.get(fact.key))]
+        return [
+            fact
+            for fact in parse_facts(text)
+            if fact.heading == SECTION and is_lesson(origins.get(fact.key)) and not fact.pinned
+        ]
 
     def _text(self) -> str:
         return (self._memory.file_bytes(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")

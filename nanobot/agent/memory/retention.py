@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import log2
 
+from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import (
+    PIN,
     Fact,
     add_fact,
     fact_weight,
@@ -17,6 +19,7 @@ from nanobot.agent.memory.facts import (
     merge_facts,
     parse_facts,
     remove_facts,
+    set_pinned,
 )
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, is_lesson, is_like
 from nanobot.messages.shown import shown_text
@@ -49,7 +52,7 @@ def apply_budget(
     returning = [fact for fact in parse_facts(text) if fact.key not in known and _is_forgotten(fact, revisions, source)]
     if returning:
         text = remove_facts(text, returning)
-    text = _with_lessons(text, before, origins)
+    text = _with_pinned(_with_lessons(text, before, origins), before)
     statements = [fact_words(shown_text(row)) for row in source.rows if row.get("role") == "user"]
     mentioned = [fact.key for fact in parse_facts(text) if fact.key in known and _is_stated(fact, statements)]
 
@@ -69,6 +72,20 @@ def _with_lessons(text: str, before: str, origins: Mapping[str, FactOrigin]) -> 
     for fact in parse_facts(before):
         if is_lesson(origins.get(fact.key)) and fact.key not in present:
             text = add_fact(text, fact.heading, fact.text)
+    return text
+
+
+def _with_pinned(text: str, before: str) -> str:
+    """Restore the pinned facts the update dropped or reworded, and unpin others: only a person pins a fact."""
+    pinned = {fact.key: fact for fact in parse_facts(before) if fact.pinned}
+    text = set_pinned(text, {fact.key for fact in parse_facts(text)} - pinned.keys(), pinned=False)
+    text = set_pinned(text, pinned, pinned=True)
+    present = {fact.key: fact.text for fact in parse_facts(text)}
+    for key, fact in pinned.items():
+        if key not in present:
+            text = add_fact(text, fact.heading, f"{fact.text} {PIN}")
+        elif present[key] != fact.text:
+            text, _ = apply_edits(text, [FactEdit((key,), f"{fact.text} {PIN}")])
     return text
 
 

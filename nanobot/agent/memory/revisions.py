@@ -52,6 +52,8 @@ class ChangedBy(StrEnum):
     FORGET = "forget"
     UNDO = "undo"
     SHARE = "share"
+    PIN = "pin"
+    """A fact was pinned or unpinned."""
     LESSON = "lesson"
     """A recurring failure was learned or unlearned."""
     RESET = "reset"

@@ -284,7 +284,7 @@ class MemoryService:
 
             return await MemoryCommands(self._memory_of, self._clock).answer(call)
 
-        usage = "[why|forget|undo|share|search|log] ..."
+        usage = "[why|forget|pin|unpin|undo|share|search|log] ..."
         return {
             "memory": CommandEntry(memory, "show and change what is remembered", usage),
             **self.dreams.commands(),

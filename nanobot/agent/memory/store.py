@@ -200,7 +200,7 @@ class MemoryStore:
         except FileNotFoundError:
             return ""
         except UnicodeDecodeError as error:
-            raise StorageError(f"{self.memory_file} holds bytes that are no UTF-8 text. Save it as UTF-8.") from error
+            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
         except OSError as error:
             raise storage_error("MEMORY.md cannot be read", error) from error
 

@@ -149,7 +149,8 @@ class Pipeline:
         key = turn.message.session_key
 
         def waiting() -> None:
-            turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
+            hint = " Ctrl+C gives up; -s NAME uses another session." if turn.message.channel == "cli" else ""
+            turn.emit(Notice(text=f"{key} is busy in another nanobot; waiting.{hint}"))
 
         session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
         while session.notices:
@@ -504,7 +505,10 @@ class Pipeline:
         # before `note_for`, which may consume an answer
         untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
         goal = deps.goals.note_for(message) if deps.goals is not None else ""
-        context = deps.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
+        folder = message.folder if message.origin is Origin.CLI else ""
+        context = deps.prompt.runtime_context(
+            message.channel, message.chat_id, history, scope=turn.scope, goal=goal, folder=folder
+        )
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),

@@ -39,10 +39,17 @@ class PromptBuilder(SystemPrompt, Protocol):
     """Builds the system prompt and the runtime context of a message."""
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
+        self,
+        channel: str,
+        chat_id: str,
+        history: Sequence[ChatMessage],
+        *,
+        scope: Scope = OWNERS,
+        goal: str = "",
+        folder: str = "",
     ) -> str:
-        """The context sent with a message: time, channel, chat, today's notes unless `history` shows them, and the note
-        about the session's goal.
+        """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
+        unless `history` shows them, and the note about the session's goal.
         """
         ...
 

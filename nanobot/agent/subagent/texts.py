@@ -71,7 +71,14 @@ class SubagentPrompt:
         ).rstrip()
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
+        self,
+        channel: str,
+        chat_id: str,
+        history: Sequence[ChatMessage],
+        *,
+        scope: Scope = OWNERS,
+        goal: str = "",
+        folder: str = "",
     ) -> str:
         """Return the time and the goal's notes; a subagent has no chat."""
         block = self.clock_block(scope)

@@ -174,7 +174,7 @@ class ExecTool(Tool):
         detail = "It runs without a sandbox on this machine." if unsandboxed else ""
         detail += " It may read what others told nanobot in private." if unsandboxed and is_shared else ""
         permissions = await asyncio.to_thread(self._permissions, arguments.get("needs"), command)
-        target = self._target(command, arguments.get("working_dir"))
+        target = self.target(command, arguments.get("working_dir"))
         return (Access(AccessKind.COMMAND, target, needs_approval=unsandboxed, detail=detail), *permissions.accesses)
 
     async def execute(
@@ -205,7 +205,7 @@ class ExecTool(Tool):
         if (result := self.background.handle_kill(decision.single)) is not None:
             return result
         granted = ctx.granted if ctx is not None else frozenset()
-        if not sandboxed and (refusal := self._sandbox_refusal(self._target(command, working_dir), granted, ctx)):
+        if not sandboxed and (refusal := self._sandbox_refusal(self.target(command, working_dir), granted, ctx)):
             return ToolResult.failed(refusal)
         if refusal := permissions.refusal(granted):
             return ToolResult.failed(refusal)
@@ -342,7 +342,20 @@ class ExecTool(Tool):
 
         return ExtraPermissions.of(needs or (), command, self._paths, network=self._policy.network)
 
-    def _target(self, command: str, working_dir: str | None) -> str:
+    def may_run_in(self, folder: str) -> bool:
+        """Whether commands may run in this folder."""
+        try:
+            return self._paths.resolve_readable(folder).is_dir()
+        except (PathDeniedError, OSError):
+            return False
+
+    def refusal_on_terminal(self, command: str, folder: str) -> str:
+        """Return why a command may not run on a person's terminal, which a sandbox would cut off; empty if it may."""
+        if self._sandbox.required:
+            return "tools.exec.sandbox is bwrap, and on the terminal a program runs without a sandbox."
+        return self._guard.check(command, Path(folder), walled=False).refusal
+
+    def target(self, command: str, working_dir: str | None) -> str:
         """Return what is approved: the command, and its folder unless that is the workspace."""
         workspace = os.path.normpath(self._paths.workspace)
         folder = os.path.normpath(self._paths.workspace / (working_dir or "."))
@@ -358,10 +371,23 @@ class ExecTool(Tool):
         return self._sandbox.advice if self._sandbox.wanted else _PRIVATE_DATA
 
 
-async def run_for_owner(tools: ToolRegistry, command: str, ctx: ToolContext) -> ToolResult:
-    """Run a command that the owner typed, which needs no approval. A failure is a result too."""
-    granted = frozenset({Access(AccessKind.COMMAND, command).rule})
-    return await tools.call("exec", {"command": command}, replace(ctx, granted=granted))
+async def run_for_owner(tools: ToolRegistry, command: str, folder: str, ctx: ToolContext) -> ToolResult:
+    """Run a command that the owner typed, which needs no approval, in this folder if tools may read it.
+
+    A failure is a result too.
+    """
+    tool = tools.get("exec")
+    if not folder or not isinstance(tool, ExecTool) or not tool.may_run_in(folder):
+        folder = "."
+    target = tool.target(command, folder) if isinstance(tool, ExecTool) else command
+    granted = frozenset({Access(AccessKind.COMMAND, target).rule})
+    return await tools.call("exec", {"command": command, "working_dir": folder}, replace(ctx, granted=granted))
+
+
+def check_for_terminal(tools: ToolRegistry, command: str, folder: str) -> str:
+    """Return why a command that the owner typed may not run on their terminal; empty if it may."""
+    tool = tools.get("exec")
+    return tool.refusal_on_terminal(command, folder) if isinstance(tool, ExecTool) else ""
 
 
 def command_environment(inherited: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
 from nanobot.cli.chat.inbound import (
     CHANNEL,
+    current_folder,
     output_lines,
     parse_shell_command,
     terminal_message,
@@ -116,6 +117,10 @@ class ChatBackend(Protocol):
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command`; return its output lines and whether it succeeded."""
+        ...
+
+    async def check_for_terminal(self, line: str, session_key: str) -> str:
+        """Why a `!command` may not run on the terminal itself; empty if it may."""
         ...
 
     def messages(self, session_key: str) -> AsyncIterator[str]:
@@ -228,8 +233,15 @@ class LocalBackend:
             return [problem], False
         address = terminal_message(line, session_key).address
         context = ToolContext(session_key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await run_for_owner(runtime.tools, command, context)
+        result = await run_for_owner(runtime.tools, command, current_folder(), context)
         return output_lines(text_of(result.content)), not result.error
+
+    async def check_for_terminal(self, line: str, session_key: str) -> str:
+        from nanobot.agent.tools.shell import check_for_terminal  # slow to import
+
+        tools = self._runtime.tools
+        command, problem = parse_shell_command(line, is_on=tools.has("exec"))
+        return problem or await asyncio.to_thread(check_for_terminal, tools, command, current_folder())
 
     async def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages from the bus. Messages for other channels fail, since no channel runs in this process."""

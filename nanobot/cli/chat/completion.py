@@ -1,8 +1,11 @@
-"""Completion in the chat: `/` slash commands, `$` skills, `@` workspace files."""
+"""Completion in the chat: `/` slash commands, `$` skills, `@` files by any part of their path."""
 
+import heapq
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -14,6 +17,13 @@ _WORD = re.compile(r"(?:^|(?<=\s))([@$])([^\s]*)$")
 _COMMAND = re.compile(r"/[a-zA-Z_-]*$")
 _RESUME = re.compile(r"/resume\s+(.*)", re.IGNORECASE)
 _MAX_FILES = 200
+_MAX_FOUND = 50
+_MIN_SCATTERED = 3
+"""Fewer letters must be next to each other in a path, else nearly every path has them."""
+_MAX_ENTRIES, _MAX_S = 50_000, 0.3
+"""Where a search ends; it goes from the top down, so that near files are found in any case."""
+_SKIPPED = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "target", "dist", "build"})
+"""Folders of files that no person wrote. Hidden ones are skipped too."""
 
 
 def can_complete(text: str) -> bool:
@@ -24,10 +34,19 @@ def can_complete(text: str) -> bool:
 class ChatCompleter(Completer):
     """Completes commands, skills and files. Lists the skills each time: they can be added during a chat."""
 
-    def __init__(self, commands: Mapping[str, str], skills: Callable[[], Mapping[str, str]], workspace: Path) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, str],
+        skills: Callable[[], Mapping[str, str]],
+        folders: Sequence[Path],
+        *,
+        max_entries: int = _MAX_ENTRIES,
+    ) -> None:
+        """Files are searched in `folders`, and named relative to them; the first one wins."""
         self._commands = commands
         self._skills = skills
-        self._workspace = workspace
+        self._folders = [*dict.fromkeys(folders)]
+        self._max_entries = max_entries
         self.conversations: Mapping[int, Conversation] = {}
         """What `/resume` can reopen, by number, as `/sessions` listed it last."""
 
@@ -50,10 +69,21 @@ class ChatCompleter(Completer):
                 yield Completion(item.name, -len(typed), f"{number}. {item.title}", item.describe())
 
     def _files(self, typed: str) -> Iterator[Completion]:
+        """What is in the typed folder; after that, files and folders found by the letters typed."""
         folder, _, start = typed.rpartition("/")
-        folder_path = self._workspace / Path(folder + "/" if folder or typed.startswith("/") else "").expanduser()
-        for name in _list_names(folder_path, start):
-            yield Completion(name, start_position=-len(start))
+        inside = Path(folder + "/" if folder or typed.startswith("/") else "").expanduser()
+        shown = {typed}
+        for root in self._folders:
+            for name in _list_names(root / inside, start):
+                if (path := typed[: len(typed) - len(start)] + name) not in shown:
+                    shown.add(path)
+                    yield Completion(name, start_position=-len(start))
+        if typed and not inside.is_absolute():
+            for root in self._folders:
+                for path in _find_files(root, typed, self._max_entries):
+                    if path not in shown:
+                        shown.add(path)
+                        yield Completion(path, start_position=-len(typed))
 
 
 def _complete_name(start: str, mark: str, choices: Mapping[str, str]) -> Iterator[Completion]:
@@ -76,3 +106,42 @@ def _list_names(folder: Path, start: str) -> Iterable[str]:
     except OSError:
         return []
     return sorted(names)
+
+
+def _find_files(root: Path, typed: str, max_entries: int) -> list[str]:
+    """Paths below the folder that have the typed letters in this order, the best first. Of a folder that has them, only
+    the folder itself.
+    """
+    letters = typed.lower()
+    scattered = ".*?" if len(letters) >= _MIN_SCATTERED else ""
+    in_order = re.compile(scattered.join(map(re.escape, letters)))
+    ranked = []
+    for path in _walk(root, max_entries):
+        lower = path.lower()
+        folder, _, name = lower.rstrip("/").rpartition("/")
+        if letters not in folder and in_order.search(lower):
+            rank = 0 if name.startswith(letters) else 1 if letters in name else 2
+            ranked.append((rank, len(path), path))
+    return [path for _, _, path in heapq.nsmallest(_MAX_FOUND, ranked)]
+
+
+def _walk(root: Path, max_entries: int) -> Iterator[str]:
+    """Paths below the folder, relative to it, near ones first; folders with a trailing slash."""
+    ends, count, folders = time.monotonic() + _MAX_S, 0, deque([""])
+    while folders:
+        folder = folders.popleft()
+        try:
+            with os.scandir(root / folder) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > max_entries or time.monotonic() > ends:
+                        return
+                    if entry.name.startswith("."):
+                        continue
+                    if not entry.is_dir():
+                        yield folder + entry.name
+                    elif not (entry.name in _SKIPPED or entry.is_symlink()):
+                        folders.append(f"{folder}{entry.name}/")
+                        yield folders[-1]
+        except OSError:
+            continue

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanobot.agent.events import ToolEnded, TurnEnded, TurnEvent, TurnOutcome
+from nanobot.cli.chat.inbound import output_lines
 from nanobot.cli.terminal import Paint, strip_control
+from nanobot.utils.text import count_noun
 
 _MAIN_ARGUMENTS = ("path", "file_path", "command", "pattern", "query", "url", "name", "text", "content")
 _DISPLAY_LINES = 24
+_OUTPUT_LINES = 3
+_REASON_ROWS = 6
+_READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
+"""Their output is what a file or folder holds; its size is enough."""
 INDENT = "  "
 
 
@@ -27,29 +33,63 @@ def clip_output(text: str, width: int) -> str:
     return set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
 
 
-def running_tool_line(name: str, arguments: Mapping[str, Any], progress: str, width: int) -> str:
-    """The line of a running call with its latest progress."""
-    parts = [strip_control(name), main_argument(arguments), " ".join(strip_control(progress).split())]
-    return clip_output(INDENT + " ".join(part for part in parts if part), width)
-
-
-def tool_call_lines(event: ToolEnded, arguments: Mapping[str, Any], width: int, paint: Paint) -> list[str]:
-    """The line of a finished call, and below it what the tool displays (such as a diff)."""
-    duration = f"  {event.seconds:.2f}s" if event.seconds < 10 else f"  {event.seconds:.0f}s"
-    mark = "" if event.ok else "  failed"
-    head = clip_output(
-        f"{INDENT}{strip_control(event.name)} {main_argument(arguments)}".rstrip(), width - len(duration) - len(mark)
-    )
-    lines = [paint.dim(head + duration) + paint.red(mark)]
-    if not event.ok:
-        lines.append(paint.dim(clip_output(f"{INDENT}{INDENT}{_first_line(event.content)}", width)))
-    elif event.display:
-        lines += _display_lines(event.display, width, paint)
+def running_tool_lines(name: str, arguments: Mapping[str, Any], progress: str, took: str, width: int) -> list[str]:
+    """The line of a running call, and below it the last line of its output so far."""
+    head = f"{INDENT}{strip_control(name)} {main_argument(arguments)}".rstrip()
+    lines = [clip_output(head, width - len(took)) + took]
+    if output := [line for line in strip_control(progress).splitlines() if line.strip()]:
+        lines.append(clip_output(INDENT + INDENT + " ".join(output[-1].split()), width))
     return lines
 
 
-def _first_line(content: str) -> str:
-    return next((line.strip() for line in strip_control(content).splitlines() if line.strip()), "no reason given")
+def tool_call_lines(
+    event: ToolEnded, arguments: Mapping[str, Any], width: int, paint: Paint, *, expand_key: str = ""
+) -> list[str]:
+    """The line of a finished call, and below it the first lines of its output, its diff, or why it failed.
+
+    `expand_key` shows the whole output; it is named where lines are left out.
+    """
+    duration = f"  {event.seconds:.2f}s" if event.seconds < 10 else f"  {event.seconds:.0f}s"
+    lines = [line for line in output_lines(event.content) if line]
+    mark = "" if event.ok else "  failed"
+    if event.ok and event.display:
+        mark = _diff_size(event.display)
+    elif event.ok and event.name in _READING_TOOLS:
+        mark = f"  {count_noun(len(lines), 'line')}"
+    head = clip_output(
+        f"{INDENT}{strip_control(event.name)} {main_argument(arguments)}".rstrip(), width - len(duration) - len(mark)
+    )
+    shown = [paint.dim(head + duration + mark) if event.ok else paint.dim(head + duration) + paint.red(mark)]
+    if not event.ok:
+        shown += [paint.dim(line) for line in _failure_lines(lines, width)]
+    elif event.display:
+        shown += _display_lines(event.display, width, paint)
+    elif event.name not in _READING_TOOLS:
+        shown += [paint.dim(clip_output(INDENT + INDENT + line, width)) for line in lines[:_OUTPUT_LINES]]
+        if len(lines) > _OUTPUT_LINES:
+            how = f" ({expand_key} shows them)" if expand_key else ""
+            left_out = count_noun(len(lines) - _OUTPUT_LINES, "more line")
+            shown.append(paint.dim(clip_output(f"{INDENT}{INDENT}… {left_out}{how}", width)))
+    return shown
+
+
+def _failure_lines(lines: Sequence[str], width: int) -> list[str]:
+    """The last line that a failed command printed, with its exit code; of other failures the reason, wrapped."""
+    exit_code = next((line for line in lines if line.startswith("Exit code: ")), "")
+    printed = [line.strip() for line in lines if line != exit_code]
+    indent = INDENT + INDENT
+    if exit_code:
+        return [clip_output(indent + line, width) for line in [*printed[-1:], exit_code]]
+    from nanobot.cli.chat.markdown import plain_lines  # slow to import
+
+    reason = " ".join(printed[:_OUTPUT_LINES]) or "no reason given"
+    return [indent + line for line in plain_lines(reason, width - len(indent))[:_REASON_ROWS]]
+
+
+def _diff_size(display: str) -> str:
+    """`  +3 -1` for a diff."""
+    added, removed = (sum(line.startswith(sign) for line in display.splitlines()) for sign in "+-")
+    return f"  +{added} -{removed}" if added or removed else ""
 
 
 def _display_lines(display: str, width: int, paint: Paint) -> list[str]:

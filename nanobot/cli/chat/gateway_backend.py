@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
-from nanobot.cli.chat.inbound import output_lines, parse_shell_command
+from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
 from nanobot.gateway.control.wire import settings_in
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation
 
 _GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
-_GATEWAY_DOWN = (
-    "The gateway has ended. This chat is waiting for it to restart. To continue without it, exit (Ctrl+D) and start "
-    "`nanobot agent` again; it continues this session."
-)
 _GATEWAY_GONE = (
     "The gateway does not answer any more. Exit and start `nanobot agent` again; it continues this session, with or "
     "without a gateway."
 )
 GATEWAY_BACK = "The gateway is back."
-_RETRY_S = 2.0
+_RETRY_S = 1.0
+_RETRIES = 5
+"""A gateway that does not answer that often has not just restarted."""
+
+
+class GatewayGoneError(GatewayError):
+    """No gateway is running any more."""
 
 
 class GatewayBackend:
@@ -64,10 +66,10 @@ class GatewayBackend:
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[GatewayConnection]:
-        """Connect to the gateway. Raises GatewayError if none is running."""
+        """Connect to the gateway. Raises GatewayGoneError if none is running."""
         async with connect(self._state) as connection:
             if connection is None:
-                raise GatewayError(_GATEWAY_GONE)
+                raise GatewayGoneError(_GATEWAY_GONE)
             yield connection
 
     async def session_info(self, session_key: str) -> SessionInfo:
@@ -94,6 +96,7 @@ class GatewayBackend:
     ) -> TurnResult:
         """Run the turn. Cancelling stops it and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
+        request["folder"] = message.folder
         async with self._connect() as connection:
             await connection.send({**request, "shows": show is not None, "answers": attended})
             return await self._run_until_end(connection, sink, waiting, show)
@@ -127,24 +130,36 @@ class GatewayBackend:
         command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
         if problem:
             return [problem], False
+        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
         async with self._connect() as connection:
-            reply = await connection.request({"do": "exec", "command": command, "session": session_key})
+            reply = await connection.request(request)
         return output_lines(str(reply["text"])), not reply["error"]
 
+    async def check_for_terminal(self, line: str, session_key: str) -> str:
+        command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
+        if problem:
+            return problem
+        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
+        async with self._connect() as connection:
+            return str((await connection.request({**request, "terminal": True}))["text"])
+
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
-        """Messages for this chat, across restarts of the gateway. Also reports when the gateway is down or back."""
-        is_down = False
-        while True:
+        """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
+        failures, was_lost = 0, False
+        while failures <= _RETRIES:
             async with connect(self._state) as connection:
-                if is_down is not (connection is None):
-                    is_down = connection is None
-                    yield _GATEWAY_DOWN if is_down else GATEWAY_BACK
-                if connection is not None:
+                if connection is None:
+                    failures += 1
+                else:
+                    if was_lost:
+                        yield GATEWAY_BACK
+                    failures = 0
                     await connection.send({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
                         while (frame := await connection.receive()) is not None:
                             if frame.get("type") == "message":
                                 yield str(frame.get("text", ""))
+            was_lost = True
             await asyncio.sleep(self._retry_s)
 
     @property

@@ -23,7 +23,17 @@ SHELL_PREFIX = "!"
 def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
     """An owner's message for this session; the reply goes back to the terminal."""
     chat_id = session_key.removeprefix(f"{CHANNEL}:") or "direct"
-    return InboundMessage.from_owner(CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media)
+    return InboundMessage.from_owner(
+        CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media, folder=current_folder()
+    )
+
+
+def current_folder() -> str:
+    """The folder the user is in; empty if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 async def transcribe_attachments(config: "Config", text: str, media: Sequence[str]) -> str:
@@ -46,11 +56,13 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
 def find_mentioned_files(line: str, workspace: Path) -> list[str]:
-    """Absolute paths of the workspace files that `@name` in the line refers to, each once, in order."""
+    """Absolute paths of the files that `@name` in the line refers to, each once, in order: of the current folder, else
+    of the workspace.
+    """
     paths: dict[str, None] = {}
     for name in _MENTION.findall(line):
         for spelling in (name, name.rstrip(".,;:!?)")):
-            path = _file(spelling, workspace)
+            path = _file(spelling, Path(current_folder())) or _file(spelling, workspace)
             if path is not None:
                 paths[path] = None
                 break
@@ -65,9 +77,26 @@ def _file(name: str, workspace: Path) -> str | None:
         return None
 
 
+_NEED_TERMINAL = frozenset({
+    "vi", "vim", "nvim", "view", "nano", "emacs", "pico", "micro", "hx", "kak", "less", "more", "most", "man", "info",
+    "top", "htop", "btop", "watch", "tmux", "screen", "mc", "ranger", "tig", "lazygit",
+})  # fmt: skip
+
+
+def terminal_command(line: str) -> str:
+    """The command of a shell line that runs on the terminal itself: after `!!`, or one of the editors, pagers and
+    monitors that are known to need it. Empty for others.
+    """
+    command = line.strip().removeprefix(SHELL_PREFIX)
+    if command.startswith(SHELL_PREFIX):
+        return command.removeprefix(SHELL_PREFIX).strip()
+    program = command.split(maxsplit=1)[0] if command.strip() else ""
+    return command.strip() if program.rpartition("/")[2] in _NEED_TERMINAL else ""
+
+
 def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
     """The command, and an error text if it cannot be run."""
-    command = line.strip().removeprefix(SHELL_PREFIX).strip()
+    command = line.strip().lstrip(SHELL_PREFIX).strip()
     if not command:
         return "", "Write a shell command after the !, for example: !ls"
     if not is_on:
@@ -75,6 +104,13 @@ def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
     return command, ""
 
 
+_FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
+"""Lines that the exec tool adds for the model."""
+
+
 def output_lines(text: str) -> list[str]:
-    """A command's output as lines for the screen."""
-    return strip_control(text).expandtabs(8).splitlines()
+    """What a command printed as lines for the screen, and its exit code if it failed."""
+    lines = [line.rstrip() for line in strip_control(text).expandtabs(8).splitlines() if line not in _FRAME]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

@@ -4,10 +4,25 @@ import io
 import re
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import Heading, Markdown
+from rich.markdown import CodeBlock, Heading, Markdown, TableElement
+from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import ANSI_LIGHT, ANSISyntaxTheme, Syntax
+from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 _TRAILING = re.compile(r"(?:\x1b\[[0-9;]*m|\s)+$")
+_THEME = Theme({"markdown.code": Style(color="cyan")})  # without a background, which would be black on light terminals
+_ON_DARK_AND_LIGHT = {"blue": "magenta", "yellow": "green"}
+_CODE_THEME = ANSISyntaxTheme(
+    {
+        token: Style(color=_ON_DARK_AND_LIGHT.get(style.color.name, style.color)) if style.color else style
+        for token, style in ANSI_LIGHT.items()
+    }
+)
+"""Rich's colours for light terminals, without those that are hard to read on dark or light ones."""
+_BAR = "▎ "
 
 
 class _PlainHeading(Heading):
@@ -20,8 +35,43 @@ class _PlainHeading(Heading):
         yield text
 
 
+class _BarredCode(CodeBlock):
+    """Code with a bar on its left."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Syntax(str(self.text).rstrip(), self.lexer_name, theme=_CODE_THEME, word_wrap=True)
+        width = max(options.max_width - len(_BAR), 1)
+        for line in console.render_lines(code, options.update(width=width), pad=False, new_lines=True):
+            yield Segment(_BAR, Style(dim=True))
+            yield from line
+
+
+class _FoldedTable(TableElement):
+    """A table whose long words, such as URLs, are wrapped instead of cut off."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                for column in part.columns:
+                    column.overflow = "fold"
+            yield part
+
+
 class _ChatMarkdown(Markdown):
-    elements = {**Markdown.elements, "heading_open": _PlainHeading}  # noqa: RUF012 Rich's own shape
+    elements = {  # noqa: RUF012 Rich's own shape
+        **Markdown.elements,
+        "heading_open": _PlainHeading,
+        "fence": _BarredCode,
+        "code_block": _BarredCode,
+        "table_open": _FoldedTable,
+    }
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source, hyperlinks=False)
+        for token in self.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":  # poems, addresses and `key: value` lines are meant as they are
+                    child.type = "hardbreak"
 
 
 def markdown_lines(source: str, width: int, colour: bool) -> list[str]:
@@ -35,8 +85,9 @@ def markdown_lines(source: str, width: int, colour: bool) -> list[str]:
         legacy_windows=False,
         highlight=False,
         emoji=False,
+        theme=_THEME,
     )
-    console.print(_ChatMarkdown(source, code_theme="ansi_dark", hyperlinks=False))
+    console.print(_ChatMarkdown(source))
     lines = [_strip_padding(line) for line in drawn.getvalue().split("\n")]
     while lines and not lines[0]:
         lines.pop(0)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from prompt_toolkit.application import Application
+from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import Completer, ThreadedCompleter
+from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
@@ -136,12 +136,19 @@ class PasteStore:
         return self._pastes[number - 1] if 1 <= number <= len(self._pastes) else mark[0]
 
 
-MENU_ROWS = 8
+MENU_ROWS = 12
 _COLOURS = {
     "prompt": "fg:ansigreen",
     "bottom": "fg:ansibrightblack",
     "asked": "fg:ansiyellow bold",
     "queued": "fg:ansibrightblack italic",
+    "completion-menu": "noinherit",  # the terminal's own colours suit dark and light
+    "completion-menu.completion": "noinherit fg:ansicyan",
+    "completion-menu.completion.current": "noinherit reverse",
+    "completion-menu.meta.completion": "noinherit fg:ansibrightblack",
+    "completion-menu.meta.completion.current": "noinherit reverse",
+    "scrollbar.background": "noinherit",
+    "scrollbar.button": "noinherit reverse",
 }
 EXIT_CONFIRM_S = 2.0
 _SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
@@ -183,7 +190,8 @@ class _OneWriteOutput(Vt100_Output):
 class PromptActions:
     """Callbacks of the prompt. Each returns at once."""
 
-    accept_line: Callable[[str], None]
+    accept_line: Callable[[str], bool]
+    """False if the line stays in the prompt for editing."""
     stop: Callable[[], bool]
     """Stop the running turn; False if there is none."""
     queued: Callable[[], Sequence[str]]
@@ -191,6 +199,8 @@ class PromptActions:
     bottom_line: Callable[[], str]
     is_asking: Callable[[], bool]
     """Whether a question is open; then the bottom line, which shows the choices, is highlighted."""
+    expand_output: Callable[[], None]
+    toggle_reasoning: Callable[[], None]
 
 
 class Prompt:
@@ -200,6 +210,8 @@ class Prompt:
         self._actions = actions
         self._paste_store = PasteStore()
         self._live = ""
+        self.is_suspended = False
+        """Whether a program has the terminal."""
         self._exit_requested_s = 0.0
         self._stream = sys.stdout
         self._output = _output(self._stream)
@@ -284,6 +296,26 @@ class Prompt:
         finally:
             self._release()
 
+    async def run_on_terminal(self, command: str) -> int:
+        """Give the terminal to a shell command until it ends; return its exit code. Raises OSError."""
+        async with in_terminal():
+            self.is_suspended = True
+            process = None
+            try:
+                process = await asyncio.create_subprocess_shell(command)
+                return await process.wait()
+            except asyncio.CancelledError:
+                if process is not None and process.returncode is None:
+                    process.terminate()
+                raise
+            finally:
+                self.is_suspended = False
+
+    def ring(self) -> None:
+        """Ring the terminal's bell."""
+        self._output.write_raw("\a")
+        self._output.flush()
+
     def leave(self) -> None:
         """End `run`."""
         if self._app.is_running and not self._app.is_done:
@@ -301,8 +333,7 @@ class Prompt:
         full = self._paste_store.expand(buffer.text)
         if full != buffer.text:
             buffer.text = full  # the history keeps what was sent
-        self._actions.accept_line(full)
-        return False
+        return not self._actions.accept_line(full)
 
     def _can_complete(self) -> bool:
         return can_complete(self._buffer.document.text_before_cursor)
@@ -367,6 +398,10 @@ class Prompt:
             else:
                 self._buffer.validate_and_handle()
 
+        @keys.add("tab", filter=typing)
+        def _complete(_event: KeyPressEvent) -> None:
+            self._complete()
+
         @keys.add("escape", "enter", filter=typing)
         def _new_line(_event: KeyPressEvent) -> None:
             self._buffer.insert_text("\n")
@@ -392,11 +427,40 @@ class Prompt:
         def _suspend(_event: KeyPressEvent) -> None:
             self._app.suspend_to_background()
 
+        @keys.add("c-o", filter=typing)
+        def _expand_output(_event: KeyPressEvent) -> None:
+            self._actions.expand_output()
+
+        @keys.add("c-t", filter=typing)
+        def _toggle_reasoning(_event: KeyPressEvent) -> None:
+            self._actions.toggle_reasoning()
+
+        @keys.add("c-l")
+        def _clear_screen(_event: KeyPressEvent) -> None:
+            self._app.renderer.erase()  # else the prompt stays in the scrollback
+            self._output.write_raw("\x1b[H\x1b[2J")
+            self._app.renderer.reset()
+            self._app.invalidate()
+
         @keys.add(Keys.BracketedPaste, filter=typing)
         def _paste(event: KeyPressEvent) -> None:
             self._buffer.insert_text(self._paste_store.collapse(event.data))
 
         return keys
+
+    def _complete(self) -> None:
+        """Tab: open the menu, select its next entry; go into a folder that is selected or the only entry."""
+        state = self._buffer.complete_state
+        if state is None:
+            self._buffer.start_completion(insert_common_part=True)
+            return
+        if not _is_folder(state.current_completion):
+            self._buffer.complete_next()
+            if len(state.completions) > 1:
+                return
+        if _is_folder(state.current_completion):
+            self._buffer.complete_state = None
+            self._buffer.start_completion()
 
     def _on_interrupt(self) -> None:
         """Ctrl+C: stop the turn, else clear the line, else (pressed twice) exit."""
@@ -409,6 +473,10 @@ class Prompt:
         else:
             self._exit_requested_s = time.monotonic()
             asyncio.get_running_loop().call_later(EXIT_CONFIRM_S, self._app.invalidate)
+
+
+def _is_folder(completion: Completion | None) -> bool:
+    return completion is not None and completion.text.endswith("/")
 
 
 def _conditional_lines(text: Callable[[], AnyFormattedText], shown: Condition) -> ConditionalContainer:

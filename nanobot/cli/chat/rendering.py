@@ -17,6 +17,8 @@ class BlockRenderer:
     markdown: bool = True
 
 
+_RULE = re.compile("━|──")
+"""In the line below the head of a table."""
 _TABLE = re.compile(r"[^\n]*\|[^\n]*\n[\s:|-]*-[\s:|-]*(?:\n|$)")
 
 
@@ -24,7 +26,7 @@ class GrowingAnswer:
     """The lines of one streamed text. `take` returns each permanent line exactly once.
 
     Lines of finished blocks are permanent, and so are the first lines of a block that outgrows the live area. Tables
-    are an exception: columns may widen with every row, so only the end is shown until the table is complete.
+    are an exception: columns may widen with every row, so only head and end are shown until the table is complete.
     """
 
     def __init__(self, renderer: BlockRenderer) -> None:
@@ -51,7 +53,10 @@ class GrowingAnswer:
             return ready, []
         lines = self._lines(rest, width)
         overflow = len(lines) - self._fixed_rows - rows
-        if overflow > 0 and not (self._renderer.markdown and _TABLE.match(rest)):
+        if overflow > 0 and self._renderer.markdown and _TABLE.match(rest):
+            head = next((index for index, line in enumerate(lines[: rows // 2], 1) if _RULE.search(line)), 0)
+            return ready, lines[:head] + lines[len(lines) - rows + head :]
+        if overflow > 0:
             ready += lines[self._fixed_rows : self._fixed_rows + overflow]
             self._fixed_rows += overflow
         return ready, lines[max(self._fixed_rows, len(lines) - rows) :]

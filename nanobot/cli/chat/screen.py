@@ -14,6 +14,8 @@ from nanobot.agent.events import (
     ApprovalAnswered,
     ApprovalAsked,
     Notice,
+    ReasoningDelta,
+    ReasoningEnded,
     ReasoningStarted,
     StepEnded,
     StepStarted,
@@ -25,7 +27,7 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
-from nanobot.cli.chat.event_lines import FAILURES, format_turn_end, running_tool_line, tool_call_lines
+from nanobot.cli.chat.event_lines import FAILURES, format_turn_end, running_tool_lines, tool_call_lines
 from nanobot.cli.chat.rendering import BlockRenderer, GrowingAnswer, Renderers
 from nanobot.cli.chat.surface import Surface
 from nanobot.cli.terminal import Paint, strip_control
@@ -41,6 +43,7 @@ _ANSWER_TEXTS = {
     Answer.EXPIRED: "nobody answered: not allowed",
     Answer.STOPPED: "stopped before an answer",
 }
+_REASONING_ROWS, _REASONING_CHARS = 3, 2000
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -65,6 +68,8 @@ class _TurnView:
     texts: list[list[str]] = field(default_factory=list)
     is_asking: bool = False
     """Whether the turn waits for the user; then no spinner is shown."""
+    reasoning: str = ""
+    """The reasoning of this step so far."""
     pending: list[str] = field(default_factory=list)
     last_kind: str = ""
 
@@ -79,9 +84,14 @@ class Screen:
         paint: Paint,
         *,
         shows_failure: bool = True,
+        expand_key: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shows_failure = shows_failure
+        self._expand_key = expand_key
+        """The key that shows the whole output of a call; empty without a prompt."""
+        self._shows_reasoning = False
+        self._last_call: ToolEnded | None = None
         self._surface = surface
         self._renderers = renderers
         self._paint = paint
@@ -92,6 +102,8 @@ class Screen:
         self._handlers: dict[type[TurnEvent], Callable[[Any], None]] = {
             StepStarted: self._step_started,
             ReasoningStarted: lambda _event: self._wait("reasoning"),
+            ReasoningDelta: self._reasoning_delta,
+            ReasoningEnded: self._reasoning_ended,
             TextDelta: self._text_delta,
             TextEnded: self._text_ended,
             ToolStarted: self._tool_started,
@@ -104,11 +116,11 @@ class Screen:
             TurnEnded: self._turn_ended,
         }
 
-    def begin(self) -> None:
-        """Start a turn; the wait begins now."""
+    def begin(self, waiting_for: str = "thinking") -> None:
+        """Start a turn or other work; the wait begins now."""
         self._view = _TurnView()
         self._is_busy = True
-        self._wait("thinking")
+        self._wait(waiting_for)
 
     def __call__(self, event: TurnEvent) -> None:
         """Show an event. Does not block for long and does not raise."""
@@ -122,6 +134,21 @@ class Screen:
         self._append("heading", [self._paint.dim(heading)])
         self._append("heading", self._render(text, self._renderers.plain if ours else self._renderers.answer))
         self._redraw()
+
+    def expand_last_call(self) -> None:
+        """Show the whole output of the last tool call."""
+        event = self._last_call
+        if event is None:
+            self.lines([self._paint.dim("No tool has run yet.")])
+            return
+        lines = self._render(event.content, self._renderers.plain, indent=4)
+        heading = self._paint.dim(f"  the output of {strip_control(event.name)}:")
+        self.lines(["", heading, *[self._paint.dim(f"    {line}") for line in lines], ""])
+
+    def toggle_reasoning(self) -> None:
+        """Show the model's reasoning from now on, or hide it again."""
+        self._shows_reasoning = not self._shows_reasoning
+        self.lines([self._paint.dim(f"Reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on.")])
 
     def lines(self, lines: list[str]) -> None:
         """Append permanent lines as they are."""
@@ -158,6 +185,17 @@ class Screen:
         if event.finish_reason != "length":  # the next step continues the sentence
             self._end_answer()
         self._wait("thinking")
+
+    def _reasoning_delta(self, event: ReasoningDelta) -> None:
+        self._view.reasoning += strip_control(event.text)
+
+    def _reasoning_ended(self, event: ReasoningEnded) -> None:
+        self._view.reasoning = ""
+        if self._shows_reasoning:
+            self._end_answer()
+            lines = self._render(event.text.strip(), self._renderers.plain, indent=2)
+            self._append("reasoning", [self._paint.dim(f"  {line}") for line in lines])
+        self._redraw()
 
     def _text_delta(self, event: TextDelta) -> None:
         view = self._view
@@ -199,7 +237,9 @@ class Screen:
         self._end_answer()
         running = self._view.tools.pop(event.call_id, None)
         arguments = running.arguments if running else {}
-        self._append("tool", tool_call_lines(event, arguments, self._surface.columns, self._paint))
+        width = self._surface.columns
+        self._append("tool", tool_call_lines(event, arguments, width, self._paint, expand_key=self._expand_key))
+        self._last_call = event
         if not self._view.tools:
             self._wait("thinking")
         self._redraw()
@@ -281,10 +321,15 @@ class Screen:
         lines = []
         for tool in self._view.tools.values():
             took = f"  {now - tool.since:.1f}s"
-            line = running_tool_line(tool.name, tool.arguments, tool.progress, width - len(took))
-            lines.append(self._paint.dim(line + took))
+            running = running_tool_lines(tool.name, tool.arguments, tool.progress, took, width)
+            lines += [self._paint.dim(line) for line in running]
+        if self._shows_reasoning and self._view.reasoning:
+            reasoning = self._render(self._view.reasoning[-_REASONING_CHARS:], self._renderers.plain, indent=2)
+            lines += [self._paint.dim(f"  {line}") for line in reasoning[-_REASONING_ROWS:]]
         waited = now - self._view.waiting_since
-        if not lines and waited >= (SILENCE_BEFORE_SPINNER_S if self._view.has_text else WAIT_BEFORE_SPINNER_S):
+        if not self._view.tools and waited >= (
+            SILENCE_BEFORE_SPINNER_S if self._view.has_text else WAIT_BEFORE_SPINNER_S
+        ):
             frame = _SPINNER[int(now / TICK_S) % len(_SPINNER)]
             lines.append(self._paint.dim(f"{frame} {self._view.waiting_for} {waited:.0f}s"))
         return lines

@@ -7,8 +7,8 @@ Esc or Ctrl+C stops the turn. Other messages appear above the prompt.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,15 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
-from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, terminal_message
+from nanobot.cli.chat.gateway_backend import GATEWAY_BACK, GatewayGoneError
+from nanobot.cli.chat.inbound import (
+    EXIT_WORDS,
+    SHELL_PREFIX,
+    current_folder,
+    find_mentioned_files,
+    terminal_command,
+    terminal_message,
+)
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
@@ -37,17 +44,37 @@ STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _KEY_HELP = (
     "Keys: Enter sends · Alt+Enter starts a new line · Up shows earlier lines · Tab completes · @name attaches a "
-    "file · $name uses a skill · !command runs in the shell · Esc stops · Ctrl+R searches the history · "
-    "/quit or Ctrl+D exits"
+    "file · $name uses a skill · !command runs in the shell, !!command on the terminal itself · Esc stops · Ctrl+O "
+    "shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · Ctrl+R searches the "
+    "history · /quit or Ctrl+D exits"
 )
+_WITHOUT_GATEWAY = (
+    "The gateway has ended. This chat continues without it, and messages to other channels are not sent. The next chat "
+    "uses the gateway again if it runs."
+)
+_SEPARATOR = " · "
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
 class ChatSession:
     """The state of one interactive chat."""
 
-    def __init__(self, bot: ChatBackend, session_key: str, history_file: Path, *, markdown: bool) -> None:
+    def __init__(
+        self,
+        bot: ChatBackend,
+        session_key: str,
+        history_file: Path,
+        *,
+        markdown: bool,
+        open_local: Callable[[], AbstractAsyncContextManager[ChatBackend]] | None = None,
+    ) -> None:
+        """`open_local` opens a bot in this process, for the case that `bot` is a gateway's and the gateway ends."""
         self._bot = bot
+        self._open_local = open_local
+        self._local: asyncio.Task[None] | None = None
+        """Runs the bot of this process once the gateway has ended."""
+        self._switched = asyncio.Event()
+        """Set when that bot is used or could not be opened."""
         self._session_key = session_key
         self._meter = UsageMeter()
         self._waiting: deque[str] = deque()
@@ -59,23 +86,28 @@ class ChatSession:
         """Whether a turn may have been interrupted: at the start, and when a gateway is back."""
         self._question: ApprovalAsked | None = None
         """The approval question that the running turn waits for."""
+        self._is_unclear = False
+        """Whether a line was typed that does not answer it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
         self._last_answer = ""
         """What `/copy` copies."""
-        self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, bot.workspace)
+        folders = (Path(current_folder()), bot.workspace)
+        self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, folders)
         actions = PromptActions(
             self._accept_line,
             self._stop,
             lambda: list(self._waiting),
             self._bottom_line,
             lambda: self._question is not None,
+            lambda: self._screen.expand_last_call(),  # noqa: PLW0108 the screen is made below
+            lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
         )
         self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
         self._renderers = make_renderers(markdown=markdown, colour=colour)
-        self._screen = Screen(self._prompt, self._renderers, self._paint)
+        self._screen = Screen(self._prompt, self._renderers, self._paint, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
@@ -91,6 +123,9 @@ class ChatSession:
             for task in (*tasks, self._listener):
                 task.cancel()
             await asyncio.wait((*tasks, self._listener))
+            if self._local is not None:
+                self._local.cancel()
+                await asyncio.wait([self._local])
         if not work.cancelled():
             work.result()
         return self._exit_code
@@ -124,23 +159,30 @@ class ChatSession:
         """Resume a turn that was interrupted by the end of a process."""
         self._is_resuming = True
         try:
-            await self._show_work(self._bot.resume(self._session_key, self._on_event, attended=True))
+            await self._show_work(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
         finally:
             self._is_resuming = False
 
     async def _handle_line(self, line: str) -> None:
         self._echo(line)
-        await self._show_work(self._run_shell(line) if line.lstrip().startswith(SHELL_PREFIX) else self._run_turn(line))
+        if line.lstrip().startswith(SHELL_PREFIX):
+            await self._show_work(lambda: self._run_shell(line), "running")
+        else:
+            await self._show_work(lambda: self._run_turn(line))
 
-    async def _show_work(self, work: Awaitable[object]) -> None:
-        self._screen.begin()
+    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
+        self._screen.begin(waiting_for)
         try:
-            await work
+            try:
+                await work()
+            except GatewayGoneError:
+                await self._continue_without_gateway()
+                await work()
         except asyncio.CancelledError:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
-        except NanobotError as error:  # the gateway ended, or the disk is not writable
-            self._screen.lines([self._paint.red(strip_control(str(error)))])
+        except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
+            self._show_error(str(error))
         finally:
             self._screen.finish()
 
@@ -192,8 +234,19 @@ class ChatSession:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
+        if command := terminal_command(line):
+            if refusal := await self._bot.check_for_terminal(line, self._session_key):
+                self._show_error(refusal)
+            elif code := await self._prompt.run_on_terminal(command):
+                self._screen.lines([self._paint.red(f"Exit code: {code}")])
+            return
         lines, succeeded = await self._bot.shell(line, self._session_key)
+        lines = lines or [self._paint.dim("ok")]
         self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
+
+    def _show_error(self, text: str) -> None:
+        lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
+        self._screen.lines([self._paint.red(line) for line in lines])
 
     async def _after_command(self, command: Command) -> None:
         """Add the keys to /help, and the menu to /sessions."""
@@ -222,7 +275,7 @@ class ChatSession:
             session = await self._update_model()
         except NanobotError as error:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
-            self._screen.lines([self._paint.red(strip_control(str(error)))])
+            self._show_error(str(error))
             return
         model_line = f"{session.model} ({session.provider})"
         if session.provider == OFFLINE:
@@ -232,22 +285,62 @@ class ChatSession:
         self._screen.lines([*text_lines, *place_lines])
         if session.messages:
             past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
-            line = f"continuing {self._session_key} ({past}) · /new starts a new conversation"
-            self._screen.lines([self._paint.dim(strip_control(line))])
+            line = strip_control(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
+            text_lines = self._renderers.plain.lines(line, self._prompt.columns)
+            self._screen.lines([self._paint.dim(text) for text in text_lines])
 
     async def _show_messages(self) -> None:
-        async for text in self._bot.messages(self._session_key):
-            self._screen.note("(message)", text, ours=False)
-            if text == GATEWAY_BACK:
-                self._must_resume = True
-                self._line_waiting.set()
+        bot = None
+        while bot is not self._bot:
+            bot = self._bot
+            async for text in bot.messages(self._session_key):
+                if bot is not self._bot:
+                    break
+                if text == GATEWAY_BACK:
+                    self._screen.lines([self._paint.dim(text)])
+                    self._look_for_interrupted_turn()
+                else:
+                    self._screen.lines([""])
+                    self._screen.note("message", text, ours=False)
+                    self._prompt.ring()
+            await self._continue_without_gateway()
 
-    def _accept_line(self, line: str) -> None:
+    def _look_for_interrupted_turn(self) -> None:
+        self._must_resume = True
+        self._line_waiting.set()
+
+    async def _continue_without_gateway(self) -> None:
+        """Once the gateway has ended, use a bot in this process."""
+        if self._open_local is None:
+            return
+        if self._local is None:
+            self._local = asyncio.create_task(self._run_local_bot(self._open_local()))
+        await self._switched.wait()
+
+    async def _run_local_bot(self, opening: AbstractAsyncContextManager[ChatBackend]) -> None:
+        try:
+            async with opening as bot:
+                self._bot = bot
+                lines = self._renderers.plain.lines(_WITHOUT_GATEWAY, self._prompt.columns)
+                self._screen.lines([self._paint.dim(line) for line in lines])
+                self._look_for_interrupted_turn()
+                self._switched.set()
+                await asyncio.Event().wait()
+        except (NanobotError, OSError) as error:
+            self._show_error(str(error))
+        finally:
+            self._switched.set()
+
+    def _accept_line(self, line: str) -> bool:
+        """Act on a line that was typed; False if it stays in the prompt, since a question is open that it does not
+        answer.
+        """
         line = repair_output(line)
         typed = line.strip().lower()
         command = parse_command(line)
+        self._is_unclear = False
         if not typed:
-            return
+            return True
         if typed in EXIT_WORDS:
             self._prompt.leave()
         elif self._question is not None and (answer := parse_answer(typed)) is not None:
@@ -259,18 +352,28 @@ class ChatSession:
             task = asyncio.create_task(self._run_at_once(line))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        elif self._question is not None:
+            self._is_unclear = True
+            return False
         else:
             self._waiting.append(line)
             self._line_waiting.set()
             self._bot.set_waiting_lines(self._mergeable_messages())
+        return True
 
     async def _run_at_once(self, line: str) -> None:
         """Run a command beside the running turn."""
-        result = await self._bot.run_turn(terminal_message(line, self._session_key))
-        self._screen.note(f"> {line.strip()}", result.text, ours=True)
+        try:
+            result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        except NanobotError as error:  # the gateway ended
+            self._show_error(str(error))
+        else:
+            self._screen.note(f"> {line.strip()}", result.text, ours=True)
 
     def _stop(self) -> bool:
         """Deny an open question, else stop the running turn; queued lines go back to the prompt for editing."""
+        if self._prompt.is_suspended:  # Ctrl+C is for the program on the terminal
+            return True
         if self._running is None or self._is_resuming:
             return False
         if self._question is not None:
@@ -306,6 +409,7 @@ class ChatSession:
         self._screen(event)
         if isinstance(event, ApprovalAsked | ApprovalAnswered):
             self._question = event if isinstance(event, ApprovalAsked) else None
+            self._is_unclear = False
             self._prompt.refresh()
 
     def _echo(self, line: str) -> None:
@@ -320,10 +424,13 @@ class ChatSession:
     def _bottom_line(self) -> str:
         if self._question is not None:
             answers = format_choices(self._question, self._prompt.columns)
+            if self._is_unclear:
+                letters = "y, a or n" if self._question.may_always else "y or n"
+                return f"First answer {letters}, then Enter (Esc: no)"
             full = f"{answers}, then Enter (Esc: no)"
             return full if len(full) <= self._prompt.columns else answers
-        line = self._meter.line()
-        return f"{line} · Esc stops" if self._running is not None else line
+        stop = "Esc stops · " if self._running is not None else ""
+        return stop + self._meter.line(self._prompt.columns - len(stop))
 
 
 def _is_prompt(line: str) -> bool:
@@ -354,14 +461,19 @@ class UsageMeter:
             self.in_window = sent + received or self.in_window
             self._cost_usd += event.cost_usd or 0.0
 
-    def line(self) -> str:
-        """The bottom line; unknown values are left out."""
-        parts = [self.model]
+    def line(self, width: int = 200) -> str:
+        """The bottom line; unknown values are left out, and in a narrow terminal the less important ones."""
+        sent = cached = received = window = cost = ""
         if self._sent or self._received:
-            cached = f" ({self._cached / self._sent:.0%} cached)" if self._cached and self._sent else ""
-            parts += [f"{format_tokens(self._sent)} in{cached}", f"{format_tokens(self._received)} out"]
+            sent, received = f"{format_tokens(self._sent)} in", f"{format_tokens(self._received)} out"
+        if self._cached and self._sent:
+            cached = f"{self._cached / self._sent:.0%} cached"
         if self.in_window and self.window_tokens:
-            parts.append(f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window")
+            window = f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
         if self._cost_usd:
-            parts.append(format_dollars(self._cost_usd))
-        return " · ".join(part for part in parts if part)
+            cost = format_dollars(self._cost_usd)
+        parts = [part for part in (self.model, sent, cached, received, window, cost) if part]
+        for part in (cached, received, sent, cost, window):
+            if len(_SEPARATOR.join(parts)) > width and part:
+                parts.remove(part)
+        return _SEPARATOR.join(parts)[: max(width, 0)]

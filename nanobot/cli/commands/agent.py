@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, read_setup
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, write_text
+from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control, write_text
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
-from nanobot.errors import UsageError
+from nanobot.errors import NanobotError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _EXAMPLE = 'Example: nanobot agent -m "What is in my workspace?"'
 _COMMAND = re.compile(r"\s*/[\w-]+(\s|$)")
 """A slash command is about a conversation: the chat's, unless another one is named."""
+_MAX_NAMED = 3
+"""Reminders named at the end of a chat."""
 _STDIN_WAIT_S = 10.0
 """How long text beside a message may take to begin arriving."""
 
@@ -53,6 +55,9 @@ def agent(
         ),
     ] = None,
     continue_latest: Annotated[bool, typer.Option("--continue", help="Continue the latest terminal session.")] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Let the agent write in the current folder; asks once for each folder.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="Use this model instead of the config's.")
     ] = None,
@@ -82,7 +87,7 @@ def agent(
         key = None if session is None else repair_output(session)
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
             key = _new_session_key()
-        options = ChatOptions(config, workspace, key, continue_latest, model, logs)
+        options = ChatOptions(config, workspace, key, continue_latest, here, model, logs)
         if text is not None:
             code = options.ask(text, media, as_json=as_json, markdown=markdown)
         else:
@@ -101,6 +106,7 @@ class ChatOptions:
     workspace: Path | None
     session: str | None
     continue_latest: bool
+    here: bool
     model: str | None
     logs: bool
 
@@ -126,10 +132,13 @@ class ChatOptions:
             return plain_chat(self._open_backend(is_chat=True))
 
         async def run_chat() -> int:
+            from nanobot.cli.chat.gateway_backend import GatewayBackend
             from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
 
             async with self._open_backend(is_chat=True) as (bot, key):
-                return await ChatSession(bot, key, DataPaths(get_data_dir()).cli_history, markdown=markdown).run()
+                history = DataPaths(get_data_dir()).cli_history
+                open_local = self._open_local_chat if isinstance(bot, GatewayBackend) else None
+                return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
 
         return asyncio.run(run_chat())
 
@@ -137,10 +146,10 @@ class ChatOptions:
     async def _open_backend(self, *, is_chat: bool = False) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """The bot of the running gateway of this data folder, else one in this process; and the session key.
 
-        Another model, another workspace or a visible log need a bot in this process; session locks keep both apart.
+        Another model or workspace, --here and a visible log need a bot in this process; session locks keep both apart.
         """
         use_config(self.config)
-        if self.model is None and self.workspace is None and not self.logs:
+        if self.model is None and self.workspace is None and not self.here and not self.logs:
             from nanobot.cli.chat.gateway_backend import find_backend
 
             state = DataPaths(get_data_dir()).state
@@ -152,6 +161,11 @@ class ChatOptions:
             yield local
 
     @asynccontextmanager
+    async def _open_local_chat(self) -> "AsyncIterator[ChatBackend]":
+        async with self._local_backend(is_chat=True) as (bot, _key):
+            yield bot
+
+    @asynccontextmanager
     async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
@@ -159,13 +173,19 @@ class ChatOptions:
         from nanobot.session.file_names import is_terminal_session
 
         setup = read_setup(self.config, self.workspace)
+        if self.here:
+            _allow_current_folder(setup)
         _set_up_logs(setup.data_dir, is_wanted=self.logs)
         async with build_runtime(
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
         ) as runtime:
             newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
-            async with _run_jobs(runtime) if is_chat else nullcontext():
-                yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            try:
+                async with _run_jobs(runtime) if is_chat else nullcontext():
+                    yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            finally:
+                if is_chat and (note := _pending_reminders(runtime)):
+                    write_text(sys.stderr, note)
             if running := runtime.background.list_running():
                 write_text(
                     sys.stderr,
@@ -173,10 +193,60 @@ class ChatOptions:
                 )
 
 
+def _allow_current_folder(setup: Setup) -> None:
+    """Let tools write in the current folder, with a permanent approval that the user gives once.
+
+    Raises NanobotError if it is refused or the folder must not be written.
+    """
+    from nanobot.runtime.sandbox import path_policy
+    from nanobot.security.files.prefix_set import with_parents
+    from nanobot.security.grants import VALID, Grants
+    from nanobot.utils.clock import SystemClock
+
+    folder, tools = Path.cwd(), setup.config.tools
+    if setup.data_dir.is_relative_to(folder):
+        raise UsageError(f"{folder} contains nanobot's own files ({setup.data_dir}). Use --here in a project's folder.")
+    rules = {f"folder:{parent}" for parent in with_parents(str(folder))}
+    path_policy(setup.config, setup.data_dir, setup.workspace).resolve_writable(folder / "any file", rules)
+    grants = Grants(setup.paths.grants, SystemClock())
+    if tools.approval == "deny":
+        raise NanobotError(f"tools.approval is deny, so nobody is asked. Add {folder} to tools.allowedPaths.")
+    if tools.approval == "ask" and not grants.holds(rules, outside=False):
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            raise NanobotError(
+                f"Writing in {folder} is not approved yet. Run `nanobot agent --here` there in a terminal once."
+            )
+        question = f"{folder}\nMay the agent write there and in subfolders for {VALID.days} days?"
+        typer.confirm(strip_control(question), abort=True, err=True)
+        grants.add([f"folder:{folder}"], outside=False)
+    tools.allowed_paths.append(str(folder))
+
+
 def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
     from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
 
     return jobs_of_the_terminal(runtime)
+
+
+def _pending_reminders(runtime: "Runtime") -> str:
+    """That reminders of the terminal will not come while no chat is open; empty if there are none or a gateway runs."""
+    service = runtime.cron()
+    try:
+        jobs = [] if service.is_served() else service.list_jobs()
+    except StorageError:  # `cron list` says why
+        return ""
+    pending = [
+        f"{job.name} ({datetime.fromtimestamp(job.state.next_run_at_ms / 1000):%Y-%m-%d %H:%M})"
+        for job in jobs
+        if job.payload.deliver and job.payload.channel in (None, "", CHANNEL) and job.state.next_run_at_ms is not None
+    ]
+    if not pending:
+        return ""
+    names = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else "")
+    return (
+        f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
+        "`nanobot gateway install` runs it always.\n"
+    )
 
 
 def _new_session_key() -> str:

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup, to_one_line
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    format_timestamp,
+    print_json,
+    print_table,
+    read_setup,
+    to_one_line,
+)
+from nanobot.cli.layout import print_line
 from nanobot.errors import NanobotError
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten
 from nanobot.utils.clock import SystemClock
@@ -23,7 +32,7 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
             (
                 to_one_line(grant.rule),
                 "with untrusted content in play" if grant.outside else "with your own words",
-                grant.expires[:10],
+                format_timestamp(grant.expires),
             )
             for grant in grants
         ],
@@ -43,7 +52,7 @@ def forget(
     if json:
         print_json({"rule": rule, "forgotten": count})
     else:
-        typer.echo(describe_forgotten(to_one_line(rule), count))
+        print_line(describe_forgotten(to_one_line(rule), count))
 
 
 def _grants(config: ConfigOption) -> Grants:

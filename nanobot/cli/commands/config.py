@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
+from nanobot.cli.layout import print_error, print_line
 from nanobot.cli.setup import prompts
 from nanobot.config import paths
 from nanobot.config.keys import dotted, value_at
@@ -58,7 +59,7 @@ def set_(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Text, or JSON for numbers, lists and objects.")],
     config: ConfigOption = None,
 ) -> None:
-    """Set a value, for example: nanobot config set agents.defaults.model gpt-5-mini"""
+    """Set a value. It is checked before it is saved."""
     paths.use_config(config)
     key_path = find_key(key)
     set_key(paths.get_config_path(), key_path, _candidates(value))
@@ -89,17 +90,17 @@ def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
             raise NanobotError("The editor failed. Nothing was saved.")
         text = draft.read_text(encoding="utf-8")
         if text.encode() == before:
-            typer.echo("Nothing was changed.")
+            print_line("Nothing was changed.")
             return
         try:
             check_text(text, file)
         except ConfigError as error:
-            typer.echo(f"Error: {error}", err=True)
+            print_error(str(error))
             if not prompts.is_interactive() or not prompts.confirm("Edit again? (No discards your changes.)"):
                 raise NanobotError("Nothing was saved.") from None
             continue
         write_document(text, file)
-        typer.echo(f"Config saved: {file}")
+        print_line(f"Config saved: {file}")
         return
 
 

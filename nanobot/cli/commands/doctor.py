@@ -2,13 +2,12 @@
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +20,6 @@ from nanobot.cli.common import (
     ask_gateway,
     print_json,
     to_one_line,
-    unknown_name_error,
 )
 from nanobot.cli.doctor.checks import (
     CheckContext,
@@ -34,6 +32,8 @@ from nanobot.cli.doctor.checks import (
 )
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
+from nanobot.cli.layout import print_line
+from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config import paths
 from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
@@ -41,11 +41,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
-from nanobot.utils.text import count_noun
-
-_MAX_COLUMNS = 110
-_MIN_TEXT_COLUMNS = 40
-_COLOURS = {"ok": typer.colors.GREEN, Severity.WARNING: typer.colors.YELLOW, Severity.ERROR: typer.colors.RED}
+from nanobot.utils.text import count_noun, nearest
 
 
 def doctor(
@@ -126,7 +122,11 @@ def _select_checks(checks: Sequence[DoctorCheck], names: Sequence[str]) -> list[
     known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
     for name in names:
         if name not in known:
-            raise unknown_name_error("check", name, known, "nanobot doctor --json")
+            near = " or ".join(map(repr, nearest(name, known)))
+            raise NanobotError(
+                f"There is no check {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
+                f"Checks: {', '.join(dict.fromkeys(check.id.partition('.')[0] for check in checks))}."
+            )
     return [check for check in checks if not names or {check.id, check.id.partition(".")[0]} & {*names}]
 
 
@@ -151,7 +151,7 @@ class _Report:
         for result in run_checks(self._checks, self._context):
             self._results[result.check.id] = result
             if not self._quiet:
-                typer.echo("\n".join(_format_result(result, width)))
+                _print_result(result, width)
 
     def repair(self) -> list[dict[str, str]]:
         """Apply the fixes and run their checks again. Returns what was done, or why it failed, by check id."""
@@ -159,7 +159,7 @@ class _Report:
         for result in [*self._results.values()]:
             fixes = [finding.fix for finding in result.findings if finding.fix is not None]
             for fix in fixes:
-                mark = typer.style("fixed ", fg="green")
+                mark = _paint().green("fixed ")
                 try:
                     outcome = fix()
                 except (NanobotError, OSError) as error:
@@ -167,10 +167,10 @@ class _Report:
                         f"could not be repaired: {redact_all(to_one_line(describe_error(error)))}",
                         True,
                     )
-                    mark = typer.style("failed", fg="red")
+                    mark = _paint().red("failed")
                 repaired.append({"id": result.check.id, "done": outcome})
                 if not self._quiet:
-                    typer.echo(f"{mark}   {result.check.id}: {to_one_line(outcome)}")
+                    print_line(f"{result.check.id}: {to_one_line(outcome)}", f"{mark}   ")
             if fixes:
                 self._results.update((rerun.check.id, rerun) for rerun in run_checks([result.check], self._context))
         return repaired
@@ -216,31 +216,26 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _format_result(result: CheckResult, width: int) -> Iterator[str]:
-    """The lines of a check: its findings, and below them the advice."""
-    mark = typer.style(result.verdict.ljust(7), fg=_COLOURS[result.verdict], bold=result.verdict != "ok")
+def _print_result(result: CheckResult, width: int) -> None:
+    """Print the findings of a check, and below them the advice."""
+    paint = _paint()
+    colour = {"ok": paint.green, Severity.WARNING: paint.yellow, Severity.ERROR: paint.red}[result.verdict]
     problems = [finding for finding in result.findings if finding.severity is not Severity.NOTE]
     notes = [finding for finding in result.findings if finding.severity is Severity.NOTE]
-    indent = width + 11
-    head = f"{mark}  {result.check.id.ljust(width)}  "
+    head = f"{colour(result.verdict.ljust(7))}  {result.check.id.ljust(width)}  "
+    indent = " " * (width + 11)
     if not problems:
         text = "; ".join(to_one_line(finding.text).removesuffix(".") for finding in notes)
-        yield from _wrap_line(head, text or result.check.about, indent)
+        print_line(text or result.check.about, head)
     shown = problems or notes
     for finding, after in zip_longest(shown, shown[1:]):
         if problems:
-            yield from _wrap_line(head, to_one_line(finding.text), indent)
-            head = " " * indent
+            print_line(to_one_line(finding.text), head)
+            head = indent
         advice = to_one_line(finding.advice)
         if advice and (after is None or to_one_line(after.advice) != advice):  # once, below the findings that share it
-            yield from _wrap_line(f"{' ' * indent}-> ", advice, indent + 3)
+            print_line(advice, f"{indent}-> ")
 
 
-def _wrap_line(head: str, text: str, indent: int) -> Iterable[str]:
-    columns = min(get_terminal_size().columns, _MAX_COLUMNS)
-    above = []
-    if columns - indent < _MIN_TEXT_COLUMNS:  # too narrow for columns: the text goes below its head
-        above = [head.rstrip()] if head[0] != " " else []
-        head, indent = ("    -> ", 7) if head.endswith("-> ") else ("    ", 4)
-    lines = wrap(text, max(columns - indent, 1), break_long_words=False, break_on_hyphens=False) or [""]
-    return [*above, f"{head}{lines[0]}".rstrip(), *(" " * indent + line for line in lines[1:])]
+def _paint() -> Paint:
+    return Paint(wants_colour(sys.stdout))

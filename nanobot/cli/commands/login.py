@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import ConfigOption, read_setup, to_one_line
+from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import strip_control
 from nanobot.config.provider_table import ProviderSpec, find_by_name
 from nanobot.config.schema import Config
@@ -61,9 +62,9 @@ def logout(name: NameArgument, config: ConfigOption = None) -> None:
     spec = _get_login_provider(name)
     store = AccountStore.in_state(read_setup(config, None, secrets=False).paths.state)
     if asyncio.run(_delete_account(store, spec.name)):
-        typer.echo(f"Logged out of {spec.display_name}; its tokens are deleted from this machine.")
+        print_line(f"Logged out of {spec.display_name}; its tokens are deleted from this machine.")
     else:
-        typer.echo(f"Not logged in to {spec.display_name}.")
+        print_line(f"Not logged in to {spec.display_name}.")
 
 
 def _get_login_provider(name: str) -> ProviderSpec:
@@ -121,7 +122,7 @@ class TerminalLoginScreen:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        typer.echo(to_one_line(text))
+        print_line(to_one_line(text))
 
     def show(self, intro: str, value: str, outro: str = "") -> None:
         """Print a URL or code on a line of its own, so that a terminal makes it clickable."""

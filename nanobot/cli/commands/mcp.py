@@ -1,9 +1,12 @@
-"""`nanobot mcp`: list the configured MCP servers and test one."""
+"""`nanobot mcp`: list, test, add and remove MCP servers."""
 
 import asyncio
+import json as jsonlib
 import os
-from collections.abc import Callable
-from typing import Annotated
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +22,15 @@ from nanobot.cli.common import (
     print_text,
     read_setup,
     to_one_line,
+    unknown_name_error,
 )
 from nanobot.cli.doctor.connections import connect_once, known_servers
-from nanobot.config.schema import McpServerConfig
-from nanobot.errors import NanobotError
+from nanobot.cli.layout import print_line
+from nanobot.config.loader import check_text, load_config, set_key, unset_key
+from nanobot.config.paths import absolute
+from nanobot.config.saver import set_value, to_document
+from nanobot.config.schema import Config, McpServerConfig
+from nanobot.errors import NanobotError, UsageError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.security.secrets import Redactor, secret_values
 from nanobot.utils.clock import SystemClock
@@ -34,7 +42,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     setup = read_setup(config, workspace, secrets=False)
     if any(_uses_secret_reference(server) for server in setup.config.tools.mcp_servers.values()):
         setup = read_setup(config, workspace, warns=False)
-    servers, redact = asyncio.run(known_servers(_servers(setup))), _secret_redactor(setup)
+    servers, redact = asyncio.run(known_servers(_servers(setup))), _secret_redactor(setup.config)
     if json:
         print_json([_facts(server, redact) for server in servers])
         return
@@ -49,7 +57,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
             )
             for server in servers
         ],
-        empty="No MCP server is configured. Add one under tools.mcpServers in the config.",
+        empty="No MCP server is configured. Add one: `nanobot mcp add NAME -- COMMAND`",
     )
 
 
@@ -61,20 +69,112 @@ def test(
 ) -> None:
     """Connect to a server, list its tools, and remember them. Exits with the reason if it fails."""
     setup = read_setup(config, workspace)
-    redact = _secret_redactor(setup)
+    redact = _secret_redactor(setup.config)
     try:
         server, took_s = asyncio.run(connect_once(name, _servers(setup)))
     except ServerFailedError as error:
         raise NanobotError(redact(str(error))) from None
     if json:
         print_json({**_facts(server, redact), "seconds": round(took_s, 3)})
+    else:
+        _show_listing(server, took_s)
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the server: letters, digits, _ and -.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND [ARGS]...", help="The program to start, after `--`.")
+    ] = None,
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="The address of a remote server.")] = "",
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="KEY=VALUE", help="A variable for the program; repeatable.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="A header for the URL; repeatable.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the server of this name.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Connect to a server, list its tools, and add it to the config. A server that fails is not added.
+
+    Values may be references, such as '${TOKEN}' for an environment variable.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{to_one_line(name)!r} cannot be a server's name. Use letters, digits, _ and -.")
+    if bool(command) == bool(url):
+        raise UsageError(
+            "Give either a command after `--` or a --url. For example: nanobot mcp add time -- uvx mcp-server-time"
+        )
+    if (env and url) or (header and command):
+        raise UsageError("--env is for a command and --header for a --url.")
+    program, *args = command or [""]
+    if len(Path(program).parts) > 1:  # a path here; the server starts in a folder of its own
+        program = str(absolute(Path(program)))
+    entry: dict[str, Any] = {"url": url, "command": program, "args": args}
+    if env:
+        entry["env"] = _pairs("--env", "KEY=VALUE", env)
+    if header:
+        entry["headers"] = _pairs("--header", "'NAME: VALUE'", header)
+    entry = {key: value for key, value in entry.items() if value}
+    setup = read_setup(config, workspace, secrets=False)
+    if name in setup.config.tools.mcp_servers and not replace:
+        raise NanobotError(f"There is an MCP server {name!r} already. Replace it with --replace.")
+    key = ("tools", "mcpServers", name)
+    document = to_document(load_config(setup.config_path, secrets=False))
+    set_value(document, key, entry)
+    candidate = check_text(jsonlib.dumps(document), setup.config_path, secrets=True)
+    redact = _secret_redactor(candidate)
+    try:
+        servers = mcp_servers(candidate, setup.data_dir, setup.workspace, SystemClock())
+        server, took_s = asyncio.run(connect_once(name, servers))
+    except ServerFailedError as error:
+        raise NanobotError(f"{redact(str(error))}\nNothing was saved.") from None
+    set_key(setup.config_path, key, [entry])
+    if json:
+        print_json({**_facts(server, redact), "seconds": round(took_s, 3), "config": str(setup.config_path)})
         return
-    listing = server.listing
+    _show_listing(server, took_s)
+    print_line(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
+
+
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The server's name, from `nanobot mcp list`.")],
+    config: ConfigOption = None,
+) -> None:
+    """Remove a server from the config."""
+    setup = read_setup(config, None, secrets=False)
+    servers = setup.config.tools.mcp_servers
+    if name not in servers:
+        raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
+    unset_key(setup.config_path, ("tools", "mcpServers", name))
+    print_line(f"Removed {name} from {setup.config_path}.")
+
+
+def _pairs(option: str, form: str, values: Sequence[str]) -> dict[str, str]:
+    """Split `KEY=VALUE` and `NAME: VALUE`. Raises UsageError."""
+    pairs = {}
+    for value in values:
+        match = re.fullmatch(r"([\w-]+)(?:=|:\s*)(.*)", value.strip(), re.DOTALL)
+        if match is None:
+            raise UsageError(f"{option} {to_one_line(value)!r} cannot be read. Write it like {option} {form}.")
+        pairs[match[1]] = match[2]
+    return pairs
+
+
+def _show_listing(server: McpServer, took_s: float) -> None:
+    """Print what a connected server offers."""
+    listing, name = server.listing, server.settings.name
     assert listing is not None  # noqa: S101 - a connected server has a listing
     extras = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
-        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}."
+        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
+        wraps=True,
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
@@ -87,6 +187,7 @@ def test(
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
+        wraps=True,
     )
 
 
@@ -95,9 +196,9 @@ def _uses_secret_reference(server: McpServerConfig) -> bool:
     return any("${file:" in value or "${cmd:" in value for value in (server.command, *server.args, server.url))
 
 
-def _secret_redactor(setup: Setup) -> Callable[[str], str]:
+def _secret_redactor(config: Config) -> Callable[[str], str]:
     """A function that redacts the config's secrets: arguments and error texts of a server may hold a token."""
-    return Redactor(lambda: secret_values(setup.config.model_dump(), os.environ)).text
+    return Redactor(lambda: secret_values(config.model_dump(), os.environ)).text
 
 
 def _servers(setup: Setup) -> McpServers | None:

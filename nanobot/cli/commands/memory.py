@@ -26,6 +26,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 
 ChatOption = Annotated[
@@ -52,13 +53,13 @@ def show(
         )
         return
     if not text.strip():
-        typer.echo("Nothing is remembered yet.", err=True)
+        print_line("Nothing is remembered yet.", err=True)
         return
     lines = text.splitlines()
     for fact in parse_facts(text):
         lines[fact.end - 1] += f"  [{fact.id}]"
     print_text("\n".join(lines))
-    typer.echo(f"{editor.state()}: {to_one_line(str(store.memory_file))}", err=True)
+    print_line(f"{editor.state()}: {to_one_line(str(store.memory_file))}", err=True)
 
 
 def search(
@@ -92,16 +93,24 @@ def log(
     if json:
         print_json([_change_as_json(change) for change in changes])
     elif changes:
-        print_text("\n".join(map(format_change, changes)))
+        print_text("\n".join(map(format_change, changes)), wraps=True)
     else:
-        typer.echo("Nothing has changed yet.", err=True)
+        print_line("Nothing has changed yet.", err=True)
 
 
 def why(
-    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+    fact: FactArgument,
+    chat: ChatOption = None,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
-    print_text(_open_editor(config, workspace, chat)[1].why(fact))
+    editor = _open_editor(config, workspace, chat)[1]
+    if json:
+        print_json([_as_json(details) for details in editor.find(fact)])
+    else:
+        print_text(editor.why(fact), wraps=True)
 
 
 def forget(
@@ -109,14 +118,28 @@ def forget(
 ) -> None:
     """Delete a fact. It is not learned again from past conversations; `memory undo` restores it."""
     for deleted in _open_editor(config, workspace, chat)[1].forget(fact):
-        print_text(f"Forgotten: {deleted.text}")
-    typer.echo("HISTORY.md and stored conversations may still mention it, and a search finds it there.", err=True)
+        print_text(f"Forgotten: {deleted.text}", wraps=True)
+    print_line("HISTORY.md and stored conversations may still mention it, and a search finds it there.", err=True)
+
+
+def pin(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Keep a fact as it is: consolidation, Dream and the size limit do not change or remove it."""
+    print_text(f"Pinned: {_open_editor(config, workspace, chat)[1].pin(fact).text}", wraps=True)
+
+
+def unpin(
+    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
+) -> None:
+    """Remove the pin from a fact."""
+    print_text(f"Unpinned: {_open_editor(config, workspace, chat)[1].pin(fact, pinned=False).text}", wraps=True)
 
 
 def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
     """Undo the last change, whoever made it. The file is restored byte for byte."""
     for change in _open_editor(config, workspace, chat)[1].undo():
-        print_text(f"Undone: {format_change(change)}")
+        print_text(f"Undone: {format_change(change)}", wraps=True)
 
 
 def open_store(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, Clock]:
@@ -142,6 +165,7 @@ def _as_json(details: FactDetails) -> dict[str, Any]:
         "text": details.fact.text,
         "file": details.file,
         "heading": details.fact.heading,
+        "pinned": details.fact.pinned,
         "since": details.origin.change.at if details.origin is not None else None,
         "by": details.origin.change.by if details.origin is not None else None,
         "source": {name: value for name, value in source.items() if name not in ("key", "text")},
@@ -179,7 +203,7 @@ def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: Works
             return await runtime.memory.dreams.run_now(Scope(chat or ""), "terminal", "nanobot memory dream")
 
     outcome, report = asyncio.run(tidy())
-    print_text(report)
+    print_text(report, wraps=True)
     if outcome in (DreamOutcome.FAILED, DreamOutcome.BUSY):
         sys.exit(1)
 
@@ -201,9 +225,9 @@ def dream_log(
     if json:
         print_json([asdict(dream_pass) for dream_pass in passes])
     elif passes:
-        print_text(format_log(passes, changes.active_passes()))
+        print_text(format_log(passes, changes.active_passes()), wraps=True)
     else:
-        typer.echo("No Dream pass has run here yet.", err=True)
+        print_line("No Dream pass has run here yet.", err=True)
 
 
 def dream_restore(
@@ -216,4 +240,4 @@ def dream_restore(
     from nanobot.agent.memory.dream_changes import DreamChanges
 
     restored = DreamChanges(*open_store(config, workspace, chat)).restore(number, who="terminal")
-    print_text(f"Restored the memory to before pass {restored.number}.")
+    print_text(f"Restored the memory to before pass {restored.number}.", wraps=True)

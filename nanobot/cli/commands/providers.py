@@ -13,6 +13,7 @@ from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config
 from nanobot.providers.accounts.errors import command_name
 from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.utils.text import format_when
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _account_label(account: Account) -> str:
 
 def _format_expiry(seconds: float | None) -> str:
     try:
-        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+        return format_when(datetime.fromtimestamp(seconds).astimezone()) if seconds else ""
     except (OSError, OverflowError, ValueError):  # the server may have sent any number
         return ""
 

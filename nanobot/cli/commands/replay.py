@@ -194,10 +194,10 @@ def _comparison_as_json(turn: "RecordedTurn", replayed: "Replay", difference: "D
 
 def _print_lines(make_lines: "Callable[[Any, int], list[str]]") -> None:
     """Print lines: coloured and fitted to a terminal, or plain and wide in a pipe."""
-    import shutil
     import sys
 
-    from nanobot.cli.terminal import Paint, is_terminal, wants_colour
+    from nanobot.cli.layout import columns
+    from nanobot.cli.terminal import Paint, wants_colour
 
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else 200
+    width = columns(sys.stdout) or 200
     typer.echo("\n".join(make_lines(Paint(wants_colour(sys.stdout)), width)))

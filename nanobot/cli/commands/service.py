@@ -17,11 +17,13 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import strip_control
 from nanobot.config.paths import DataPaths, absolute
 from nanobot.errors import NanobotError
 from nanobot.gateway.daemon import Daemon, ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.gateway.lock import find_lock_holder
+from nanobot.utils.text import duration
 
 _NOT_WELL = 1
 _TAIL_BYTES = 256 * 1024
@@ -55,12 +57,12 @@ def _show(report: dict[str, Any]) -> None:
     states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
     counts = report["messages"]
     received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
-    typer.echo(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {report['uptimeS']:.0f} s")
-    typer.echo(f"Channels: {', '.join(states) or 'none'}")
-    typer.echo(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
-    typer.echo(f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most")
+    print_line(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {duration(report['uptimeS'])}")
+    print_line(f"Channels: {', '.join(states) or 'none'}")
+    print_line(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
+    print_line(f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most")
     for problem in report["problems"]:
-        typer.echo(f"Problem: {to_one_line(problem)}")
+        print_line(f"Problem: {to_one_line(problem)}")
 
 
 def logs(
@@ -141,9 +143,9 @@ def _control(places: DataPaths, request: str, by_service: Callable[[Daemon], lis
         return
     if ask_gateway(places, {"do": request}) is None:
         raise NanobotError(NO_GATEWAY.format(data=places.data))
-    typer.echo("The gateway is shutting down." if request.startswith("stop") else "The gateway is restarting.")
+    print_line("The gateway is shutting down." if request.startswith("stop") else "The gateway is restarting.")
 
 
 def _print_lines(lines: list[str]) -> None:
     for line in lines:
-        typer.echo(line)
+        print_line(line)

@@ -28,6 +28,7 @@ from nanobot.cli.common import (
     to_one_line,
     unknown_name_error,
 )
+from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
@@ -124,7 +125,7 @@ def export(
             sys.stdout.buffer.write(data)
         return
     _write(output.expanduser(), data)
-    typer.echo(f"{count_noun(len(session.messages), 'message')} written to {output}", err=True)
+    print_line(f"{count_noun(len(session.messages), 'message')} written to {output}", err=True)
 
 
 def delete(
@@ -138,12 +139,12 @@ def delete(
     session = _read_session(sessions, key)
     what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
     if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
-        typer.echo("Kept.")
+        print_line("Kept.")
         return
     sessions.delete(key)
     _delete_traces(session, setup.paths.traces)
     _index(setup).clear()
-    typer.echo(f"Deleted {what}.")
+    print_line(f"Deleted {what}.")
 
 
 def search(
@@ -170,7 +171,7 @@ def search(
             empty=f"{to_one_line(text)!r} occurs in no session.",
         )
     if len(hits) > limit:
-        typer.echo(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
+        print_line(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
 
 
 def _search_index(setup: Setup, text: str, limit: int) -> list[SessionHit]:
@@ -340,7 +341,7 @@ def import_(
         sessions.save(conversation.as_session(name))
         imported.append({"key": name, "messages": len(conversation.rows), "left_out": conversation.left_out})
         if not json:
-            typer.echo(f"{to_one_line(name)}: {describe_import(conversation)}")
+            print_line(f"{to_one_line(name)}: {describe_import(conversation)}")
     if json:
         print_json(imported)
     if existing and not path.is_dir():

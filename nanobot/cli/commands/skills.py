@@ -1,5 +1,6 @@
 """`nanobot skills`: list, show, install, validate, remove and approve skills."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,9 @@ from nanobot.cli.common import (
     to_one_line,
     unknown_name_error,
 )
+from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
+from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.text import count_noun
@@ -37,9 +40,12 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         return
     print_table(
         ("Skill", "From", "Ready", "Description"),
-        [(skill.name, skill.source, _readiness(skill), skill.description) for skill in skills],
+        [(skill.name, skill.source, _short_readiness(skill), skill.description) for skill in skills],
         empty="There are no skills.",
+        wraps=True,
     )
+    if is_terminal(sys.stdout) and any(skill.missing for skill in skills):
+        print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
 
 
 def show(
@@ -56,7 +62,7 @@ def show(
     else:
         print_text(text)
         if skill.missing:
-            typer.echo(f"It cannot be used here: it {to_one_line(_readiness(skill))}.", err=True)
+            print_line(f"It cannot be used here: it {to_one_line(_readiness(skill))}.", err=True)
 
 
 def install(
@@ -103,9 +109,9 @@ def install(
             }
         )
     elif is_confirmed:
-        typer.echo(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
+        print_line(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
     else:
-        typer.echo("Nothing was installed.")
+        print_line("Nothing was installed.")
     if not is_confirmed and json:
         raise typer.Exit(1)
 
@@ -153,8 +159,8 @@ def validate(
         print_json({"path": str(path), "name": name, "valid": not errors, "faults": [*map(fault_to_json, faults)]})
     else:
         for fault in faults:
-            typer.echo(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
-        typer.echo(_format_verdict(name, errors, len(faults) - errors))
+            print_line(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
+        print_line(_format_verdict(name, errors, len(faults) - errors))
     if errors:
         raise typer.Exit(1)
 
@@ -180,11 +186,11 @@ def remove(
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
     if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
-        typer.echo("Kept.")
+        print_line("Kept.")
         return
     assert loader.store is not None  # noqa: S101 _loader gives it one
     kept = Installer(loader.own, loader.store).remove(name)
-    typer.echo(f"Removed {name}; it is kept in {kept}.")
+    print_line(f"Removed {name}; it is kept in {kept}.")
 
 
 def approve(
@@ -201,7 +207,7 @@ def approve(
     now = loader.programs_of(skill)
     changed = [path for path, digest in now.items() if installed.programs.get(path) != digest]
     if not changed:
-        typer.echo(f"The programs of {name} have not changed since it was installed.")
+        print_line(f"The programs of {name} have not changed since it was installed.")
         return
     typer.echo(
         "\n".join(
@@ -212,10 +218,10 @@ def approve(
         )
     )
     if not prompts.confirm_action("Have you reviewed them, and do you approve them?", yes=yes):
-        typer.echo(f"{name} stays disabled.")
+        print_line(f"{name} stays disabled.")
         return
     book.note_installed(name, installed.source, now)
-    typer.echo(f"{name} can be used again.")
+    print_line(f"{name} can be used again.")
 
 
 def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
@@ -243,6 +249,10 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
         "needs": list(skill.needs),
         "allowed_tools": list(needs.tools),
     }
+
+
+def _short_readiness(skill: Skill) -> str:
+    return f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill)
 
 
 def _readiness(skill: Skill) -> str:

@@ -1,7 +1,8 @@
 """`nanobot status`: the configuration, where each value comes from, and which model would answer and why."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_heading, print_line, print_rows
 from nanobot.cli.setup.probe import (
     ProbeResult,
     ProviderSelection,
@@ -30,10 +32,12 @@ from nanobot.cli.setup.probe import (
     missing_prices,
     try_model,
 )
+from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
-from nanobot.cron.format import format_time, job_zone_or_host
+from nanobot.cron.format import format_time
+from nanobot.cron.schedule import job_zone_or_host
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox
@@ -109,7 +113,7 @@ def status(
     setup = read_setup(config, workspace, secrets=probe)
     report = _build_report(setup, include_defaults=include_defaults)
     if not json:
-        typer.echo("\n".join(_format_report(report)))
+        _print_report(report)
     probe_result = _probe_model(setup, quiet=json) if probe else None
     if json:
         print_json(_as_json(report, probe_result))
@@ -244,19 +248,18 @@ def _changed_settings(config: Config) -> Iterator[Setting]:
 def _probe_model(setup: Setup, *, quiet: bool) -> ProbeResult:
     """Send one real request. Raises ProviderError, which says what to change."""
     if not quiet:
-        typer.echo("\nAsking the model ...")
+        print_line("\nAsking the model ...")
     probe_result = try_model(setup.config, setup.data_dir)
     if not quiet:
-        typer.echo(probe_result)
+        print_line(str(probe_result))
     return probe_result
 
 
-def _format_report(report: StatusReport) -> Iterator[str]:
+def _print_report(report: StatusReport) -> None:
     setup = report.setup
     unavailable = sum(not skill.available for skill in report.skills)
-    yield typer.style(f"nanobot {report.version}", bold=True)
-    yield ""
-    yield from _align_columns(
+    typer.echo(Paint(wants_colour(sys.stdout)).bold(f"nanobot {report.version}") + "\n")
+    print_rows(
         [
             ("Model", str(report.model)),
             ("Config", str(setup.config_path) + ("" if setup.config_path.exists() else " (none yet; using defaults)")),
@@ -277,41 +280,26 @@ def _format_report(report: StatusReport) -> Iterator[str]:
         ]
     )
     if problems := [*report.missing_prices, *_problems(report)]:
-        yield from _heading("Problems")
-        yield from (f"  {to_one_line(problem)}" for problem in problems)
+        print_heading("Problems")
+        for problem in problems:
+            print_line(to_one_line(problem), "  ")
     if report.plugins:
-        yield from _heading("Plugins")
-        yield from _align_columns(
-            [(f"{plugin.name} {plugin.version}".strip(), str(plugin)) for plugin in report.plugins]
-        )
+        print_heading("Plugins")
+        print_rows((f"{plugin.name} {plugin.version}".strip(), str(plugin)) for plugin in report.plugins)
     if report.providers:
         keys = [(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers if facts.key]
         accounts = [(facts.name, facts.account_words) for facts in report.providers if facts.logged_in]
         for heading, rows in (("Keys", keys), ("Accounts", accounts)):
             if rows:
-                yield from _heading(heading)
-                yield from _align_columns(rows)
+                print_heading(heading)
+                print_rows(rows)
     if report.settings:
-        yield from _heading(
+        print_heading(
             "Settings"
             if any(s.source == "default" for s in report.settings)
             else "Settings that differ from the defaults"
         )
-        yield from _align_columns(
-            [(setting.key, _format_value(setting.value), _format_source(setting)) for setting in report.settings]
-        )
-
-
-def _heading(text: str) -> tuple[str, str]:
-    return "", typer.style(text, bold=True)
-
-
-def _align_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Pad cells to columns. Only the last column may hold wide characters."""
-    cells = [tuple(map(to_one_line, row)) for row in rows]
-    widths = [min(max(map(len, column)), 50) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        print_rows((setting.key, _format_value(setting.value), _format_source(setting)) for setting in report.settings)
 
 
 def _format_value(value: object) -> str:

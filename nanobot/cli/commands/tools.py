@@ -1,10 +1,13 @@
 """`nanobot tools`: list the tools the agent can call."""
 
 import asyncio
+import sys
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, print_json, print_table, read_setup
+from nanobot.cli.layout import print_line
+from nanobot.cli.terminal import is_terminal
 from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.runtime.toolbox import SERVICE_TOOLS
@@ -44,6 +47,9 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         return
     print_table(
         ("Tool", "Effect", "What it does"),
-        [(tool.name, tool.effect, tool.description.strip().split("\n")[0]) for tool in shown],
+        [(tool.name, tool.effect, tool.description.strip().split("\n")[0].split(". ")[0]) for tool in shown],
         empty="No tool is enabled.",
+        wraps=True,
     )
+    if is_terminal(sys.stdout):
+        print_line("Effect: read changes nothing, repeatable may run twice, once may not.", err=True)

@@ -1,11 +1,14 @@
 """`nanobot usage`: tokens and cost from the ledger, and what is left of the limits."""
 
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup
+from nanobot.cli.layout import print_line
+from nanobot.cli.terminal import is_terminal
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, sum_up
@@ -29,13 +32,14 @@ def usage(
         print_json(_as_json(summary, limits, by, days))
         return
     if summary.month.calls or summary.groups:
-        _show_totals(summary, limits)
+        _print_totals(summary, limits)
     headings = (by.capitalize(), "Calls", "Failed", "In", "Cached", "Out", "Cost")
-    rows = [(name or "-", *_format_row(total)) for name, total in summary.groups.items()]
+    format_row = _format_row if is_terminal(sys.stdout) else _plain_row
+    rows = [(name or "-", *format_row(total)) for name, total in summary.groups.items()]
     empty = f"No model was used in the last {days} days."
     print_table(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
     if summary.damaged:
-        typer.echo(f"{summary.damaged} unreadable lines of the ledger are not counted.", err=True)
+        print_line(f"{summary.damaged} unreadable lines of the ledger are not counted.", err=True)
 
 
 def _limits(setup: Setup) -> SpendingLimits:
@@ -43,11 +47,11 @@ def _limits(setup: Setup) -> SpendingLimits:
     return SpendingLimits(limits.daily_usd, limits.monthly_usd, limits.turn_tokens)
 
 
-def _show_totals(summary: UsageSummary, limits: SpendingLimits) -> None:
-    typer.echo(f"Today: {format_sum(summary.today)}")
-    typer.echo(f"This month: {format_sum(summary.month)}")
+def _print_totals(summary: UsageSummary, limits: SpendingLimits) -> None:
+    print_line(f"Today: {format_sum(summary.today)}")
+    print_line(f"This month: {format_sum(summary.month)}")
     for line in limits.left(summary.today.spent, summary.month.spent):
-        typer.echo(line)
+        print_line(line)
     typer.echo()
 
 
@@ -61,6 +65,12 @@ def _format_row(total: UsageSum) -> tuple[object, ...]:
         f"{total.completion_tokens:,}",
         format_dollars(total.usd),
     )
+
+
+def _plain_row(total: UsageSum) -> tuple[object, ...]:
+    """Numbers for a program that reads the pipe: no separators, no units; empty for an unknown price."""
+    usd = None if total.usd is None else round(total.usd, 6)
+    return total.calls, total.failed, total.prompt_tokens, total.cached_tokens, total.completion_tokens, usd
 
 
 def _as_json(summary: UsageSummary, limits: SpendingLimits, by: By, days: int) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def commands_are_sandboxed(context: CheckContext) -> Iterator[Finding]:
     elif report.is_partial:
         yield warning(
             "Commands are confined by Landlock alone, which cannot stop them from changing permissions and times of "
-            f"files outside the workspace (chmod, touch): {report.summary.partition(': ')[2]}",
-            "nanobot doctor --security lists what is enforced. Install bubblewrap to enforce all of it.",
+            "files outside the workspace (chmod, touch).",
+            f"{report.summary.partition(': ')[2]} `nanobot doctor --security` lists what is enforced.",
         )
     else:
         yield note(report.summary)

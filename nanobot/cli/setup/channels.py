@@ -15,6 +15,7 @@ from nanobot.channels.access import AccessControl, AccessPolicy, AccessRequest, 
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.registry import find, load_channel
 from nanobot.cli.common import ask_gateway, to_one_line
+from nanobot.cli.layout import print_heading
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
@@ -129,7 +130,7 @@ def ask_channel_setup(
     Raises EOFError and KeyboardInterrupt, as prompts do.
     """
     missing = sdk_problem(platform.name)
-    prompts.heading(platform.title)
+    print_heading(platform.title)
     if missing and _install(platform.name):
         missing = sdk_problem(platform.name)
     if missing:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
+from nanobot.cli.layout import print_heading, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
@@ -75,8 +76,9 @@ def onboard(
     target.save(plan)
     prompts.say(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent="  ")
     if problem:
-        typer.echo(f"Warning: {problem}", err=True)
-        typer.echo("The settings are saved, but the model does not answer. Try again: nanobot status --probe", err=True)
+        print_warning(
+            f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
+        )
         raise typer.Exit(1)
     _print_next_steps(plan, f" -c {config}" if config else "")
 
@@ -172,15 +174,15 @@ class SetupTarget:
 
 def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
-    prompts.heading("nanobot setup")
+    print_heading("nanobot setup")
     if prompts.is_interactive():
         prompts.say("Ctrl+C leaves at any time. Nothing is saved before step 3.")
     try:
-        prompts.heading("Step 1 of 3: Model")
+        print_heading("Step 1 of 3: Model")
         provider = _ask_for_model(given, target)
-        prompts.heading("Step 2 of 3: Chat apps")
+        print_heading("Step 2 of 3: Chat apps")
         channels = offer_channels(lambda: provider.apply_to(target.load()), target.places)
-        prompts.heading("Step 3 of 3: Save")
+        print_heading("Step 3 of 3: Save")
         return SetupPlan(provider, channels)
     except NonInteractiveError:
         typer.echo("\nNo interactive input; continuing with defaults (--yes).")

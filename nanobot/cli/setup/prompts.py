@@ -5,35 +5,24 @@ All of them raise EOFError at the end of the input, and KeyboardInterrupt on Ctr
 
 import sys
 from collections.abc import Sequence
-from shutil import get_terminal_size
-from textwrap import fill
 
 import typer
 
+from nanobot.cli.layout import MAX_COLUMNS, columns, hang, print_line
 from nanobot.cli.terminal import Paint, is_terminal, wants_colour
 from nanobot.errors import NanobotError
 
 RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
 KEY_HINT = "Arrow keys move, Enter accepts, Ctrl+C leaves."
-_MAX_COLUMNS = 110
 
 
 def say(text: str, *, indent: str = "", err: bool = False) -> None:
-    """Print a paragraph; in a terminal wrapped between words to its width."""
-    typer.echo(_wrap(text, indent) if is_terminal(sys.stderr if err else sys.stdout) else text, err=err)
+    """Print a paragraph; the lines after the first are indented."""
+    print_line(text, indent=len(indent), err=err)
 
 
-def _wrap(text: str, indent: str = "", columns: int = 0) -> str:
-    columns = columns or min(get_terminal_size().columns, _MAX_COLUMNS)
-    return "\n".join(
-        fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        for line in text.split("\n")
-    )
-
-
-def heading(text: str) -> None:
-    """Print a heading, after a blank line."""
-    typer.echo(f"\n{Paint(wants_colour(sys.stdout)).bold(text)}")
+def _wrap(text: str, indent: str = "", width: int = 0) -> str:
+    return "\n".join(hang("", text, width or columns(sys.stdout), len(indent)))
 
 
 def choose(question: str, options: Sequence[tuple[str, str]], default: str | None = None) -> str:
@@ -67,7 +56,7 @@ def _choose_from_menu(question: str, options: Sequence[tuple[str, str]], default
     from prompt_toolkit.styles import Style
     from prompt_toolkit.widgets import Label, RadioList
 
-    width = max(get_terminal_size().columns - 4, 20)
+    width = max((columns(sys.stdout) or MAX_COLUMNS) - 4, 20)
     rows = [(value, _wrap(label, " " * 4, width)) for value, label in options]
     menu = RadioList(
         rows, default, select_on_focus=True, open_character=" ", select_character=">", close_character="",

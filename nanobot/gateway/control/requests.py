@@ -12,7 +12,7 @@ from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer, TurnEvent
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import run_for_owner
+from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
@@ -149,12 +149,19 @@ class ControlRequests:
         client.send({"type": "sessions", "sessions": [asdict(conversation) for conversation in listed]})
 
     async def _exec(self, request: Frame, client: ControlClient) -> None:
-        """Run a shell command that the user typed, with the agent's tool and its guards."""
-        runtime, key = self._runtime, str(request["session"])
+        """Run a shell command that the user typed, with the agent's tool and its guards.
+
+        With `terminal` the client runs it, and is sent what the guards say.
+        """
+        runtime, key, folder = self._runtime, str(request["session"]), str(request.get("folder", ""))
         address = _terminal_message("", key).address
         command = str(request["command"])
+        if request.get("terminal"):
+            refusal = await asyncio.to_thread(check_for_terminal, runtime.tools, command, folder)
+            client.send({"type": "checked", "text": refusal})
+            return
         context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await run_for_owner(runtime.tools, command, context)
+        result = await run_for_owner(runtime.tools, command, folder, context)
         client.send({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, client: ControlClient) -> None:
@@ -164,6 +171,7 @@ class ControlRequests:
         """
         key = self._session_of(request)
         media = [str(path) for path in request.get("media", ())]
+        folder = str(request.get("folder", ""))
         waiting: list[InboundMessage] = []
 
         def drain_waiting(limit: int) -> Sequence[InboundMessage]:
@@ -175,14 +183,14 @@ class ControlRequests:
 
         async def turn() -> None:
             text = await self._transcribe(str(request["text"]), media)
-            message, attended = _terminal_message(text, key, media), bool(request.get("answers"))
+            message, attended = _terminal_message(text, key, media, folder), bool(request.get("answers"))
             await self._runtime.loop.run_turn(message, client.send_event, waiting=drain_waiting, attended=attended)
 
         def on_frame(frame: Frame) -> None:
             self._answer_approval(frame)
             if frame.get("do") == "waiting":
                 waiting[:] = [
-                    _terminal_message(str(line["text"]), key, line.get("media", ())) for line in frame["lines"]
+                    _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in frame["lines"]
                 ]
 
         with self._forward_messages(key, client) if request.get("shows") else nullcontext():
@@ -327,9 +335,11 @@ async def _receive_until_stop(client: ControlClient, on_frame: Callable[[Frame],
             on_frame(frame)
 
 
-def _terminal_message(text: str, key: str, media: Sequence[str] = ()) -> InboundMessage:
+def _terminal_message(text: str, key: str, media: Sequence[str] = (), folder: str = "") -> InboundMessage:
     paths = [str(Path(path)) for path in media]
-    return InboundMessage.from_owner("cli", _chat_of(key), text, session_key=key, origin=Origin.CLI, media=paths)
+    return InboundMessage.from_owner(
+        "cli", _chat_of(key), text, session_key=key, origin=Origin.CLI, media=paths, folder=folder
+    )
 
 
 def _chat_of(session_key: str) -> str:

@@ -4,7 +4,7 @@ The socket is `state/gateway.sock`, which only its owner may open. Without Unix 
 long) it is a port on loopback, named in `state/gateway.port` with a token that the client sends first.
 
     server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
-    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "answers": ...}
+    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "folder": ..., "answers": ...}
     client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
     client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
     client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end

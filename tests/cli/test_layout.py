@@ -1,0 +1,63 @@
+"""How commands print: lines that fit the window, whole words, colours only where they are wanted."""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nanobot.cli.layout import hang
+from nanobot.cli.main import COMMANDS, EXAMPLES, GROUPS, app
+
+NANOBOT = [sys.executable, "-m", "nanobot"]
+WORDS = st.lists(st.text("abc-/.", min_size=1, max_size=20), min_size=1, max_size=30)
+
+
+@given(st.sampled_from(["", "Error: ", "  Workspace  ", "ok       files.templates  "]), WORDS, st.integers(30, 110))
+def test_no_word_is_broken_and_no_line_is_wider_than_the_window(head: str, words: list[str], width: int):
+    lines = hang(head, " ".join(words), width)
+
+    assert " ".join(lines).split() == [*head.split(), *words]
+    assert max(map(len, lines)) <= width
+
+
+def test_a_command_to_copy_stays_on_one_line():
+    lines = hang("Error: ", "No gateway is running here at all. Start it with `nanobot gateway install`.", 60)
+
+    assert any("`nanobot gateway install`" in line for line in lines)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@pytest.mark.parametrize("words", [["status"], ["doctor", "--offline"], ["memory", "why", "nothing of this name"]])
+@pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(words: list[str], plain: dict[str, str]):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    child = on_screen([*NANOBOT, *words], env=at_home(**plain), dimensions=(40, 60), encoding="utf-8", timeout=20)
+    shown = child.read().replace("\r", "")
+
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    home = str(Path.home())
+    assert max(len(line) for line in lines if home not in line) <= 60
+    assert ("\x1b[" in shown) == (not plain)
+
+
+@pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_of_the_help_is_a_command_with_options_that_exist(example: str):
+    name, *words = shlex.split(example.rpartition("| ")[2])
+    path = next((path for path in COMMANDS if words[: len(path.split())] == path.split()), "")
+    path = path or next((group for group in GROUPS if words[:1] == [group]), "")
+
+    shown = CliRunner().invoke(app, [*path.split(), "--help"], prog_name="nanobot").stdout
+
+    assert name == "nanobot"
+    assert path or len(words) < 2
+    options = [
+        word for word in words[: words.index("--") if "--" in words else None] if re.fullmatch("--?[a-z-]+", word)
+    ]
+    assert all(re.search(rf"{option}\b", shown) for option in options)
