@@ -198,6 +198,8 @@ class _Writer:
     # -- the text so far
 
     def _text(self, text: str) -> None:
+        if not text:
+            return
         for number, line in enumerate(text.split("\n")):
             if number:
                 self._newline()
