@@ -22,7 +22,7 @@ from nanobot.channels.manager import ChannelManager
 from nanobot.channels.media import MediaStore
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import DataPaths
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime.build import build_runtime
 from tests.bench.alone import turns_alone

@@ -38,7 +38,7 @@ from nanobot.channels.media import MediaStore
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.messages.types import INTERRUPTED
 from nanobot.pairing.store import PairingStore

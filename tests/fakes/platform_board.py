@@ -26,7 +26,7 @@ from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing
 from nanobot.config.channels import ChannelConfig, GroupPolicy
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.testing.platform import Platform, Shown
 

@@ -38,7 +38,7 @@ from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import open_outgoing, prepare_outgoing
 from nanobot.errors import StorageError
-from nanobot.markdown.chunks import split_message
+from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
 from nanobot.utils.aio import gather_or_raise

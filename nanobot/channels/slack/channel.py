@@ -20,7 +20,7 @@ from nanobot.channels.slack.history import SlackHistory, open_history
 from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
 from nanobot.channels.slack.names import UserNames
 from nanobot.config.channels import SlackConfig
-from nanobot.markdown.chunks import Chunk, split_message
+from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     """
     texts = [chunk.text]
     if len(chunk.text) > _LONGEST_SECTION:
-        texts = [part.text for part in split_message(chunk.source, SLACK, _LONGEST_SECTION)]
+        texts = [part.text for part in split_message(chunk.content, SLACK, _LONGEST_SECTION)]
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
     return [*sections, {"type": "actions", "elements": elements}]

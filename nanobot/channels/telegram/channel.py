@@ -50,7 +50,7 @@ from nanobot.channels.telegram.incoming import menu_name, merge_album, read_mess
 from nanobot.channels.telegram.state import TelegramState
 from nanobot.config.channels import TelegramConfig
 from nanobot.errors import StorageError
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
 
 log = logging.getLogger(__name__)
