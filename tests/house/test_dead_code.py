@@ -29,10 +29,12 @@ OF_OTHERS = {
     "get_field_value settings_customise_sources model_config": "pydantic calls or reads them",
     "dst fromutc": "datetime asks a tzinfo",
     "telemetry suppress_debug_info drop_params": "LiteLLM reads them",
-    "data_received eof_received connection_lost": "asyncio calls a protocol",
+    "connection_made data_received eof_received connection_lost": "asyncio calls a protocol",
     "MAX_IMAGE_PIXELS": "Pillow reads it",
     "on_answer on_message on_request on_turn_end": "methods of a hook are called by the names that its plugin has",
     "assistant": "histories are repaired by a method a role",
+    "format_epilog": "Click calls it",
+    "run_at_ms updated_at_ms": "keys of jobs.json",
     "COMPACT": "a promised phase of a turn",
     "__getattr__": "Python calls it",
 }
