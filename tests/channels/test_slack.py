@@ -358,7 +358,7 @@ def test_what_was_forwarded_is_told_as_somebody_elses_words():
     assert said is not None
     assert said.text == "look\n[forwarded from Zoe]\nmeet at noon (https://a.example)"
     assert said.quotes_others
-    assert [one.id for one in said.files] == ["F1"]
+    assert [one.id for one in said.attachments] == ["F1"]
 
 
 _JSON = st.recursive(
@@ -395,7 +395,7 @@ def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
         told = {**_USUAL, "type": kind, **odd}
         for said in (read_event(told, BotIdentity(BOT), reply_in_thread=True), read_command(told), read_press(told)):
             assert said is None or all((said.sender_id, said.chat_id, said.message_id))
-            assert said is None or said.when is None or said.when.tzinfo is not None
+            assert said is None or said.sent_at is None or said.sent_at.tzinfo is not None
 
 
 # files

@@ -28,7 +28,6 @@ SLEPT = timedelta(hours=8)
 LONGEST_S = 60.0
 LOADED = {
     "discord": ("discord", "nanobot.channels.discord.client"),
-    "telegram": ("nanobot.channels.telegram.client",),
 }
 """What a thread would load while time flies."""
 SETTINGS: dict[str, dict[str, Any]] = {"email": {"poll_interval_seconds": 30}}

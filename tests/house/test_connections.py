@@ -17,7 +17,7 @@ NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
-              "providers/litellm_provider", "channels/telegram/api"},
+              "providers/litellm_provider", "channels/telegram/bot"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},

@@ -33,11 +33,12 @@ from nanobot.channels.email.send import (
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.email.store import MailRecord, MailStore, open_store
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import open_outgoing, prepare_outgoing
 from nanobot.errors import StorageError
-from nanobot.markdown.chunks import split_message
+from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
 from nanobot.utils.aio import gather_or_raise
@@ -207,16 +208,17 @@ class EmailChannel(BaseChannel):
         async def fetch() -> list[StoredAttachment]:
             return await self._store_files(mail, whole, session.settings)
 
-        accepted = await self.receive(
+        incoming = Incoming(
             mail.sender,
             mail.sender,
             prompt.text,
-            message_id=mail.message_id,
-            thread_id=thread_id,
+            mail.message_id,
+            thread_id,
             is_verified=verdict.is_verified,
             fetch=fetch if mail.files or whole else None,
             metadata={"subject": mail.subject},
         )
+        accepted = await self.receive(incoming)
         return accepted or (verdict.is_verified and self.is_allowed(mail.sender))
 
     async def _find_answered(self, mail: Mail, store: MailStore) -> MailRecord | None:

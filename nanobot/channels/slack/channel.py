@@ -10,6 +10,7 @@ import re
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from typing import Any, ClassVar
 
@@ -25,11 +26,11 @@ from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendErr
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.slack.history import SlackHistory, open_history
-from nanobot.channels.slack.incoming import IncomingMessage, read_command, read_event, read_press
+from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
 from nanobot.channels.slack.web_api import SDK_LOG, SlackApi, open_api
 from nanobot.config.channels import SlackConfig
 from nanobot.errors import StorageError
-from nanobot.markdown.chunks import Chunk, split_message
+from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import SystemClock
@@ -171,7 +172,7 @@ class SlackChannel(ChatChannel):
         elif incoming is not None:
             put_bounded(self._messages, (incoming.chat_id, incoming.message_id), None, _MOST_CACHED)
         try:
-            if incoming is not None and (incoming.kind != "mpim" or self._settings.dm.enabled):
+            if incoming is not None and (self._settings.dm.enabled or not incoming.is_group_chat):
                 async with self._lock_of(incoming.chat_id):
                     await self._receive(incoming)
         except StorageError as error:
@@ -185,7 +186,7 @@ class SlackChannel(ChatChannel):
     def _lock_of(self, chat: str) -> asyncio.Lock:
         return self._chat_locks.setdefault(chat, asyncio.Lock())
 
-    def _read(self, request: SocketModeRequest) -> IncomingMessage | None:
+    def _read(self, request: SocketModeRequest) -> SlackIncoming | None:
         match request.type:
             case "events_api":
                 event = request.payload.get("event")
@@ -200,12 +201,12 @@ class SlackChannel(ChatChannel):
             case _:
                 return None
 
-    def _read_event(self, event: Mapping[str, Any]) -> IncomingMessage | None:
+    def _read_event(self, event: Mapping[str, Any]) -> SlackIncoming | None:
         return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
 
     async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
         """Process the messages of a chat and its threads after these cursors, before any new ones."""
-        missed: dict[str, IncomingMessage] = {}
+        missed: dict[str, SlackIncoming] = {}
         async with self._lock_of(chat):
             try:
                 for thread, last in cursors.items():
@@ -235,29 +236,18 @@ class SlackChannel(ChatChannel):
                     break
             return ()
 
-    async def _receive(self, incoming: IncomingMessage) -> None:
+    async def _receive(self, incoming: SlackIncoming) -> None:
         is_allowed = self.services.access.is_allowed(incoming.sender_id)
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
         people = incoming.people if is_allowed and is_for_bot else ()
         if incoming.is_private and not is_allowed:  # they are about to be offered a pairing code
             people = (incoming.sender_id,)
         names = await self._look_up_names(people)
-        when = incoming.when
-        accepted = await self.receive(
-            incoming.sender_id,
-            incoming.chat_id,
-            _MENTIONED_ID.sub(
-                lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
-            ),
-            message_id=incoming.message_id,
-            thread_id=incoming.thread_id,
-            is_private=incoming.is_private,
-            is_mentioned=incoming.is_mentioned,
-            attachments=incoming.files,
-            timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
-            quotes_others=incoming.quotes_others,
-            sender_name="" if is_allowed else names.get(incoming.sender_id, ""),
+        text = _MENTIONED_ID.sub(
+            lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
         )
+        name = "" if is_allowed else names.get(incoming.sender_id, "")
+        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
         self._history.note(incoming, accepted=accepted)
 
     async def _look_up_names(self, people: Sequence[str]) -> dict[str, str]:
@@ -279,7 +269,7 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     """
     texts = [chunk.text]
     if len(chunk.text) > _LONGEST_SECTION:
-        texts = [part.text for part in split_message(chunk.source, SLACK, _LONGEST_SECTION)]
+        texts = [part.text for part in split_message(chunk.content, SLACK, _LONGEST_SECTION)]
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
     return [*sections, {"type": "actions", "elements": elements}]
