@@ -93,6 +93,15 @@ async def test_a_scope_that_only_something_needs_is_a_line_in_the_log(slack, tmp
     assert "reactions:write" in line
 
 
+@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
+async def test_a_login_that_slack_wants_later_is_tried_again(slack, tmp_path, method):
+    slack.workspace.limited[method] = 1
+    async with live(slack, tmp_path) as life:
+        await life.asked("hello")
+
+    assert slack.workspace.calls.count(method) == 2
+
+
 async def test_socket_mode_that_is_off_is_said(slack, tmp_path):
     slack.workspace.socket_mode = False
     async with live(slack, tmp_path) as life:
