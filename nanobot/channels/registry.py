@@ -51,7 +51,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec(
         "discord",
         "Discord",
-        "nanobot.channels.discord.channel:DiscordChannel",
+        "nanobot.channels.discord:DiscordChannel",
         "discord",
         ("discord", "yarl"),
         chat_is_sender=False,

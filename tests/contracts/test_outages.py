@@ -27,7 +27,7 @@ OUTAGE_S = 300.0
 SLEPT = timedelta(hours=8)
 LONGEST_S = 60.0
 LOADED = {
-    "discord": ("discord", "nanobot.channels.discord.client"),
+    "discord": ("discord", "nanobot.channels.discord"),
 }
 """What a thread would load while time flies."""
 SETTINGS: dict[str, dict[str, Any]] = {"email": {"poll_interval_seconds": 30}}

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.discord.channel import DiscordChannel
+from nanobot.channels.discord import DiscordChannel
 from nanobot.config.channels import DiscordConfig
 from nanobot.testing.platform import Platform, Shown
 from tests.fakes.discord import world as there

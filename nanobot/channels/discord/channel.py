@@ -1,32 +1,68 @@
-"""The Discord channel: connects, and sends messages."""
+"""The Discord channel: the user's own bot, by the gateway (https://discord.com/developers/docs/events/gateway).
+
+The SDK keeps the connection open: it sends heartbeats, and resumes the session after a cut. Once a message is
+journaled, its chat's cursor in `history` moves past it. When a session begins, each chat with messages after its cursor
+is caught up before new ones.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import discord
 
-from nanobot.bus.events import Address
+from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.discord.client import GUILDS_S, DiscordClient, gateway_at
-from nanobot.channels.discord.event_handler import DiscordEventHandler
-from nanobot.channels.discord.history import open_history
-from nanobot.channels.discord.inbound import download
-from nanobot.channels.discord.outbound import as_send_errors, nonce_of, reference_to, view_of
-from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
+from nanobot.channels.cursors import keep_saved, load_state
+from nanobot.channels.discord.client import (
+    Client,
+    Menu,
+    as_send_errors,
+    check_intents,
+    connection_error,
+    log_in,
+    token_of,
+)
+from nanobot.channels.discord.history import DiscordHistory
+from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
+from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.status import ChannelState
 from nanobot.config.channels import DiscordConfig
+from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
-from nanobot.net.http import HttpPools, proxy_for
+from nanobot.net.clients import new_client
+from nanobot.net.http import proxy_for, ssl_context
 
-_USUAL_GATEWAY = DiscordConfig().gateway_url
+log = logging.getLogger(__name__)
+
 _PERMISSIONS = 274878024768
 """The permissions that the invitation asks for; docs/guides/discord.md lists them."""
+_MOST_MISSED = 500
+"""Most missed messages fetched in one chat, the latest ones."""
+_MOST_CHATS = 100
+"""Most chats that are caught up, the most recently used ones."""
+_AT_ONCE = 4
+"""Chats that are caught up concurrently."""
+_PAUSE_S = 1.0
+"""Pause before the history or the journal is tried again."""
+_MOST_FAILURES = 3
+"""How often the SDK may reconnect in vain: its pauses grow to a quarter of an hour, the supervisor's to 30 seconds."""
+_LONGEST_VALUE, _LONGEST_LABEL, _LONGEST_NONCE, _MOST_BUTTONS = 100, 80, 25, 25
+_NOT_FOR_YOU = "This is a private bot."
+_NOT_TAKEN = "I cannot take that right now. Please try again in a while."
+_TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
 
 
 class DiscordChannel(ChatChannel):
@@ -42,39 +78,261 @@ class DiscordChannel(ChatChannel):
     https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
     """
     stall_s = 50.0  # heartbeats are answered every 41 s; a dead connection is noticed within a minute
-    guilds_s: float = GUILDS_S
+    guilds_s: float = 0.5
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, DiscordConfig) else DiscordConfig.model_validate(config)
-        self._client: DiscordClient | None = None
-        self._pools: HttpPools | None = None
-        self._salt = ""
+        self._current_client: Client | None = None
+        self._history = DiscordHistory()
+        self._has_new_chat = asyncio.Event()
+        self._work = asyncio.TaskGroup()
+        self._knows_servers = asyncio.Event()
+        self._chat_locks: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._missed: dict[int, discord.abc.Messageable] = {}
+        """Chats to catch up before new messages are processed there."""
+        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
+        self._failures = 0
 
     async def start(self) -> None:
-        """Connect, and receive messages until the connection ends."""
-        settings = self._settings
-        token, proxy = _credentials(settings)
-        pools = self._pools = HttpPools(proxy=proxy)
-        try:
-            async with open_history(self.services.state, self.services.clock.now()) as history:
-                handler = DiscordEventHandler(self, history)
-                self._salt = history.salt
-                handlers = handler.event_handlers()
-                self._client = DiscordClient(settings.intents, handlers, proxy=proxy, guilds_s=self.guilds_s)
-                with gateway_at(settings.gateway_url, _USUAL_GATEWAY):
-                    await handler.serve(self._client, token)
-        finally:
-            self._client = self._pools = None
-            await pools.close()
+        """Connect, and receive messages until the SDK cannot reconnect."""
+        token = token_of(self._settings)
+        path = self.services.state / "discord.json" if self.services.state is not None else None
+        self._history = await asyncio.to_thread(load_state, path, DiscordHistory)
+        self._history.begin(self.services.clock.now())
+        async with (
+            keep_saved(path, self._history, self._has_new_chat),
+            Client(self._settings, guilds_s=self.guilds_s) as client,
+        ):
+            for handler in (
+                self.on_socket_raw_receive, self.on_connect, self.on_resumed, self.on_disconnect, self.on_ready,
+                self.on_guild_available, self.on_message, self.on_interaction, self.on_error,
+            ):  # fmt: skip
+                client.event(handler)
+            await log_in(client, token)
+            self._current_client, self._work, self._failures = client, asyncio.TaskGroup(), 0
+            try:
+                async with self._work:
+                    self._start(self._sync_menu, client)
+                    await _serve(client)
+            except BaseExceptionGroup as errors:
+                raise connection_error(errors.exceptions[0], client) from None
+            finally:
+                self._current_client = None
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
-        token, proxy = _credentials(self._settings)
-        bot = await DiscordClient(self._settings.intents, {}, proxy=proxy).fetch_application(token)
-        invite = f"to add it to one of your servers, open\n{_invitation(bot.id)}"
-        print(f"The token works. Your bot is {bot.name}; {invite}")  # noqa: T201 a person waits
+        async with Client(self._settings) as client:
+            bot = await log_in(client, token_of(self._settings))
+            check_intents(client)
+        invitation = (
+            f"https://discord.com/oauth2/authorize?client_id={bot.id}&scope=bot+applications.commands"
+            f"&permissions={_PERMISSIONS}"
+        )
+        print(f"The token works. Your bot is {bot.name}; to add it to one of your servers, open\n{invitation}")  # noqa: T201 a person waits
         return True
+
+    # events of the SDK, by the names it has for them (https://discordpy.readthedocs.io/en/stable/api.html#event-reference)
+
+    async def on_socket_raw_receive(self, _: str) -> None:
+        """Something arrived, if only the answer to a heartbeat."""
+        self.status.touch()
+
+    async def on_connect(self) -> None:
+        """A session begins; its servers are announced one by one."""
+        self._knows_servers.clear()
+        await self.on_resumed()
+
+    async def on_resumed(self) -> None:
+        """The connection is back."""
+        self._failures = 0
+        self.mark_up()
+
+    async def on_disconnect(self) -> None:
+        """The SDK reconnects. After some failures the supervisor does."""
+        self.status.set_state(ChannelState.CONNECTING)
+        self._failures += 1
+        if self._failures > _MOST_FAILURES:
+            await self._client.close()
+
+    async def on_ready(self) -> None:
+        """All servers are known: catch up, and process the messages that arrived meanwhile."""
+        client = self._client
+        self._knows_servers.set()
+        self._catch_up_missed(
+            [*client.get_all_channels(), *(thread for guild in client.guilds for thread in guild.threads)]
+        )
+        for chat in [*self._history.private][-_MOST_CHATS:]:
+            self._start_catch_up(chat, client.get_partial_messageable(chat))
+
+    async def on_guild_available(self, guild: discord.Guild) -> None:
+        """A server is announced, perhaps one that was unavailable."""
+        if self._knows_servers.is_set():
+            self._catch_up_missed([*guild.channels, *guild.threads])
+
+    async def on_message(self, message: discord.Message) -> None:
+        """Process a message. The first of a private chat may not be the first that was sent."""
+        chat = message.channel.id
+        if guild_id_of(message) is None and self._history.add_private(chat):
+            self._has_new_chat.set()
+            self._missed[chat] = message.channel
+        self._start(self._process_new, message)
+
+    async def on_interaction(self, interaction: discord.Interaction) -> None:
+        """Process a slash command or a button press."""
+        if (incoming := read_interaction(interaction)) is not None:
+            self._start(self._process_interaction, interaction, incoming)
+
+    async def on_error(self, event: str, *_: object) -> None:
+        """Log the failure of one of these handlers."""
+        log.exception("discord: %s failed", event)  # noqa: LOG004 the SDK calls this in its exception handler
+
+    # receiving
+
+    def _start(self, process: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run this until it is done or the connection ends."""
+        work = _run_guarded(process, *args)
+        try:
+            self._work.create_task(work)
+        except RuntimeError:  # the connection ends already
+            work.close()
+
+    def _lock_of(self, chat: int) -> asyncio.Lock:
+        return self._chat_locks.setdefault(chat, asyncio.Lock())
+
+    def _catch_up_missed(self, chats: Iterable[object]) -> None:
+        """Catch up on these chats where messages were missed."""
+        missed = [
+            (last, chat)
+            for chat in chats
+            if isinstance(chat, _TEXT_CHANNELS) and (last := chat.last_message_id or 0) > self._history.after(chat.id)
+        ]
+        missed.sort(key=lambda entry: entry[0], reverse=True)
+        if len(missed) > _MOST_CHATS:
+            log.warning("discord: messages were missed in %d channels; fetching those of %d", len(missed), _MOST_CHATS)
+        for _, chat in missed[:_MOST_CHATS]:
+            self._start_catch_up(chat.id, chat)
+
+    def _start_catch_up(self, chat: int, channel: discord.abc.Messageable) -> None:
+        self._missed[chat] = channel
+        self._start(self._process_missed, chat)
+
+    async def _process_missed(self, chat: int) -> None:
+        async with self._lock_of(chat):
+            await self._catch_up(chat)
+
+    async def _process_new(self, message: discord.Message) -> None:
+        chat = message.channel.id
+        async with self._lock_of(chat):
+            await self._knows_servers.wait()
+            if message.id not in await self._catch_up(chat):
+                await self._process(message)
+
+    async def _catch_up(self, chat: int) -> set[int]:
+        """Process the messages that were missed in a chat, if any. Return their ids."""
+        channel = self._missed.pop(chat, None)
+        missed = await self._fetch_missed(channel, self._history.after(chat)) if channel is not None else ()
+        for message in missed:
+            await self._process(message)
+        return {message.id for message in missed}
+
+    async def _fetch_missed(self, channel: discord.abc.Messageable, after: int) -> Sequence[discord.Message]:
+        """The later messages, oldest first. Retries until Discord answers; only this chat waits."""
+        while True:
+            try:
+                async with self._fetch_slots:
+                    with as_send_errors():
+                        messages = channel.history(limit=_MOST_MISSED, after=discord.Object(after), oldest_first=False)
+                        missed = [message async for message in messages]
+            except UndeliverableError:
+                return ()  # the bot may not read it
+            except SendError as error:
+                log.debug("discord: missed messages in %s cannot be fetched yet: %s", channel, error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if len(missed) >= _MOST_MISSED:
+                log.warning("discord: more messages were missed in %s than the last %d", channel, _MOST_MISSED)
+            return missed[::-1]
+
+    async def _process(self, message: discord.Message) -> None:
+        """Process one message, retrying until it is journaled; its chat waits.
+
+        Reconnecting instead could use up the thousand sessions a day after which Discord resets the token.
+        """
+        has_failed, is_private = False, guild_id_of(message) is None
+        while is_from_a_person(message):
+            try:
+                me = self._client.user
+                assert me is not None  # noqa: S101 known since the session began
+                await self.receive(read_message(message, await self._channel_of(message), me))
+                break
+            except StorageError as error:
+                if not has_failed:
+                    log.warning("discord: a message waits, it could not be journaled: %s", error)
+                has_failed = True
+                await asyncio.sleep(_PAUSE_S)
+            except Exception:  # one unreadable message must not stop the others
+                log.exception("discord: the message %s could not be read", message.id)
+                to = Address(self.name, str(message.channel.id))
+                await self.report_unreadable(str(message.author.id), to, is_private=is_private)
+                break
+        self._history.note(message.channel.id, message.id, is_private=is_private)
+
+    async def _channel_of(self, message: discord.Message) -> object:
+        """The message's channel; fetched if the SDK does not know it, such as an archived thread."""
+        if not isinstance(message.channel, discord.PartialMessageable) or guild_id_of(message) is None:
+            return message.channel
+        with suppress(discord.DiscordException, aiohttp.ClientError, OSError):
+            return await self._client.fetch_channel(message.channel.id)
+        return message.channel
+
+    async def _process_interaction(self, interaction: discord.Interaction, incoming: Incoming) -> None:
+        """Process a slash command or button press as a message, and answer it, visible to its user only."""
+        is_command = interaction.type is discord.InteractionType.application_command
+        try:
+            is_accepted = await self.receive(incoming)
+            answer = _NOT_FOR_YOU if not is_accepted else incoming.text[:2000] if is_command else None
+        except StorageError as error:
+            log.warning("discord: %s was not taken: %s", incoming.text.split()[0], error)
+            answer = _NOT_TAKEN
+        try:
+            if answer is None:
+                await interaction.response.defer()
+            else:
+                await interaction.response.send_message(answer, ephemeral=True)
+        except (discord.DiscordException, aiohttp.ClientError, OSError) as error:  # the message is processed anyway
+            log.debug("discord: a command was not acknowledged: %s", error)
+
+    async def _sync_menu(self, client: Client) -> None:
+        """Send our commands to Discord if they have changed."""
+        if not self.services.commands:  # keep the menu that is set
+            return
+        menu = Menu(client, self.services.commands)
+        if (fingerprint := menu.fingerprint()) == self._history.menu:
+            return
+        try:
+            with as_send_errors():
+                await menu.sync()
+        except (SendError, discord.DiscordException) as error:
+            log.warning(
+                "discord: the slash commands could not be added to Discord's menu (%s); typing them works", error
+            )
+            return
+        self._history.menu = fingerprint
+
+    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Download a file in chunks: the SDK would hold all of it in memory."""
+        url = attachment.source
+        async with (
+            new_client(await ssl_context(url), proxy_for(url, self._settings.proxy)) as client,
+            client.stream("GET", url) as response,
+        ):
+            if response.status_code != 200:
+                raise MediaError(f"Discord answered {response.status_code}")
+            async for chunk in response.aiter_bytes():
+                yield chunk
+
+    # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post a chunk. Discord drops a second one with the same nonce for a while: see `dedupe_s`.
@@ -112,15 +370,10 @@ class DiscordChannel(ChatChannel):
         with as_send_errors(), suppress(discord.NotFound):
             await self._chat(to).get_partial_message(int(message_id)).add_reaction(emoji)
 
-    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
-        if self._pools is None:
-            raise NotConnectedError("Discord is not connected")
-        return download(attachment.source, self._pools)
-
     def largest_to(self, to: Address) -> int:
         """The server's upload limit: higher on boosted servers."""
-        chat = self._client.get_channel(int(to.chat_id)) if self._client is not None and to.chat_id.isdigit() else None
+        client = self._current_client
+        chat = client.get_channel(int(to.chat_id)) if client is not None and to.chat_id.isdigit() else None
         guild = getattr(chat, "guild", None)
         return guild.filesize_limit if isinstance(guild, discord.Guild) else self.largest_file
 
@@ -129,7 +382,7 @@ class DiscordChannel(ChatChannel):
         server, _, channel = name.strip().removeprefix("<").removesuffix(">").rpartition("#")
         if channel.isdigit():
             return channel
-        known = self._client.get_all_channels() if self._client is not None else ()
+        known = self._current_client.get_all_channels() if self._current_client is not None else ()
         wanted = (channel.strip().casefold(), server.strip().casefold())
         matches = [
             candidate
@@ -145,58 +398,79 @@ class DiscordChannel(ChatChannel):
 
         Discord returns an existing one (https://discord.com/developers/docs/resources/user#create-dm).
         """
-        client = self._connected_client()
         if not sender_id.isdigit():
             return None
         with as_send_errors():
-            return str((await client.create_dm(discord.Object(int(sender_id)))).id)
+            return str((await self._client.create_dm(discord.Object(int(sender_id)))).id)
 
     async def _send(self, to: Address, options: SendOptions, **content: Any) -> str:
         chat = self._chat(to)
-        if (view := view_of(options.buttons)) is not None:
-            content["view"] = view
-        if (reference := reference_to(options.reply_to, chat.id)) is not None:
-            content["reference"] = reference
-        if options.nonce is not None:
-            content["nonce"] = nonce_of(self._salt, chat.id, options.nonce)
+        if options.buttons:
+            content["view"] = _view_of(options.buttons)
+        if options.reply_to is not None and options.reply_to.isdigit():
+            content["reference"] = discord.MessageReference(
+                message_id=int(options.reply_to), channel_id=chat.id, fail_if_not_exists=False
+            )
+        if options.nonce is not None:  # Discord compares all of a bot for some minutes, whatever their chat and journal
+            nonce = sha256(f"{self._history.salt}:{chat.id}:{options.nonce}".encode())
+            content["nonce"] = nonce.hexdigest()[:_LONGEST_NONCE]
         with as_send_errors():
             sent = await chat.send(silent=options.quiet, **content)
         return str(sent.id)
 
     def _chat(self, to: Address) -> discord.PartialMessageable:
-        client = self._connected_client()
         chat_id = to.thread_id or to.chat_id
         if not chat_id.isdigit():
             raise UndeliverableError(
                 f"{chat_id!r} is no Discord channel id. Enable Developer Mode in Discord (Settings, Advanced). "
                 "Then right-click the channel and copy its ID."
             )
-        return client.get_partial_messageable(int(chat_id))
+        return self._client.get_partial_messageable(int(chat_id))
 
-    def _connected_client(self) -> DiscordClient:
-        if self._client is None or not self.is_running:
+    @property
+    def _client(self) -> Client:
+        """The SDK's client, once it is logged in."""
+        if self._current_client is None:
             raise NotConnectedError("Discord is not connected")
-        return self._client
+        return self._current_client
+
+
+async def _serve(client: Client) -> None:
+    """Keep the client connected. Raises what ended the connection; closes it first, so that nothing is left open."""
+    serving = asyncio.create_task(client.connect(), name="discord connection")
+    try:
+        await asyncio.wait([serving])
+    finally:
+        await client.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    serving.result()
+    raise ConnectionError("Discord ended the connection")
+
+
+async def _run_guarded(process: Callable[..., Awaitable[None]], *args: object) -> None:
+    try:
+        await process(*args)
+    except Exception:  # an SDK may raise anything, and one event must not stop the others
+        log.exception("discord: an event could not be processed")
 
 
 def _open_attachment(path: Path, name: str) -> discord.File:
     return discord.File(open_outgoing(path), name)
 
 
-def _credentials(settings: DiscordConfig) -> tuple[str, str | None]:
-    """The token and the proxy. Raises ChannelSetupError for values that cannot be used."""
-    token = settings.token.strip().removeprefix("Bot ")
-    if not token:
-        raise MissingSettingsError("discord", "token")
-    proxy = proxy_for("https://discord.com", settings.proxy)
-    if proxy is not None and not proxy.startswith(("http://", "https://")):
-        kind = proxy.partition("://")[0]  # what follows may hold a password
-        raise ChannelSetupError(f"channels.discord.proxy must look like http://host:port, not {kind}://.")
-    return token, proxy
+def _view_of(buttons: Sequence[Button]) -> discord.ui.View:
+    """Buttons as components. Each contains its value, so that a press can be read after a restart.
 
-
-def _invitation(application: int) -> str:
-    return (
-        f"https://discord.com/oauth2/authorize?client_id={application}&scope=bot+applications.commands"
-        f"&permissions={_PERMISSIONS}"
-    )
+    The label replaces a value that is too long.
+    """
+    view = discord.ui.View(timeout=None)
+    values: set[str] = set()
+    for button in buttons[:_MOST_BUTTONS]:
+        label = button.label[:_LONGEST_LABEL]
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        if value not in values:  # Discord refuses two with the same value
+            values.add(value)
+            view.add_item(discord.ui.Button(label=label, custom_id=value))
+    view.stop()  # presses are handled as events; otherwise the SDK keeps every view
+    return view

@@ -1,27 +1,40 @@
-"""The connection to Discord: discord.py's client, with our event handlers and without its retries.
-
-The SDK sends heartbeats and resumes sessions (https://discord.com/developers/docs/events/gateway). Any other failure
-ends the connection, so that retries have one place: the supervisor for connections, the manager for messages.
-"""
+"""The SDK's client with our settings, our errors for its failures, and Discord's menu of slash commands."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import json
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import discord
 import yarl
-from discord.gateway import DiscordWebSocket, KeepAliveHandler
+from discord import app_commands
 
-from nanobot.channels.discord.outbound import as_send_errors, raise_failures
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError
+from nanobot.bus.events import MenuEntry
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    MissingSettingsError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
+from nanobot.config.channels import DiscordConfig
+from nanobot.net.http import proxy_for
 
-GUILDS_S = 0.5
-"""After this long without a further server announced, all are assumed to be known."""
+logging.getLogger("discord.client").setLevel(logging.CRITICAL)  # a traceback for each failed attempt to reconnect
+
 _GOODBYE_S = 1.0
+"""How long Discord may take to confirm the end of a connection; the SDK would wait half a minute for a dead one."""
+_LONGEST_PAUSE_S = 30.0
+"""Longest rate limit that the SDK waits out; the sender waits for a longer one."""
+_LONGEST_HINT = 100
+"""https://discord.com/developers/docs/interactions/application-commands#application-command-object"""
 _PORTAL = "https://discord.com/developers/applications"
 _SWITCHES = {
     "message_content": ("MESSAGE CONTENT INTENT", ("gateway_message_content", "gateway_message_content_limited")),
@@ -29,12 +42,12 @@ _SWITCHES = {
     "presences": ("PRESENCE INTENT", ("gateway_presence", "gateway_presence_limited")),
 }
 """Intents that must be enabled in the portal: name of the switch, and flags of an application that has it on."""
-BAD_TOKEN = (
+_BAD_TOKEN = (
     f"Discord does not know this token. Create a new one at {_PORTAL} (Bot, Reset Token), put it into "
     "channels.discord.token, then start the gateway again."
 )
 _CLOSED_FOR_GOOD = {
-    4004: BAD_TOKEN,
+    4004: _BAD_TOKEN,
     4011: "The bot is in more than 2,500 servers, which one connection cannot serve. Take it out of some.",
     4012: "Discord no longer supports the gateway version of this discord.py. Run `pip install -U discord.py`.",
     4013: "channels.discord.intents is a number that Discord does not know. Remove it, or set 37377.",
@@ -42,135 +55,171 @@ _CLOSED_FOR_GOOD = {
 """Close codes after which a retry is useless."""
 
 
-class DiscordClient(discord.Client):
-    """One connection. `handlers`, by the SDK's event names, are called synchronously, in the order of events."""
+class Client(discord.Client):
+    """The SDK's client with our settings. Raises ChannelSetupError if the proxy cannot be used."""
 
-    def __init__(
-        self,
-        intents: int,
-        handlers: Mapping[str, Callable[..., None]],
-        *,
-        proxy: str | None = None,
-        guilds_s: float = GUILDS_S,
-    ) -> None:
-        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # voice is not used
-        wanted = discord.Intents.none()
-        wanted.value = intents
+    def __init__(self, section: DiscordConfig, *, guilds_s: float = 0.5) -> None:
+        """`guilds_s`: after this long without a further server announced, all are assumed to be known."""
+        proxy = proxy_for("https://discord.com", section.proxy)
+        if proxy is not None and not proxy.startswith(("http://", "https://")):
+            kind = proxy.partition("://")[0]  # what follows may hold a password
+            raise ChannelSetupError(f"channels.discord.proxy must look like http://host:port, not {kind}://.")
+        intents = discord.Intents.none()
+        intents.value = section.intents
         trace = aiohttp.TraceConfig()
-        trace.on_request_end.append(raise_failures)
-        trace.on_request_end.append(self._track_socket)
+        trace.on_request_end.append(self._keep_socket)
         super().__init__(
-            intents=wanted,
+            intents=intents,
             proxy=proxy,
             max_messages=None,
+            max_ratelimit_timeout=_LONGEST_PAUSE_S,
             member_cache_flags=discord.MemberCacheFlags.none(),
             chunk_guilds_at_startup=False,
             guild_ready_timeout=guilds_s,
             allowed_mentions=discord.AllowedMentions.none(),
-            enable_debug_events=True,  # for "socket_raw_receive", the only event of a heartbeat's answer
+            enable_debug_events=True,  # for on_socket_raw_receive, the only event of a heartbeat's answer
             http_trace=trace,
         )
-        self._event_handlers = handlers
-        self._sockets: list[aiohttp.ClientResponse] = []
+        self._socket: aiohttp.ClientResponse | None = None
+        if section.gateway_url != DiscordConfig().gateway_url:
+            self._use_gateway(yarl.URL(section.gateway_url))
 
-    @property
-    def me(self) -> discord.ClientUser:
-        """The bot itself. Raises NotConnectedError before it is known."""
-        if self.user is None:
-            raise NotConnectedError("Discord has not sent the bot's identity")
-        return self.user
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        """Run the handlers of an event, unless the client is closed: then the SDK would fail to."""
+        if not self.is_closed():
+            super().dispatch(event, *args, **kwargs)
 
-    def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
-        """Call the handler of an event, unless the connection is closed."""
-        handler = self._event_handlers.get(event)
-        if handler is not None and not self.is_closed():
-            handler(*args)
+    async def close(self) -> None:
+        """Close the connection, also one that is dead, or that the SDK has not finished opening."""
+        closing = asyncio.create_task(super().close())
+        await asyncio.wait([closing], timeout=_GOODBYE_S)
+        if self._socket is not None:
+            self._socket.close()
+        await closing
 
-    async def before_identify_hook(self, *_: object, initial: bool = False) -> None:
-        """End the connection if Discord has dropped the session: the SDK would start a new one unnoticed."""
-        if not initial:
-            raise ConnectionResetError("Discord ended the session")
-
-    async def serve(self, token: str) -> None:
-        """Serve until the connection ends. Raises ChannelSetupError if the owner has to act. Safe to cancel."""
-        try:
-            await self.start(token, reconnect=False)
-        except discord.LoginFailure as error:
-            raise ChannelSetupError(BAD_TOKEN) from error
-        except discord.ConnectionClosed as error:
-            if error.code == 4014:
-                raise ChannelSetupError(self._intents_text()) from error
-            if error.code in _CLOSED_FOR_GOOD:
-                raise ChannelSetupError(_CLOSED_FOR_GOOD[error.code]) from error
-            raise
-        finally:
-            await self._disconnect()
-
-    async def fetch_application(self, token: str) -> discord.AppInfo:
-        """Fetch the application of the token. Raises ChannelSetupError if the owner has to act, else SendError."""
-        try:
-            with as_send_errors():
-                await self.login(token)
-                application = self.application or await self.application_info()
-        except discord.LoginFailure as error:
-            raise ChannelSetupError(BAD_TOKEN) from error
-        finally:
-            await self._disconnect()
-        if self._disabled_switches():
-            raise ChannelSetupError(self._intents_text())
-        return application
-
-    async def _track_socket(
+    async def _keep_socket(
         self, _: aiohttp.ClientSession, __: SimpleNamespace, request: aiohttp.TraceRequestEndParams
     ) -> None:
-        """Track gateway sockets: the SDK loses one that ends before its hello."""
-        if request.response.status == 101:
-            self._sockets = [request.response, *(socket for socket in self._sockets if not socket.closed)]
+        if request.response.status == HTTPStatus.SWITCHING_PROTOCOLS:
+            self._socket = request.response
 
-    async def _disconnect(self) -> None:
-        """Close the connection, without a close frame if that takes too long, and end the SDK's threads."""
-        loop = asyncio.get_running_loop()
-        keep_alives = [
-            thread
-            for thread in threading.enumerate()
-            if isinstance(thread, KeepAliveHandler) and thread.ws.loop is loop
-        ]
-        for keep_alive in keep_alives:
-            keep_alive.stop()
-        try:
-            async with asyncio.timeout(_GOODBYE_S):
-                await self.close()
-        except (TimeoutError, OSError, aiohttp.ClientError):
-            await self.http.close()
-        for socket in self._sockets:
-            socket.close()
-        for keep_alive in keep_alives:
-            await asyncio.to_thread(keep_alive.join, _GOODBYE_S)
+    def _use_gateway(self, gateway: yarl.URL) -> None:
+        """Connect to a gateway of one's own, for which the SDK has no option."""
+        connect = self.http.ws_connect
 
-    def _disabled_switches(self) -> list[str]:
-        """The switches in the portal that our intents need and that are off."""
-        flags = self.application.flags if self.application is not None else discord.ApplicationFlags()
-        wanted = [row for name, row in _SWITCHES.items() if getattr(self.intents, name)]
-        return [switch for switch, names in wanted if not any(getattr(flags, name) for name in names)]
+        async def connect_to_gateway(url: str, *, compress: int = 0) -> aiohttp.ClientWebSocketResponse:
+            return await connect(str(gateway.with_query(yarl.URL(url).query)), compress=compress)
 
-    def _intents_text(self) -> str:
-        wanted = [switch for name, (switch, _) in _SWITCHES.items() if getattr(self.intents, name)]
-        switches = " and ".join(self._disabled_switches() or wanted or ["the privileged intents"])
-        return (
-            f"Discord does not let the bot read this much: switch on {switches} at {_PORTAL} (your application, Bot, "
-            "Privileged Gateway Intents), or take it out of channels.discord.intents."
-        )
+        self.http.ws_connect = connect_to_gateway  # type: ignore[method-assign]
+
+
+def token_of(section: DiscordConfig) -> str:
+    """The token. Raises MissingSettingsError."""
+    token = section.token.strip().removeprefix("Bot ")
+    if not token:
+        raise MissingSettingsError("discord", "token")
+    return token
+
+
+async def log_in(client: Client, token: str) -> discord.AppInfo:
+    """Log in, and return the bot's application. Raises ChannelSetupError for a wrong token; SendError."""
+    try:
+        with as_send_errors():
+            await client.login(token)
+            return await client.application_info()
+    except discord.LoginFailure as error:
+        raise ChannelSetupError(_BAD_TOKEN) from error
+
+
+def connection_error(error: BaseException, client: Client) -> BaseException:
+    """What ended a connection: a ChannelSetupError if the owner has to act."""
+    if isinstance(error, discord.PrivilegedIntentsRequired):
+        return ChannelSetupError(_intents_text(client))
+    if isinstance(error, discord.ConnectionClosed) and error.code in _CLOSED_FOR_GOOD:
+        return ChannelSetupError(_CLOSED_FOR_GOOD[error.code])
+    return error
+
+
+def check_intents(client: Client) -> None:
+    """Raise ChannelSetupError if an intent that we need is off in the portal."""
+    if _disabled_switches(client):
+        raise ChannelSetupError(_intents_text(client))
+
+
+def _disabled_switches(client: Client) -> list[str]:
+    """The switches in the portal that our intents need and that are off."""
+    flags = client.application_flags
+    wanted = [row for name, row in _SWITCHES.items() if getattr(client.intents, name)]
+    return [switch for switch, names in wanted if not any(getattr(flags, name) for name in names)]
+
+
+def _intents_text(client: Client) -> str:
+    wanted = [switch for name, (switch, _) in _SWITCHES.items() if getattr(client.intents, name)]
+    switches = " and ".join(_disabled_switches(client) or wanted or ["the privileged intents"])
+    return (
+        f"Discord does not let the bot read this much: switch on {switches} at {_PORTAL} (your application, Bot, "
+        "Privileged Gateway Intents), or take it out of channels.discord.intents."
+    )
 
 
 @contextmanager
-def gateway_at(url: str, default: str) -> Iterator[None]:
-    """Use this gateway URL unless it is the default. The SDK has only a global setting for it."""
-    if url == default:
-        yield
-        return
-    before = DiscordWebSocket.DEFAULT_GATEWAY
-    DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
+def as_send_errors() -> Iterator[None]:
+    """Convert the exceptions of a request to SendErrors.
+
+    Codes: https://discord.com/developers/docs/topics/opcodes-and-status-codes
+    """
     try:
         yield
-    finally:
-        DiscordWebSocket.DEFAULT_GATEWAY = before
+    except discord.RateLimited as error:
+        raise RateLimitedError("Discord: too many requests", error.retry_after) from error
+    except discord.HTTPException as error:
+        text = f"Discord: {error.text or error} ({error.status}, code {error.code})"
+        if error.status == 429:
+            raise RateLimitedError(text, _LONGEST_PAUSE_S) from error
+        if error.status >= 500:
+            raise SendError(text) from error
+        if error.status == 401:  # the gateway connection ends, too, which tells the owner
+            raise NotConnectedError(text) from error
+        raise UndeliverableError(text) from error
+    except aiohttp.ClientConnectorError as error:
+        raise NotConnectedError(f"Discord cannot be reached: {error}") from error
+    except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed between two tries of the SDK
+        text = f"connection to Discord lost: {type(error).__name__} {error}"
+        raise SendError(text, may_have_arrived=True) from error
+
+
+class Menu(app_commands.CommandTree[discord.Client]):
+    """The slash commands in Discord's menu. The channel handles a chosen one like a button press."""
+
+    def __init__(self, client: discord.Client, entries: Sequence[MenuEntry]) -> None:
+        super().__init__(
+            client,
+            allowed_contexts=app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False),
+            allowed_installs=app_commands.AppInstallationType(guild=True, user=False),
+        )
+        for entry in entries:
+            command: app_commands.Command[Any, ..., None] = app_commands.Command(
+                name=entry.name,
+                description=entry.text[:_LONGEST_HINT],
+                callback=_with_words if entry.words else _alone,
+            )
+            if entry.words:
+                command = app_commands.describe(words=f"/{entry.name} {entry.words}"[:_LONGEST_HINT])(command)
+            self.add_command(command)
+
+    async def interaction_check(self, interaction: discord.Interaction) -> bool:
+        """Always False: the tree itself has nothing to do."""
+        return False
+
+    def fingerprint(self) -> str:
+        """A value that changes if the commands must be sent to Discord again."""
+        content = [self.client.application_id, [command.to_dict(self) for command in self.get_commands()]]
+        return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+async def _alone(interaction: discord.Interaction) -> None:
+    """Never called."""
+
+
+async def _with_words(interaction: discord.Interaction, words: str | None = None) -> None:
+    """Never called."""

@@ -181,7 +181,7 @@ class Rest:
         if request.match_info["id"] in self.answers:
             return _json({"message": "Interaction has already been acknowledged.", "code": 40060}, 400)
         self.answers[request.match_info["id"]] = await request.json()
-        if request.query.get("with_response") != "true":
+        if request.query.get("with_response") not in ("true", "1"):
             return web.Response(status=204)
         told = {"id": request.match_info["id"], "type": 2, "response_message_loading": False}
         return _json({"interaction": told, "resource": {"type": 6}})
