@@ -47,8 +47,8 @@ from nanobot.net.http import proxy_for, ssl_context
 
 log = logging.getLogger(__name__)
 
-_PERMISSIONS = 274878024768
-"""The permissions that the invitation asks for; docs/guides/discord.md lists them."""
+_INVITATION = "scope=bot+applications.commands&permissions=274878024768"
+"""docs/guides/discord.md lists these permissions."""
 _MOST_MISSED = 500
 """Most missed messages fetched in one chat, the latest ones."""
 _MOST_CHATS = 100
@@ -110,7 +110,7 @@ class DiscordChannel(ChatChannel):
             ):  # fmt: skip
                 client.event(handler)
             await log_in(client, token)
-            self._current_client, self._work, self._failures = client, asyncio.TaskGroup(), 0
+            self._current_client, self._work, self._missed, self._failures = client, asyncio.TaskGroup(), {}, 0
             try:
                 async with self._work:
                     self._start(self._sync_menu, client)
@@ -123,13 +123,10 @@ class DiscordChannel(ChatChannel):
     async def login(self, force: bool = False) -> bool:
         """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
         async with Client(self._settings) as client:
-            bot = await log_in(client, token_of(self._settings))
+            await log_in(client, token_of(self._settings))
             check_intents(client)
-        invitation = (
-            f"https://discord.com/oauth2/authorize?client_id={bot.id}&scope=bot+applications.commands"
-            f"&permissions={_PERMISSIONS}"
-        )
-        print(f"The token works. Your bot is {bot.name}; to add it to one of your servers, open\n{invitation}")  # noqa: T201 a person waits
+        invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
+        print(f"The token works. Your bot is {client.user}; to add it to one of your servers, open\n{invitation}")  # noqa: T201 a person waits
         return True
 
     # events of the SDK, by the names it has for them (https://discordpy.readthedocs.io/en/stable/api.html#event-reference)
@@ -176,7 +173,7 @@ class DiscordChannel(ChatChannel):
         if guild_id_of(message) is None and self._history.add_private(chat):
             self._has_new_chat.set()
             self._missed[chat] = message.channel
-        self._start(self._process_new, message)
+        self._start(self._process_chat, chat, message)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         """Process a slash command or a button press."""
@@ -215,26 +212,16 @@ class DiscordChannel(ChatChannel):
 
     def _start_catch_up(self, chat: int, channel: discord.abc.Messageable) -> None:
         self._missed[chat] = channel
-        self._start(self._process_missed, chat)
+        self._start(self._process_chat, chat)
 
-    async def _process_missed(self, chat: int) -> None:
-        async with self._lock_of(chat):
-            await self._catch_up(chat)
-
-    async def _process_new(self, message: discord.Message) -> None:
-        chat = message.channel.id
+    async def _process_chat(self, chat: int, *new: discord.Message) -> None:
+        """Process the messages that were missed in a chat, if any, then a new one."""
         async with self._lock_of(chat):
             await self._knows_servers.wait()
-            if message.id not in await self._catch_up(chat):
+            channel = self._missed.pop(chat, None)
+            missed = await self._fetch_missed(channel, self._history.after(chat)) if channel is not None else ()
+            for message in {message.id: message for message in (*missed, *new)}.values():
                 await self._process(message)
-
-    async def _catch_up(self, chat: int) -> set[int]:
-        """Process the messages that were missed in a chat, if any. Return their ids."""
-        channel = self._missed.pop(chat, None)
-        missed = await self._fetch_missed(channel, self._history.after(chat)) if channel is not None else ()
-        for message in missed:
-            await self._process(message)
-        return {message.id for message in missed}
 
     async def _fetch_missed(self, channel: discord.abc.Messageable, after: int) -> Sequence[discord.Message]:
         """The later messages, oldest first. Retries until Discord answers; only this chat waits."""

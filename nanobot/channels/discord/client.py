@@ -121,12 +121,11 @@ def token_of(section: DiscordConfig) -> str:
     return token
 
 
-async def log_in(client: Client, token: str) -> discord.AppInfo:
-    """Log in, and return the bot's application. Raises ChannelSetupError for a wrong token; SendError."""
+async def log_in(client: Client, token: str) -> None:
+    """Log in. Raises ChannelSetupError for a wrong token; SendError."""
     try:
         with as_send_errors():
             await client.login(token)
-            return await client.application_info()
     except discord.LoginFailure as error:
         raise ChannelSetupError(_BAD_TOKEN) from error
 
