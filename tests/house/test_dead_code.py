@@ -22,7 +22,7 @@ FIELDS = (
 """Files whose variables are fields that something reads as a whole."""
 OF_OTHERS = {
     "commenters whitespace whitespace_split": "shlex reads them",
-    "warn_dave warn_nacl dispatch before_identify_hook interaction_check": "discord.py calls or reads them",
+    "dispatch interaction_check ws_connect": "discord.py calls them",
     "handle_startendtag handle_endtag handle_data body_encoding": "the standard library's HTML parser and e-mail",
     "justify responds_to_cpr ttimeoutlen timeoutlen cursor_position get_completions": "rich and prompt_toolkit",
     "complete_event": "prompt_toolkit names the parameter",
