@@ -146,10 +146,11 @@ class DiscordChannel(ChatChannel):
         self.mark_up()
 
     async def on_disconnect(self) -> None:
-        """The SDK reconnects. After some failures the supervisor does."""
+        """The SDK resumes the session. If it is lost, or after some failures, the supervisor reconnects, which is faster."""
         self.status.set_state(ChannelState.CONNECTING)
         self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        is_lost = self._client.ws is not None and self._client.ws.session_id is None
+        if is_lost or self._failures > _MOST_FAILURES:
             await self._client.close()
 
     async def on_ready(self) -> None:
