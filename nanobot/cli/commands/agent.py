@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
     from nanobot.runtime.build import Runtime
 
-_EXAMPLE = 'Example: nanobot agent -m "What is in my workspace?"'
+_EXAMPLE = 'Example: nanobot "What is in my workspace?"'
 _COMMAND = re.compile(r"\s*/[\w-]+(\s|$)")
 """A slash command is about a conversation: the chat's, unless another one is named."""
 _MAX_NAMED = 3
@@ -36,11 +36,10 @@ _STDIN_WAIT_S = 10.0
 
 
 def agent(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="The message: print one answer and exit.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="The message.")] = None,
     message: Annotated[
-        str | None, typer.Option("-m", "--message", metavar="TEXT", help="The same; `-` reads it from stdin.")
+        str | None,
+        typer.Option("-m", "--message", metavar="TEXT", help="The same; `-` reads it from stdin, as does a pipe."),
     ] = None,
     attach: Annotated[
         list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
@@ -69,9 +68,9 @@ def agent(
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:
-    """Chat with the agent. With TEXT, -m or piped input, print one answer and exit.
+    """Chat with the agent. With a message, print one answer and exit.
 
-    Piped text is added to the message: `cat error.log | nanobot agent "Why?"`
+    `nanobot` alone does the same: `nanobot --continue`, `cat error.log | nanobot "Why?"`.
     """
     if session is not None and continue_latest:
         raise UsageError("--session and --continue cannot be combined. Leave one out.")
