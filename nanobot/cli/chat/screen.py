@@ -141,7 +141,7 @@ class Screen:
         if event is None:
             self.lines([self._paint.dim("No tool has run yet.")])
             return
-        lines = self._render(event.content, self._renderers.plain, indent=4)
+        lines = self._render(event.display or event.content, self._renderers.plain, indent=4)
         heading = self._paint.dim(f"  the output of {strip_control(event.name)}:")
         self.lines(["", heading, *[self._paint.dim(f"    {line}") for line in lines], ""])
 
