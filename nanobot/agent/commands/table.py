@@ -298,7 +298,7 @@ class SlashCommands:
         reason = await context.memory.compact_now(session)
         moved = count - (session.message_count - session.last_consolidated)
         if not moved:
-            return reason or "There is nothing to move yet: the last messages of a conversation stay."
+            return f"Nothing was moved into memory. {reason or 'The last messages of a conversation stay.'}"
         context.status.forget_last_usage(session.key)
         after = self.report(session, model, call.scope).use
         text = (

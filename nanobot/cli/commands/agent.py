@@ -18,7 +18,8 @@ import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control, write_text
+from nanobot.cli.layout import print_line
+from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
 
@@ -184,12 +185,10 @@ class ChatOptions:
                     yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
             finally:
                 if is_chat and (note := _pending_reminders(runtime)):
-                    write_text(sys.stderr, note)
+                    print_line(note, err=True)
             if running := runtime.background.list_running():
-                write_text(
-                    sys.stderr,
-                    f"Still running: {' and '.join(running)}. It resumes in the next chat or in the gateway.\n",
-                )
+                names = " and ".join(running)
+                print_line(f"Still running: {names}. It resumes in the next chat or in the gateway.", err=True)
 
 
 def _allow_current_folder(setup: Setup) -> None:
@@ -244,7 +243,7 @@ def _pending_reminders(runtime: "Runtime") -> str:
     names = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else "")
     return (
         f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
-        "`nanobot gateway install` runs it always.\n"
+        "`nanobot gateway install` runs it always."
     )
 
 
@@ -290,8 +289,8 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
     try:
         text = first = chunks.get(timeout=wait_s)
     except queue.Empty:
-        note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait.\n"
-        write_text(sys.stderr, note)
+        note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
+        print_line(note, err=True)
         return b""
     while first:
         text += (first := chunks.get())
