@@ -237,7 +237,9 @@ class BaseChannel(ABC):
         content = redact_known(incoming.text)
         if not incoming.media:
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
-        quotes_others = incoming.quotes_others or await asyncio.to_thread(_may_quote_others, incoming.media)
+        quotes_others = incoming.quotes_others
+        if incoming.media and not quotes_others:
+            quotes_others = await asyncio.to_thread(_may_quote_others, incoming.media)
         others = [Provenance.PERSON] if quotes_others else []
         now = self.services.clock.now()
         message = InboundMessage(

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from nanobot.utils.aio import finish
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
@@ -28,61 +29,60 @@ SAVE_S = 5.0
 
 
 def load_state(path: Path | None, new: Callable[[], T]) -> T:
-    """Return the saved dataclass, or `new()` without a readable file. Blocking."""
+    """Return the saved dataclass or model, or `new()` without a readable file. Blocking."""
     state = new()
     try:
         return state if path is None else TypeAdapter(type(state)).validate_json(path.read_bytes())
     except FileNotFoundError:
         return state
     except (OSError, ValueError) as error:
-        log.warning("%s cannot be read (%r); messages from while the bot was away are not fetched", path, error)
+        log.warning("%s cannot be read (%s); starting a new one", path, type(error).__name__)
         return state
+
+
+async def save_state(path: Path | None, state: object) -> None:
+    """Save it now; nothing without a path."""
+    if path is not None:
+        await asyncio.to_thread(_write, path, _dump(state))
 
 
 @asynccontextmanager
 async def keep_saved(path: Path | None, state: object, urgent: asyncio.Event | None = None) -> AsyncIterator[None]:
-    """Save the dataclass when it has changed: every `SAVE_S`, when `urgent` is set, and when the block ends.
+    """Save it when it has changed: every `SAVE_S`, when `urgent` is set, and when the block ends.
 
     Without a path nothing is saved.
     """
     if path is None:
         yield
         return
-    saver = _Saver(path, state)
-    saving = asyncio.create_task(saver.run(urgent or asyncio.Event()), name=f"{path.stem} state")
+    saving = asyncio.create_task(_save_changes(path, state, urgent or asyncio.Event()), name=f"{path.stem} state")
     try:
         yield
     finally:
         saving.cancel()
         await finish(asyncio.wait([saving]))
-        await finish(saver.save())
+        await finish(save_state(path, state))
 
 
-class _Saver:
-    def __init__(self, path: Path, state: object) -> None:
-        self._path = path
-        self._state = state
-        self._codec = TypeAdapter(type(state))
-        self._saved = b""
+async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> None:
+    saved = ""
+    while True:
+        urgent.clear()
+        if (text := _dump(state)) != saved:
+            saved = text  # what cannot be written is tried again after the next change
+            await finish(asyncio.to_thread(_write, path, text))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_S):
+                await urgent.wait()
 
-    async def run(self, urgent: asyncio.Event) -> None:
-        while True:
-            urgent.clear()
-            await finish(self.save())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_S):
-                    await urgent.wait()
 
-    async def save(self) -> None:
-        text = self._codec.dump_json(self._state, indent=2)
-        if text != self._saved:
-            await asyncio.to_thread(self._write, text)
+def _dump(state: object) -> str:
+    return strict_json(TypeAdapter(type(state)).dump_python(state, by_alias=True))
 
-    def _write(self, text: bytes) -> None:
-        try:
-            make_private_folder(self._path.parent)
-            write_atomic(self._path, text.decode())
-        except OSError as error:
-            log.warning("%s cannot be written (%s)", self._path, error)
-        else:
-            self._saved = text
+
+def _write(path: Path, text: str) -> None:
+    try:
+        make_private_folder(path.parent)
+        write_atomic(path, text)
+    except OSError as error:
+        log.warning("%s cannot be written (%s)", path, error)

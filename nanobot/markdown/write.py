@@ -48,7 +48,8 @@ def write(rich: RichText, dialect: Dialect) -> Chunk:
     writer = _Writer(dialect)
     writer.write(rich)
     page = dialect.html.replace("{}", _html(rich, dialect)) if dialect.html is not None else None
-    return Chunk("".join(writer.out), _accepted(writer.entities, "".join(writer.out)), page, rich)
+    text = "".join(writer.out)
+    return Chunk(text, _accepted(writer.entities, text), page, rich)
 
 
 def _walk(rich: RichText) -> Iterator[tuple[str, Span | None, str]]:

@@ -196,7 +196,7 @@ async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_pa
     saved = tmp_path / "discord.json"
     past = load_state(saved, DiscordHistory)
     past.all_until, past.seen = id_at(datetime.now(UTC) - timedelta(days=30)), {}
-    saved.write_bytes(TypeAdapter(DiscordHistory).dump_json(past))
+    saved.write_bytes(TypeAdapter(DiscordHistory).dump_json(past, by_alias=True))
     for days in (8, 6):
         sent = discord.world.ids.next(ago_s=days * 86_400)
         message = Message(sent, there.GROUP, there.PERSON, f"<@{there.BOT}> {days} days ago")

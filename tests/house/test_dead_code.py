@@ -37,6 +37,7 @@ OF_OTHERS = {
     "run_at_ms updated_at_ms": "keys of jobs.json",
     "COMPACT": "a promised phase of a turn",
     "__getattr__": "Python calls it",
+    "wss_uri": "slack-sdk connects to it",
 }
 """Names that something calls or reads which is not here, and what does."""
 _BY_NAME = re.compile(r'"nanobot(?:\.\w+)*:(\w+)"')

@@ -251,11 +251,7 @@ class Day:
 
     def memories(self) -> list[str]:
         """Memories that are not whole, and words that are nowhere."""
-        found = [
-            f"{who} remembers {self.memory(who)}"
-            for who in WHO
-            if not {who} <= known_in(self.memory(who)) <= MAY_KNOW[who]
-        ]
+        found = [f"{who} remembers {self.memory(who)}" for who in WHO if known_in(self.memory(who)) != {who}]
         kept = "".join(file.read_text(encoding="utf-8") for file in self.home.sessions.rglob("*.jsonl"))
         return found + [
             f"{token} is in no session" for _, _, token in self.said if not re.search(rf"\b{token}\b", kept)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
 from nanobot.utils.bounded_dict import put_bounded
@@ -39,7 +40,7 @@ def _before(message_id: int, by: timedelta) -> int:
 class DiscordHistory:
     """The cursors, and what else is kept across connections."""
 
-    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+    __pydantic_config__ = ConfigDict(alias_generator=to_camel, arbitrary_types_allowed=True)
     all_until: int = 0
     """Everything before this id was read, in all chats."""
     seen: dict[int, int] = field(default_factory=dict)

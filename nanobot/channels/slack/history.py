@@ -15,34 +15,35 @@ from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
 from nanobot.channels.slack.incoming import SlackIncoming
 from nanobot.utils.bounded_dict import put_bounded
 
-MOST_CURSORS = 120
-"""Each needs a request, of which Slack accepts fifty a minute."""
+MOST_CHATS, MOST_THREADS = 60, 60
+"""Most cursors kept. Each needs a request, of which Slack accepts fifty a minute."""
 
 
 @dataclass(slots=True)
 class SlackHistory:
-    """The cursors of one bot."""
+    """The cursors of one bot: the timestamp of the last message read."""
 
     bot: str = ""
-    last: dict[str, str] = field(default_factory=dict)
-    """The timestamp of the last message read, by "chat:" and by "chat:thread"."""
+    chats: dict[str, str] = field(default_factory=dict)
+    threads: dict[str, str] = field(default_factory=dict)
+    """By "chat:thread"."""
 
     def note(self, message: SlackIncoming, *, accepted: bool) -> None:
         """Record that a message was read. A thread gets a cursor with its first accepted message."""
         if message.sent_at is None:
             return
         if message.thread_id in (None, message.message_id):
-            self._advance(f"{message.chat_id}:", message.message_id)
+            _advance(self.chats, message.chat_id, message.message_id, MOST_CHATS)
         if message.thread_id is not None:
             thread = f"{message.chat_id}:{message.thread_id}"
-            if accepted or thread in self.last:
-                self._advance(thread, message.message_id)
+            if accepted or thread in self.threads:
+                _advance(self.threads, thread, message.message_id, MOST_THREADS)
 
     def cursors(self, now: datetime) -> dict[str, dict[str | None, str]]:
         """What to fetch, by chat: the message to start after, by thread or None for the chat itself."""
         oldest = (now - MAX_AGE).timestamp()
         cursors: dict[str, dict[str | None, str]] = {}
-        for key, last in self.last.items():
+        for key, last in (*self.chats.items(), *self.threads.items()):
             if _number(last) > oldest:
                 chat, _, thread = key.partition(":")
                 cursors.setdefault(chat, {})[thread or None] = last
@@ -50,11 +51,10 @@ class SlackHistory:
 
     def forget(self, chat: str, thread: str | None) -> None:
         """Drop the cursor of a chat or thread that no longer exists."""
-        self.last.pop(f"{chat}:{thread or ''}", None)
-
-    def _advance(self, key: str, ts: str) -> None:
-        """Set a cursor to the later timestamp; drops the oldest entries."""
-        put_bounded(self.last, key, max(self.last.get(key, ts), ts, key=_number), MOST_CURSORS)
+        if thread is None:
+            self.chats.pop(chat, None)
+        else:
+            self.threads.pop(f"{chat}:{thread}", None)
 
 
 @asynccontextmanager
@@ -66,6 +66,11 @@ async def open_history(folder: Path | None, bot: str) -> AsyncIterator[SlackHist
         history = SlackHistory(bot)
     async with keep_saved(path, history):
         yield history
+
+
+def _advance(cursors: dict[str, str], key: str, ts: str, most: int) -> None:
+    """Set a cursor to the later timestamp; drops the oldest entries."""
+    put_bounded(cursors, key, max(cursors.get(key, ts), ts, key=_number), most)
 
 
 def _number(ts: str) -> float:

@@ -9,9 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from pydantic.alias_generators import to_camel
 
+from nanobot.channels.cursors import load_state, save_state
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.files import make_private_folder, write_atomic
-from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +42,16 @@ class TelegramState(BaseModel):
     @classmethod
     def load(cls, path: Path | None, bot_id: int) -> "TelegramState":
         """Load the state of this bot; an empty one if the file is another bot's or unreadable. Never raises."""
-        state = cls(bot=bot_id)
-        try:
-            saved = cls.model_validate_json(path.read_bytes()) if path is not None else state
-            state = saved if saved.bot == bot_id else state
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            # Unconfirmed updates arrive again, and the journal drops those that it has.
-            log.warning("%s cannot be read (%s); starting a new one", path, type(error).__name__)
-        state._path = path  # noqa: SLF001 its own
+        state = load_state(path, lambda: cls(bot=bot_id))
+        if state.bot != bot_id:
+            state = cls(bot=bot_id)
+        state._path = path
         return state
 
     async def save(self) -> None:
         """Save the state. Never raises: without it, updates only arrive twice, and the journal drops duplicates."""
-        if self._path is None:
-            return
         async with self._lock:
-            try:
-                await asyncio.to_thread(_write, self._path, strict_json(self.model_dump(by_alias=True)))
-            except OSError as error:
-                log.error("%s cannot be written: %s. Check the disk.", self._path.name, error)  # noqa: TRY400
+            await save_state(self._path, self)
 
     @property
     def next_offset(self) -> int | None:
@@ -104,8 +92,3 @@ class TelegramState(BaseModel):
     def value_of(self, data: str) -> str | None:
         """The value of a pressed button; None if it is no longer stored."""
         return self.values.get(data) if data.startswith(_TOKEN) else data
-
-
-def _write(path: Path, text: str) -> None:
-    make_private_folder(path.parent)
-    write_atomic(path, text)

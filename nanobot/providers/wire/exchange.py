@@ -6,6 +6,7 @@ Shared by both wires; `chat` and `responses` add the body and the reader.
 import asyncio
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -112,7 +113,7 @@ class Endpoint:
         return request_secrets(self.api_key, self.extra_headers)
 
 
-class Reader:
+class Reader(ABC):
     """Turns a server's data into deltas, the last of which is Finished. Raises a ModelCallError for invalid data."""
 
     content_key: ClassVar[str]
@@ -124,26 +125,26 @@ class Reader:
         """Whether the server sent its end marker."""
 
     @property
+    @abstractmethod
     def began(self) -> bool:
         """Whether the answer has begun; from then on the idle limit applies."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def finished(self) -> bool:
         """Whether the answer is complete, so that a lost connection loses nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_event(self, event: dict[str, Any]) -> list[Delta]:
         """The deltas of one event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_response(self, response: dict[str, Any]) -> list[Delta]:
         """The deltas of the whole response of a server that did not stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> list[Delta]:
         """The remaining deltas at the end of the data; Finished is the last. Raises if the answer may not end here."""
-        raise NotImplementedError
 
     def is_error(self, data: dict[str, Any]) -> bool:
         """Whether this is an error instead of content."""
@@ -184,7 +185,7 @@ class Reader:
         return error
 
 
-class WireCall:
+class WireCall(ABC):
     """One call. Subclasses provide the request and the reader."""
 
     path: ClassVar[str]
@@ -212,12 +213,13 @@ class WireCall:
         self._temperature = temperature
         self._target = endpoint.target(model)
 
+    @abstractmethod
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reader(self) -> Reader:
-        raise NotImplementedError
+        """The reader of the response."""
 
     async def run(self) -> AsyncGenerator[Delta, None]:
         """Send the request and yield deltas as they arrive. Closing the generator closes the connection."""
