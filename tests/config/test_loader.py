@@ -133,7 +133,7 @@ def test_a_folder_and_a_file_without_permission_are_said(tmp_path, config_file):
 TABLE: list[tuple[str, list[Any], str]] = [
     ("agents.defaults.maxTokens", ["many", 0, -1, 1.5, True, None, [], {}], ""),
     ("agents.defaults.temperature", ["hot", -0.1, 2.1, True, None, [], {}, "nan"], ""),
-    ("agents.defaults.model", ["", 5, None, True, [], {}], "text"),
+    ("agents.defaults.model", ["", 5, None, True, [], {}], "string"),
     ("agents.defaults.workspace", ["", "a\0b", 5, None, []], ""),
     ("agents.defaults.provider", ["opnai", "nobody", 5, [], {}], ""),
     ("agents.defaults.steering", ["jion", None, True, 0], "one of join, queue"),
@@ -155,7 +155,7 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("channels.slack.dm", [True, [], "open"], "object"),
     ("channels.sendMaxRetries", [-1, 11, "x", None], ""),
     ("providers.openai", ["sk-x", [], None], "object"),
-    ("providers.openai.apiKey", [5, [], {}, True], "text"),
+    ("providers.openai.apiKey", [5, [], {}, True], "string"),
     ("providers.openai.apiBase", ["api.openai.com", "ftp://x"], "http"),
     ("providers.openai.extraHeaders", [{"": "x"}, {"a b": "x"}, {"naïve": "x"}], "HTTP header names"),
     ("providers.openai.extraHeaders", [{"X": "a\nb"}, {"X": "a\0"}, {"X": "ü"}], "printable one-line values"),

@@ -164,7 +164,7 @@ def review_edits(response: LLMResponse, material: DreamInput) -> EditReview:
         raise UnusableAnswerError("The model's answer was cut off by the length limit.")
     calls = [call for call in response.tool_calls if call.name == TOOL_NAME]
     if len(calls) != 1:
-        raise UnusableAnswerError(f"The model made {len(calls)} calls of {TOOL_NAME}; it must make one.")
+        raise UnusableAnswerError(f"The model called {TOOL_NAME} {len(calls)} times instead of once.")
     wanted = _edit_list(call_arguments(calls[0]).get("edits"))
     if wanted is None:
         raise UnusableAnswerError(f"The model's {TOOL_NAME} call has no list of edits.")

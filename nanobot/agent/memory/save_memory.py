@@ -259,7 +259,7 @@ def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
     if response.finish_reason == "length":
         raise UnusableAnswerError("The model's answer was cut off by the length limit.")
     if len(calls) != 1:
-        raise UnusableAnswerError(f"The model made {len(calls)} calls of {TOOL_NAME}; it must make one.")
+        raise UnusableAnswerError(f"The model called {TOOL_NAME} {len(calls)} times instead of once.")
     arguments = call_arguments(calls[0])
     entry, update = _text_argument(arguments, "history_entry"), _text_argument(arguments, "memory_update")
     if update == _EMPTY:
