@@ -126,7 +126,7 @@ EXAMPLES = {
     "pairing": ("nanobot pairing list", "nanobot pairing approve K7MPQ2XA --owner"),
     "approvals": ("nanobot approvals list", 'nanobot approvals forget "exec git push"'),
     "sessions": ("nanobot sessions search invoice", "nanobot sessions export cli:direct --format markdown -o chat.md"),
-    "replay": ("nanobot replay cli:direct", "nanobot replay cli:direct 3"),
+    "replay": ("nanobot replay cli:direct", "nanobot replay cli:direct -2"),
     "provider": ("nanobot provider list", "nanobot provider login github-copilot"),
     "cron": ('nanobot cron add "tomorrow 9am" "Call Ann"', 'nanobot cron add -m "Water the plants" -c "0 18 * * *"'),
     "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
@@ -318,7 +318,7 @@ class RootGroup(Group):
         elif args[0].startswith("-"):
             is_message = self._is_agent_option(ctx, args[0]) and not self.commands.keys() & set(args)
         else:
-            is_message = bool(_SENTENCE.search(args[0]))
+            is_message = not args[0] or bool(_SENTENCE.search(args[0]))
         return super().parse_args(ctx, ["agent", *args] if is_message else args)
 
     def _is_agent_option(self, ctx: Any, word: str) -> bool:
@@ -385,7 +385,8 @@ def _print_error(error: Exception) -> int:
 app = typer.Typer(
     name="nanobot",
     cls=RootGroup,
-    help="A personal AI agent that one person owns.",
+    help="A personal AI agent that one person owns. Alone it opens a chat; with a sentence it prints one answer. Both "
+    "take the options of `nanobot agent`.",
     epilog="\n".join(EXAMPLES[""]),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     rich_markup_mode=None,

@@ -123,9 +123,9 @@ def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_chang
     assert server.chats[-1].json["model"] == "stand-in"
 
 
-@pytest.mark.parametrize("words", [(), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",)])
+@pytest.mark.parametrize("words", [("agent",), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",), ("",)], ids=str)
 def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(home, server, words):
-    code, out, aside = home.run("agent", *words)
+    code, out, aside = home.run(*words)
 
     assert (code, out) == (2, "")
     assert len(aside.splitlines()) == 1
@@ -139,7 +139,7 @@ def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(home, 
         (("-s", "a", "--continue"), "Leave one out"),
         (("-s", " "), "--session cli:work"),
         (("--attach", "nowhere.png"), "does not exist"),
-        (("--attach", "."), "is a folder"),
+        (("--attach", "."), "is not a file"),
     ],
 )
 def test_words_that_do_not_fit_are_refused_with_the_way_out(home, server, words, hint):

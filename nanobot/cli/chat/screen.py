@@ -148,7 +148,7 @@ class Screen:
     def toggle_reasoning(self) -> None:
         """Show the model's reasoning from now on, or hide it again."""
         self._shows_reasoning = not self._shows_reasoning
-        self.lines([self._paint.dim(f"Reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on.")])
+        self.lines(["", self._paint.dim(f"Reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on.")])
 
     def lines(self, lines: list[str]) -> None:
         """Append permanent lines as they are."""

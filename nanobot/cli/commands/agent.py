@@ -212,7 +212,7 @@ def _allow_current_folder(setup: Setup) -> None:
     if tools.approval == "ask" and not grants.holds(rules, outside=False):
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             raise NanobotError(
-                f"Writing in {folder} is not approved yet. Run `nanobot agent --here` there in a terminal once."
+                f"Writing in {folder} is not approved yet. Run `nanobot --here` there in a terminal once."
             )
         question = f"{folder}\nMay the agent write there and in subfolders for {VALID.days} days?"
         typer.confirm(strip_control(question), abort=True, err=True)
@@ -306,8 +306,8 @@ def _resolve_attachments(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.expanduser().absolute()
         if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "is no plain file" if path.exists() else "does not exist"
-            raise UsageError(f"--attach {file}: this {kind}. Give a file.")
+            kind = "is not a file" if path.exists() else "does not exist"
+            raise UsageError(f"{file} {kind}. Give a file with --attach.")
         paths.append(str(path))
     return paths
 
