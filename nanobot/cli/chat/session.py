@@ -247,8 +247,10 @@ class ChatSession:
                 self._screen.lines([self._paint.red(f"Exit code: {code}")])
             return
         lines, succeeded = await self._bot.shell(line, self._session_key)
-        lines = lines or [self._paint.dim("ok")]
-        self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
+        if succeeded:
+            self._screen.lines(lines or [self._paint.dim("ok")])
+        else:
+            self._show_error("\n".join(lines))
 
     def _show_error(self, text: str) -> None:
         lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
