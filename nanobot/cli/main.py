@@ -63,7 +63,6 @@ COMMANDS = {
     "cron enable": ("nanobot.cli.commands.cron:enable", "Enable a job."),
     "cron disable": ("nanobot.cli.commands.cron:disable", "Disable a job."),
     "cron run": ("nanobot.cli.commands.cron:run", "Run a job now."),
-    "cron test": ("nanobot.cli.commands.cron:test", "Show where a job posts; with --send, post a test message there."),
     "cron history": ("nanobot.cli.commands.cron:history", "Show past runs and their results."),
     "cron rehearse": ("nanobot.cli.commands.cron:rehearse", "Simulate the schedule: what will run in the coming days."),
     "memory show": ("nanobot.cli.commands.memory:show", "Print the memory, each fact with its id."),
