@@ -1,6 +1,6 @@
 """Decides whether a sender may talk to the bot: allowed, offered a pairing code, or ignored.
 
-`decide` is the policy, a pure function of the config, the paired users and the request. `AccessControl` adds the
+`decide` is the policy, a pure function of the config, the paired users and the message. `AccessControl` adds the
 pairing store, the codes and the log line that says how to allow a sender. Unknown senders in groups are ignored.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from nanobot.channels.incoming import Incoming
 from nanobot.config.channels import GroupPolicy
 from nanobot.config.spelling import camel
 from nanobot.errors import ConfigError, StorageError
@@ -31,26 +32,6 @@ MAX_LOG_LINES = 100
 """Most refusals logged in ten minutes."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AccessRequest:
-    """Who sent a message, and where."""
-
-    sender_id: str
-    chat_id: str
-    is_private: bool
-    """Whether only the sender and the bot read the chat."""
-    is_mentioned: bool = False
-    """Whether it addresses the bot: by a mention, a reply or a command."""
-    parent_ids: tuple[str, ...] = ()
-    """Chats that contain this one, such as a thread's group: listing one of them lists this chat."""
-    alternate_ids: tuple[str, ...] = ()
-    """Further ids of the sender that the platform verifies, such as a WhatsApp number beside its LID."""
-    is_verified: bool = True
-    """Whether the platform verifies the sender; false for a mail without aligned signatures."""
-    name: str = ""
-    """How an owner reads who it is (`display_name`); empty if unknown. Decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +106,29 @@ class AccessPolicy:
         )
 
 
-def decide(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Unknown | Ignored:
-    """Apply the policy to a request."""
-    return (_decide_private if request.is_private else _decide_group)(policy, paired, request)
+def decide(policy: AccessPolicy, paired: PairedUsers, incoming: Incoming) -> Allowed | Unknown | Ignored:
+    """Apply the policy to a message."""
+    return (_decide_private if incoming.is_private else _decide_group)(policy, paired, incoming)
 
 
-def _decide_private(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Unknown | Ignored:
-    channel, sender = policy.channel, Sender.of(request.sender_id)
+def _decide_private(policy: AccessPolicy, paired: PairedUsers, incoming: Incoming) -> Allowed | Unknown | Ignored:
+    channel, sender = policy.channel, Sender.of(incoming.sender_id)
     if not policy.direct_enabled:
         return Ignored(f"{channel}: ignored sender {_quote(sender.id)}: channels.{channel}.dm.enabled is false")
     is_open = policy.direct_policy == "open"
     lists = [policy.direct_allow_from, policy.allow_from] if is_open else [policy.direct_allow_from]
-    allowed = _match_lists(paired, lists, request)
+    allowed = _match_lists(paired, lists, incoming)
     if allowed is not None:
         return allowed
-    if not request.is_verified:
+    if not incoming.is_verified:
         return Ignored(f"{channel}: ignored sender {_quote(sender.id)}: nothing verifies that they sent this")
     reason = _refusal(channel, sender, "allowFrom" if is_open else "dm.allowFrom")
     return Unknown(reason) if is_open and sender.key else Ignored(reason)
 
 
-def _decide_group(policy: AccessPolicy, paired: PairedUsers, request: AccessRequest) -> Allowed | Ignored:
-    channel, sender = policy.channel, Sender.of(request.sender_id)
-    chats = [Sender.of(chat_id) for chat_id in (request.chat_id, *request.parent_ids)]
+def _decide_group(policy: AccessPolicy, paired: PairedUsers, incoming: Incoming) -> Allowed | Ignored:
+    channel, sender = policy.channel, Sender.of(incoming.sender_id)
+    chats = [Sender.of(chat_id) for chat_id in (incoming.chat_id, *incoming.parent_ids)]
     is_trusted = any(policy.allow_from.matches(chat) for chat in chats)
     is_listed = is_trusted or any(policy.groups.admits(chat) for chat in chats)
     if not is_listed and (policy.groups or policy.group_policy == "allowlist"):
@@ -155,17 +136,17 @@ def _decide_group(policy: AccessPolicy, paired: PairedUsers, request: AccessRequ
         return Ignored(
             f"{channel}: ignored group {_quote(chats[0].id)} (not in {policy.groups_key}). To allow: {entry}"
         )
-    if policy.group_policy == "mention" and not request.is_mentioned:
+    if policy.group_policy == "mention" and not incoming.is_mentioned:
         return Ignored()
-    allowed = _match_lists(paired, [policy.allow_from], request)
+    allowed = _match_lists(paired, [policy.allow_from], incoming)
     if allowed is None and is_trusted:
         allowed = Allowed(Provenance.PERSON)
     return allowed or Ignored(_refusal(channel, sender, "allowFrom"))
 
 
-def _match_lists(paired: PairedUsers, lists: Sequence[SenderList], request: AccessRequest) -> Allowed | None:
+def _match_lists(paired: PairedUsers, lists: Sequence[SenderList], incoming: Incoming) -> Allowed | None:
     """Match the sender against the paired users and the lists. An unverified sender matches only `*`."""
-    ids = (request.sender_id, *request.alternate_ids) if request.is_verified else ()
+    ids = (incoming.sender_id, *incoming.alternate_ids) if incoming.is_verified else ()
     senders = [Sender.of(sender_id) for sender_id in ids]
     roles = {paired.role_of(sender) for sender in senders}
     if Role.OWNER in roles:
@@ -178,9 +159,9 @@ def _match_lists(paired: PairedUsers, lists: Sequence[SenderList], request: Acce
 
 def is_still_allowed(policy: AccessPolicy, paired: PairedUsers, sender_id: str, chat_id: str) -> bool:
     """Whether a sender who once wrote in this chat, private or group, is still allowed."""
-    request = AccessRequest(sender_id, chat_id, is_private=False)
+    incoming = Incoming(sender_id, chat_id, is_private=False)
     is_trusted = policy.allow_from.matches(Sender.of(chat_id))
-    return is_trusted or _match_lists(paired, [policy.allow_from, policy.direct_allow_from], request) is not None
+    return is_trusted or _match_lists(paired, [policy.allow_from, policy.direct_allow_from], incoming) is not None
 
 
 def _refusal(channel: str, sender: Sender, key: str) -> str:
@@ -242,30 +223,30 @@ class AccessControl:
 
     def is_allowed(self, sender_id: str) -> bool:
         """Whether this sender is allowed in a private chat. Offers no code."""
-        return isinstance(self._decide(AccessRequest(sender_id, sender_id, is_private=True)), Allowed)
+        return isinstance(self._decide(Incoming(sender_id, sender_id, is_private=True)), Allowed)
 
     def is_owner(self, sender_id: str) -> bool:
         """Whether this sender is an owner of the channel."""
         return self._store.people(self.policy.channel).role_of(Sender.of(sender_id)) is Role.OWNER
 
-    async def decide(self, request: AccessRequest) -> Decision:
+    async def decide(self, incoming: Incoming) -> Decision:
         """Decide on a message. Never raises; an offered code is on disk when this returns.
 
         Logs each reason of a refusal once in ten minutes. If cancelled, a code that nobody was shown may remain
         until it expires.
         """
-        verdict = self._decide(request)
-        decision = await self._offer_pairing(request, verdict) if isinstance(verdict, Unknown) else verdict
+        verdict = self._decide(incoming)
+        decision = await self._offer_pairing(incoming, verdict) if isinstance(verdict, Unknown) else verdict
         if not isinstance(decision, Allowed) and decision.reason and self._should_log(decision.reason):
             log.info("%s", decision.reason)
         return decision
 
-    def _decide(self, request: AccessRequest) -> Allowed | Unknown | Ignored:
-        return decide(self.policy, self._store.people(self.policy.channel), request)
+    def _decide(self, incoming: Incoming) -> Allowed | Unknown | Ignored:
+        return decide(self.policy, self._store.people(self.policy.channel), incoming)
 
-    async def _offer_pairing(self, request: AccessRequest, unknown: Unknown) -> PairingOffered | Ignored:
+    async def _offer_pairing(self, incoming: Incoming, unknown: Unknown) -> PairingOffered | Ignored:
         """Create a code, unless the sender has one, asks too often, or too many are pending."""
-        channel, sender = self.policy.channel, Sender.of(request.sender_id)
+        channel, sender = self.policy.channel, Sender.of(incoming.sender_id)
         if self._store.problem:
             return Ignored(f"{unknown.reason} (nobody can pair: {self._store.problem})")
         pending = self._store.pending(channel)
@@ -274,7 +255,7 @@ class AccessControl:
         if not self._store.has_room(channel):  # before taking a lock and a thread, so that a crowd costs little
             return Ignored(f"{unknown.reason} (no code given: too many are pending; see `nanobot pairing list`)")
         try:
-            asking = asyncio.to_thread(self._store.ask, channel, sender, request.name, request.chat_id)
+            asking = asyncio.to_thread(self._store.ask, channel, sender, incoming.display_name, incoming.chat_id)
             entry = await finish(asking)
         except StorageError as error:
             return Ignored(f"{unknown.reason} (nobody can pair: {error})")

@@ -7,31 +7,26 @@ streaming and edits.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.access import AccessControl, AccessPolicy, AccessRequest, Allowed, PairingOffered, decide
+from nanobot.channels.access import AccessControl, AccessPolicy, Allowed, PairingOffered, decide
 from nanobot.channels.inbox import Inbox
-from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, StoredAttachment, Transcriber
+from nanobot.channels.incoming import Incoming
+from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.pairing.senders import display_name
 from nanobot.pairing.state import PairedUsers
 from nanobot.security.redaction import redact_known
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[], Awaitable[Sequence[StoredAttachment]]]
-"""Stores the files that arrived with a message; see `MediaStore.store`. Called once the sender is allowed; downloads
-nothing.
-"""
 MAY_REPEAT_NOTE = "\n\n(nanobot was interrupted here; you may have received this before.)"
 UNCONFIRMED_NOTE = "\n\n(The platform did not confirm this message; you may have received it before.)"
 """The notes below a message that may arrive twice: after a crash while sending, and after an attempt without an answer.
@@ -183,8 +178,8 @@ class BaseChannel(ABC):
         """Whether this sender may write to the bot in a private chat."""
         if self._services is not None:
             return self._services.access.is_allowed(sender_id)
-        request = AccessRequest(sender_id, sender_id, is_private=True)
-        return isinstance(decide(AccessPolicy.of(self.name, self.config), PairedUsers(), request), Allowed)
+        incoming = Incoming(sender_id, sender_id)
+        return isinstance(decide(AccessPolicy.of(self.name, self.config), PairedUsers(), incoming), Allowed)
 
     def delta_pause_s(self, chat_id: str) -> float:
         """Shortest time between two updates of a streamed answer in this chat, in seconds."""
@@ -221,83 +216,69 @@ class BaseChannel(ABC):
                 text = message.content + repeat_note(message)
                 return tuple(await self.send(replace(message, content=text, metadata=metadata)) or ())
 
-    async def receive(
-        self,
-        sender_id: str,
-        chat_id: str,
-        content: str,
-        media: Sequence[str] = (),
-        message_id: str | None = None,
-        *,
-        thread_id: str | None = None,
-        is_private: bool = True,
-        is_mentioned: bool = False,
-        is_verified: bool = True,
-        parent_ids: Sequence[str] = (),
-        alternate_ids: Sequence[str] = (),
-        fetch: Fetch | None = None,
-        attachments: Sequence[Attachment] = (),
-        metadata: Mapping[str, Any] | None = None,
-        session_key: str | None = None,
-        timestamp: datetime | None = None,
-        quotes_others: bool = False,
-        sender_name: str = "",
-        sender_handle: str = "",
-    ) -> bool:
+    async def receive(self, incoming: Incoming) -> bool:
         """Process an incoming message. Return True once it is journaled, False if it is ignored or a duplicate.
 
         In both cases the platform may be acknowledged. Raises StorageError if it could not be journaled; do not
-        acknowledge then. A message with the same `message_id` in the same chat is a duplicate. `attachments` are
-        downloaded after the acknowledgement. `fetch` stores files that arrived with the message; it is called only for
-        an allowed sender. `quotes_others`: the text contains forwarded or quoted words of somebody else, which lowers
-        its provenance; so do images and audio files. `sender_name`: the name they chose, and `sender_handle` the
-        platform's unique one, shown to an owner who decides about them. For the other parameters see `AccessRequest`.
+        acknowledge then.
         """
         self.status.touch()
-        request = AccessRequest(
-            sender_id,
-            chat_id,
-            is_private,
-            is_mentioned,
-            tuple(parent_ids),
-            tuple(alternate_ids),
-            is_verified=is_verified,
-            name=display_name(sender_name, sender_handle),
-        )
-        decision = await self.services.access.decide(request)
+        decision = await self.services.access.decide(incoming)
         if isinstance(decision, PairingOffered):
             await self.bus.publish_outbound(
-                OutboundMessage(self.name, chat_id, decision.text, kind=OutboundKind.NOTICE, thread_id=thread_id)
+                OutboundMessage(
+                    self.name, incoming.chat_id, decision.text, kind=OutboundKind.NOTICE, thread_id=incoming.thread_id
+                )
             )
         if not isinstance(decision, Allowed):
             return False
-        stored = await fetch() if fetch is not None else ()
-        attachments = [*map(Attachment.from_stored, stored), *attachments]
-        content = redact_known(content)
-        if not media:
+        stored = await incoming.fetch() if incoming.fetch is not None else ()
+        attachments = [*map(Attachment.from_stored, stored), *incoming.attachments]
+        content = redact_known(incoming.text)
+        if not incoming.media:
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
-        quotes_others = quotes_others or (bool(media) and await asyncio.to_thread(_may_quote_others, media))
+        quotes_others = incoming.quotes_others
+        if incoming.media and not quotes_others:
+            quotes_others = await asyncio.to_thread(_may_quote_others, incoming.media)
         others = [Provenance.PERSON] if quotes_others else []
+        now = self.services.clock.now()
         message = InboundMessage(
             self.name,
-            sender_id,
-            chat_id,
+            incoming.sender_id,
+            incoming.chat_id,
             content,
-            timestamp or self.services.clock.now(),
-            [*media],
-            dict(metadata or {}),
-            session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
-            message_id,
-            thread_id,
+            incoming.sent_at.astimezone(now.tzinfo) if incoming.sent_at is not None else now,
+            [*incoming.media],
+            dict(incoming.metadata),
+            incoming.session_key or self._session_of(incoming, decision.provenance),
+            incoming.message_id,
+            incoming.thread_id,
             provenance=least_trusted([decision.provenance, self.max_provenance, *others]),
-            in_group=not is_private,
-            is_mentioned=is_mentioned,
+            in_group=not incoming.is_private,
+            is_mentioned=incoming.is_mentioned,
         )
         assert self.inbox is not None  # noqa: S101 `services` has raised before `attach`
         accepted = await self.inbox.put(message, attachments)
         if accepted:
             self.status.record_received()
         return accepted
+
+    async def _handle_message(
+        self,
+        sender_id: str,
+        chat_id: str,
+        content: str,
+        media: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        session_key: str | None = None,
+    ) -> None:
+        """`receive` as channels written for the original call it."""
+        sender_id, chat_id = str(sender_id), str(chat_id)
+        await self.receive(
+            Incoming(
+                sender_id, chat_id, content, media=tuple(media or ()), metadata=metadata or {}, session_key=session_key
+            )
+        )
 
     async def report_unreadable(self, sender_id: str, to: Address, *, is_private: bool) -> None:
         """Tell the sender, in a private chat only, that their message could not be read. The log has the reason."""
@@ -306,12 +287,10 @@ class BaseChannel(ABC):
                 OutboundMessage(to.channel, to.chat_id, UNREADABLE, kind=OutboundKind.NOTICE, thread_id=to.thread_id)
             )
 
-    def _session_of(
-        self, chat_id: str, thread_id: str | None, provenance: Provenance, *, is_private: bool
-    ) -> str | None:
-        if self.services.unified and is_private and provenance is Provenance.OWNER:
+    def _session_of(self, incoming: Incoming, provenance: Provenance) -> str | None:
+        if self.services.unified and incoming.is_private and provenance is Provenance.OWNER:
             return UNIFIED_SESSION
-        return f"{self.name}:{chat_id}:{thread_id}" if thread_id else None
+        return f"{self.name}:{incoming.chat_id}:{incoming.thread_id}" if incoming.thread_id else None
 
 
 _FLAGS: dict[OutboundKind, dict[str, bool]] = {

@@ -20,9 +20,8 @@ from nanobot.channels.base import BaseChannel, repeat_note
 from nanobot.channels.errors import RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
-from nanobot.markdown.chunks import Chunk, split_message
-from nanobot.markdown.dialects import PLAIN, Dialect
-from nanobot.markdown.split import close_open_markup
+from nanobot.markdown import Chunk, Dialect, split_message
+from nanobot.markdown.dialects import PLAIN
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
@@ -130,11 +129,12 @@ class ChatChannel(BaseChannel):
     def _add_note(self, message: OutboundMessage, note: str) -> None:
         """Add the note below the unsent text, or before the next file. Sent parts keep their numbers."""
         sent, parts = len(message.sent_ids), message.parts or []
-        if any(isinstance(part, Chunk) and note.strip() in part.source for part in parts):
+        alone = split_message(note, self.dialect)
+        texts = [part.text for part in parts if isinstance(part, Chunk)]
+        if any(alone[-1].text in text for text in texts):
             return
-        unsent = [part for part in parts[sent:] if isinstance(part, Chunk)]
-        text = "".join(chunk.source for chunk in unsent) + note
-        message.parts = [*parts[:sent], *split_message(text, self.dialect), *parts[sent + len(unsent) :]]
+        unsent = split_message(message.content + note, self.dialect)[sent:] if sent < len(texts) else alone
+        message.parts = [*parts[:sent], *unsent, *parts[max(sent, len(texts)) :]]
 
     async def _send_parts(self, message: OutboundMessage, parts: Sequence[Chunk | str]) -> tuple[str, ...]:
         """Post the unsent parts: chunks, and files by path or URL."""
@@ -219,7 +219,7 @@ class ChatChannel(BaseChannel):
         if stream is None or stream.is_complete:
             stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
-        await self._show(to, stream, close_open_markup(stream.text))
+        await self._show(to, stream, stream.text, growing=True)
 
     async def _end_part(self, to: Address, message: OutboundMessage) -> None:
         stream = self._streams.get(message.turn_id or "")
@@ -255,11 +255,9 @@ class ChatChannel(BaseChannel):
         await self.bus.record_shown(stream.turn_id, StreamUpdate())
         return await self.send(message)
 
-    async def _show(self, to: Address, stream: _StreamingMessage, text: str) -> None:
+    async def _show(self, to: Address, stream: _StreamingMessage, text: str, *, growing: bool = False) -> None:
         """Edit and post messages so that they show this text."""
-        if not text.strip():
-            return
-        for number, chunk in enumerate(split_message(text, self.dialect)):
+        for number, chunk in enumerate(split_message(text, self.dialect, growing=growing)):
             if number >= len(stream.ids):
                 await self._post_next(to, stream, chunk)
             elif stream.shown[number] != chunk:

@@ -1,20 +1,22 @@
-"""Saves a platform's read cursors, so that messages from while the bot was away can be fetched.
+"""Saves what a channel has to remember of its platform, such as read cursors, as JSON in its state folder.
 
-Cursors may be stale, never ahead: the journal drops messages that are fetched twice. So no function here raises;
-a cursor that was not saved costs another request, not a message.
+It may be stale, never ahead: the journal drops messages that are received twice. So no function here raises; what was
+not saved costs another request, not a message.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from nanobot.utils.aio import finish
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
@@ -26,64 +28,61 @@ SAVE_S = 5.0
 """Shortest time between two saves, except for urgent changes."""
 
 
-class Cursors(Protocol):
-    """The cursors of one platform."""
-
-    changed: bool
-    """Since the last `dump`."""
-
-    def dump(self) -> str:
-        """Return the file's text and reset `changed`."""
-        ...
-
-
-def load_cursors(path: Path, read: Callable[[Any], T], none: Callable[[], T]) -> T:
-    """Return `read` of the saved JSON, or `none()` without a readable file.
-
-    `read` may raise what reading JSON of another shape raises. Never raises. Blocking.
-    """
+def load_state(path: Path | None, new: Callable[[], T]) -> T:
+    """Return the saved dataclass or model, or `new()` without a readable file. Blocking."""
+    state = new()
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
+        return state if path is None else TypeAdapter(type(state)).validate_json(path.read_bytes())
     except FileNotFoundError:
-        return none()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        log.warning(
-            "%s: %s cannot be read (%r); messages from while the bot was away are not fetched", path.stem, path, error
-        )
-        return none()
+        return state
+    except (OSError, ValueError) as error:
+        log.warning("%s cannot be read (%s); starting a new one", path, type(error).__name__)
+        return state
+
+
+async def save_state(path: Path | None, state: object) -> None:
+    """Save it now; nothing without a path."""
+    if path is not None:
+        await asyncio.to_thread(_write, path, _dump(state))
 
 
 @asynccontextmanager
-async def keep_saved(path: Path | None, cursors: Cursors, urgent: asyncio.Event | None = None) -> AsyncIterator[None]:
-    """Save the cursors every `SAVE_S`, at once when `urgent` is set, and when the block ends. Never raises.
+async def keep_saved(path: Path | None, state: object, urgent: asyncio.Event | None = None) -> AsyncIterator[None]:
+    """Save it when it has changed: every `SAVE_S`, when `urgent` is set, and when the block ends.
 
     Without a path nothing is saved.
     """
     if path is None:
         yield
         return
-    saving = asyncio.create_task(_save_changes(path, cursors, urgent or asyncio.Event()), name=f"{path.stem} cursors")
+    saving = asyncio.create_task(_save_changes(path, state, urgent or asyncio.Event()), name=f"{path.stem} state")
     try:
         yield
     finally:
         saving.cancel()
         await finish(asyncio.wait([saving]))
-        await finish(asyncio.to_thread(_save, path, cursors.dump()))
+        await finish(save_state(path, state))
 
 
-async def _save_changes(path: Path, cursors: Cursors, urgent: asyncio.Event) -> None:
+async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> None:
+    saved = ""
     while True:
         urgent.clear()
-        if cursors.changed:
-            await finish(asyncio.to_thread(_save, path, cursors.dump()))
+        if (text := _dump(state)) != saved:
+            saved = text  # what cannot be written is tried again after the next change
+            await finish(asyncio.to_thread(_write, path, text))
         with suppress(TimeoutError):
             async with asyncio.timeout(SAVE_S):
                 await urgent.wait()
 
 
-def _save(path: Path, text: str) -> None:
+def _dump(state: object) -> str:
+    return strict_json(TypeAdapter(type(state)).dump_python(state, by_alias=True))
+
+
+def _write(path: Path, text: str) -> None:
     try:
         make_private_folder(path.parent)
         write_atomic(path, text)
     except OSError as error:
-        log.warning("%s: %s cannot be written (%s)", path.stem, path, error)
+        log.warning("%s cannot be written (%s)", path, error)

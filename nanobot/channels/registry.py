@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from nanobot.channels.errors import ChannelSetupError
@@ -29,6 +30,8 @@ class ChannelSpec:
     """`module:Class`."""
     extra: str | None = None
     """The extra of the nanobot package with its SDK; None if no extra is needed."""
+    packages: tuple[str, ...] = ()
+    """What that extra installs, by the names to import."""
     owners_are_known: bool = True
     """Whether the platform verifies senders, so that an owner can be recognised."""
     chat_is_sender: bool = True
@@ -46,13 +49,32 @@ class ChannelSpec:
 CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
     ChannelSpec(
-        "discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord", chat_is_sender=False
+        "discord",
+        "Discord",
+        "nanobot.channels.discord.channel:DiscordChannel",
+        "discord",
+        ("discord", "yarl"),
+        chat_is_sender=False,
     ),
-    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
     ChannelSpec(
-        "email", "E-mail", "nanobot.channels.email:EmailChannel", "email", owners_are_known=False, has_buttons=False
+        "slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"
     ),
-    ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket.channel:WebSocketChannel", "websocket"),
+    ChannelSpec(
+        "email",
+        "E-mail",
+        "nanobot.channels.email:EmailChannel",
+        "email",
+        ("imap_tools", "aiosmtplib", "publicsuffixlist"),
+        owners_are_known=False,
+        has_buttons=False,
+    ),
+    ChannelSpec(
+        "websocket",
+        "WebSocket",
+        "nanobot.channels.websocket.channel:WebSocketChannel",
+        "websocket",
+        ("websockets",),
+    ),
 )
 
 
@@ -74,15 +96,28 @@ def load_channel(name: str, disabled: Iterable[str] = ()) -> "type[BaseChannel]"
     spec = find(name)
     if spec is None:
         return _load_plugin(name, disabled)
+    _check_packages(spec)
     try:
         return _check_class(name, load(spec.target))
     except PluginError as error:
-        if spec.extra is not None and isinstance(error.__cause__, ModuleNotFoundError):
-            raise ChannelSetupError(
-                f"{spec.title} needs a package that is not installed ({error.__cause__.name}). Run "
-                f"`{install_command(spec.extra)}`, then start the gateway again."
-            ) from error
         raise ChannelSetupError(str(error)) from error
+
+
+def check_channel(name: str, disabled: Iterable[str] = ()) -> None:
+    """Raise ChannelSetupError as `load_channel` does, without importing the SDK of a built-in channel."""
+    if (spec := find(name)) is not None:
+        _check_packages(spec)
+    else:
+        _load_plugin(name, disabled)
+
+
+def _check_packages(spec: ChannelSpec) -> None:
+    missing = next((package for package in spec.packages if find_spec(package) is None), None)
+    if missing is not None and spec.extra is not None:
+        raise ChannelSetupError(
+            f"{spec.title} needs a package that is not installed ({missing}). Run "
+            f"`{install_command(spec.extra)}`, then start the gateway again."
+        )
 
 
 def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":

@@ -28,7 +28,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
-    "providers.*": "apiType extraQuery thinkingStyle",
+    "providers.*": "extraQuery thinkingStyle",
     "gateway": "restartMode",
     "gateway.heartbeat": "keepRecentMessages",
     "tools": "my imageGeneration cliApps webuiAllowRemotePackageInstall",
@@ -38,10 +38,6 @@ _SECTION_KEYS: dict[str, str] = {
     "tools.exec": "sandboxRoBinds sandboxRwBinds restrictToWorkspace",
 }
 _INEFFECTIVE: dict[str, tuple[tuple[object, ...], str]] = {
-    "providers.*.apiType": (
-        (None, "", "auto", "chat_completions"),
-        "is not used: nanobot uses the OpenAI chat completions API with this provider.",
-    ),
     "providers.*.thinkingStyle": (
         (None, ""),
         "is not used: agents.defaults.reasoningEffort says how much a model thinks, and extraBody of this provider "

@@ -19,6 +19,7 @@ from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_b
 from nanobot.config.section import (
     RESTRICTS,
     AnyMap,
+    ApiType,
     Count,
     Headers,
     Money,
@@ -173,6 +174,7 @@ class ProviderConfig(Section):
     extra_body: AnyMap | None = None
     proxy: str | None = None
     backend: Literal["auto", "direct", "litellm"] = "auto"  # direct: our own HTTP client; auto: direct if supported
+    api_type: ApiType = "auto"  # responses: the OpenAI Responses API; auto: chat completions
     connect_timeout_s: Seconds | None = None
     first_token_timeout_s: Seconds | None = None
     idle_timeout_s: Seconds | None = None
@@ -183,7 +185,7 @@ class ProviderConfig(Section):
 
 
 class ProvidersConfig(Section):
-    """Access to models. Any other key is a custom endpoint that speaks OpenAI chat completions."""
+    """Access to models. Any other key is a custom endpoint that speaks an OpenAI API."""
 
     __pydantic_extra__: dict[str, ProviderConfig] = Field(init=False)
 
@@ -212,6 +214,32 @@ class ProvidersConfig(Section):
     bedrock: ProviderConfig = Field(default_factory=ProviderConfig)
     openai_codex: ProviderConfig = Field(default_factory=ProviderConfig)
     github_copilot: ProviderConfig = Field(default_factory=ProviderConfig)
+    opencode: ProviderConfig = Field(default_factory=ProviderConfig)
+    opencode_zen: ProviderConfig = Field(default_factory=ProviderConfig)
+    opencode_go: ProviderConfig = Field(default_factory=ProviderConfig)
+    novita: ProviderConfig = Field(default_factory=ProviderConfig)
+    modelscope: ProviderConfig = Field(default_factory=ProviderConfig)
+    together: ProviderConfig = Field(default_factory=ProviderConfig)
+    fireworks: ProviderConfig = Field(default_factory=ProviderConfig)
+    deepinfra: ProviderConfig = Field(default_factory=ProviderConfig)
+    nebius: ProviderConfig = Field(default_factory=ProviderConfig)
+    baseten: ProviderConfig = Field(default_factory=ProviderConfig)
+    skywork: ProviderConfig = Field(default_factory=ProviderConfig)
+    byteplus: ProviderConfig = Field(default_factory=ProviderConfig)
+    volcengine_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
+    byteplus_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
+    kimi_coding: ProviderConfig = Field(default_factory=ProviderConfig)
+    xai: ProviderConfig = Field(default_factory=ProviderConfig)
+    stepfun: ProviderConfig = Field(default_factory=ProviderConfig)
+    xiaomi_mimo: ProviderConfig = Field(default_factory=ProviderConfig)
+    longcat: ProviderConfig = Field(default_factory=ProviderConfig)
+    qianfan: ProviderConfig = Field(default_factory=ProviderConfig)
+    ant_ling: ProviderConfig = Field(default_factory=ProviderConfig)
+    cerebras: ProviderConfig = Field(default_factory=ProviderConfig)
+    sambanova: ProviderConfig = Field(default_factory=ProviderConfig)
+    perplexity: ProviderConfig = Field(default_factory=ProviderConfig)
+    atomic_chat: ProviderConfig = Field(default_factory=ProviderConfig)
+    ovms: ProviderConfig = Field(default_factory=ProviderConfig)
 
     def by_name(self) -> dict[str, ProviderConfig]:
         """All sections by name, including custom ones."""

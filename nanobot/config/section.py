@@ -5,7 +5,7 @@ Attributes are snake_case. The file may use both styles; camelCase is written. U
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -79,3 +79,7 @@ Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # users write ids
 StrMap = dict[str, str]
 Headers = Annotated[StrMap, AfterValidator(_validate_headers)]
 AnyMap = dict[str, Any]
+ApiType = Annotated[
+    Literal["auto", "chat_completions", "responses"],
+    BeforeValidator(lambda value: value or "auto"),  # earlier releases wrote null
+]

@@ -10,11 +10,10 @@ from typing import Protocol, TypeVar
 
 from nanobot.cron.history import HistoryRow
 from nanobot.cron.job_cache import JobCache
-from nanobot.cron.misfire import DAY_MS, job_zone
-from nanobot.cron.schedule import check_schedule, instants, next_instant
+from nanobot.cron.schedule import check_schedule, instants, job_zone, next_instant
 from nanobot.cron.scheduler import Scheduler
 from nanobot.cron.store import CronStore, JobFile
-from nanobot.cron.types import CronError, CronJob, CronPayload, CronSchedule, Delivered, Misfire, Notify
+from nanobot.cron.types import DAY_MS, CronError, CronJob, CronPayload, CronSchedule, Delivered, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.text import nearest

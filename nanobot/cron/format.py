@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from nanobot.cron.misfire import job_zone
-from nanobot.cron.schedule import from_ms, to_ms
+from nanobot.cron.schedule import from_ms, read_wall_time, to_ms, zone_of
 from nanobot.cron.types import CronError, CronJob, CronSchedule
-from nanobot.cron.zones import HOST, read_wall_time, zone_of
 from nanobot.utils.clock import zone_name
 from nanobot.utils.text import format_when
 
@@ -123,14 +121,6 @@ def _parse_time_of_day(text: str) -> tuple[int, int] | None:
     if half and not 1 <= hour <= 12:
         raise ValueError(text)
     return (hour % 12 + (12 if half == "p" else 0) if half else hour), minute
-
-
-def job_zone_or_host(job: CronJob, user_zone: str | None) -> tzinfo:
-    """The zone to show a job's times in; the host's if the job's is invalid."""
-    try:
-        return job_zone(job, user_zone)
-    except CronError:
-        return HOST
 
 
 def format_schedule(schedule: CronSchedule, zone: tzinfo) -> str:

@@ -1,13 +1,11 @@
 """The misfire policy: whether a due job runs now, runs late, or is skipped with a reason. Pure functions."""
 
 from dataclasses import dataclass, replace
-from datetime import tzinfo
 
-from nanobot.cron.schedule import count_between, last_between, next_instant
-from nanobot.cron.types import GRACE_MS, CronJob, Misfire
-from nanobot.cron.zones import zone_of
+from nanobot.cron.schedule import job_zone, missed_between, next_instant
+from nanobot.cron.types import DAY_MS, GRACE_MS, CronJob, Misfire
+from nanobot.utils.text import duration
 
-DAY_MS = 24 * 60 * 60 * 1000
 _CLOCK_STEP_MS = 1_000
 """Clock corrections up to this are normal."""
 _MAX_COUNTED = 10_000
@@ -41,11 +39,6 @@ class MisfireDecision:
         return sum(runs.count for runs in self.skipped) if self.run_ms is not None else 0
 
 
-def job_zone(job: CronJob, user_zone: str | None) -> tzinfo:
-    """The job's own zone, else the user's, else the host's. Raises CronError."""
-    return zone_of(job.schedule.tz, user_zone)
-
-
 def plan(job: CronJob, now_ms: int, user_zone: str | None) -> int | None:
     """The next due instant of the job (in the past if it is due now), or None if there is none. Raises CronError.
 
@@ -77,34 +70,25 @@ def plan(job: CronJob, now_ms: int, user_zone: str | None) -> int | None:
 
 def apply_misfire_policy(job: CronJob, now_ms: int, user_zone: str | None) -> MisfireDecision:
     """Decide what to do with a due job. Raises CronError."""
-    due, next_ms = missed_until(job, now_ms, user_zone)
+    due, before_ms, next_ms = missed_until(job, now_ms, user_zone)
     late_ms = now_ms - due.last_ms
     if (reason := _skip_reason(job, late_ms)) is not None:
         return MisfireDecision(None, late_ms, (replace(due, reason=reason),), next_ms)
     earlier_runs: tuple[MissedRuns, ...] = ()
     if due.count > 1:
-        zone = job_zone(job, user_zone)
-        last_before_ms = last_between(job.schedule, due.first_ms, due.last_ms - 1, zone=zone, anchor_ms=due.first_ms)
-        earlier_runs = (
-            MissedRuns(due.first_ms, last_before_ms, due.count - 1, "missed; one later run stands for all"),
-        )
+        reason = "missed; one later run stands for all"
+        earlier_runs = (MissedRuns(due.first_ms, before_ms, due.count - 1, reason),)
     return MisfireDecision(due.last_ms, late_ms if late_ms > GRACE_MS else 0, earlier_runs, next_ms)
 
 
-def missed_until(job: CronJob, now_ms: int, user_zone: str | None, reason: str = "") -> tuple[MissedRuns, int | None]:
-    """The due instants from the planned one to now, and the next one after them. Raises CronError."""
+def missed_until(
+    job: CronJob, now_ms: int, user_zone: str | None, reason: str = ""
+) -> tuple[MissedRuns, int, int | None]:
+    """The due instants from the planned one to now, the last but one of them, and the next. Raises CronError."""
     zone, first = job_zone(job, user_zone), job.state.next_run_at_ms or now_ms
-    count, last = count_between(job.schedule, first, now_ms, zone=zone, anchor_ms=first, limit=_MAX_COUNTED)
+    count, before, last = missed_between(job.schedule, first, now_ms, zone=zone, limit=_MAX_COUNTED)
     next_ms = next_instant(job.schedule, max(now_ms, last), zone=zone, anchor_ms=first)
-    return MissedRuns(first, last, count, reason), next_ms
-
-
-def format_lateness(late_ms: int) -> str:
-    """`2 h 5 min`."""
-    minutes = max(late_ms // 60_000, 1)
-    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
-    parts = ((days, "d"), (hours, "h"), (minutes, "min"))
-    return " ".join([f"{amount} {unit}" for amount, unit in parts if amount][:2])
+    return MissedRuns(first, last, count, reason), before, next_ms
 
 
 def _skip_reason(job: CronJob, late_ms: int) -> str | None:
@@ -114,4 +98,4 @@ def _skip_reason(job: CronJob, late_ms: int) -> str | None:
         return None
     if job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000:
         return None
-    return f"missed by {format_lateness(late_ms)}; the job is set to {job.misfire}"
+    return f"missed by {duration(late_ms / 1000)}; the job is set to {job.misfire}"

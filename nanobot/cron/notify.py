@@ -4,11 +4,10 @@ import hashlib
 import re
 
 from nanobot.bus.events import InboundMessage
-from nanobot.cron.format import job_zone_or_host
-from nanobot.cron.misfire import format_lateness
-from nanobot.cron.schedule import from_ms
+from nanobot.cron.schedule import from_ms, job_zone_or_host
 from nanobot.cron.types import CronJob, Due, Notify
 from nanobot.messages.types import Origin
+from nanobot.utils.text import duration
 
 NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 """The model's answer for `notify: on_alert` if there is no alert."""
@@ -49,7 +48,7 @@ def run_message(job: CronJob, due: Due, user_zone: str | None = None) -> str:
     else:
         notes.append("Nobody sees your answer. Do what the text says.")
     if due.late_ms:
-        notes.append(f"This run is late by {format_lateness(due.late_ms)}.")
+        notes.append(f"This run is late by {duration(due.late_ms / 1000)}.")
     if due.missed:
         runs = "run was" if due.missed == 1 else "runs were"
         notes.append(f"{due.missed} earlier {runs} missed; this one stands for all.")

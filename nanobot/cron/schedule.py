@@ -1,4 +1,4 @@
-"""When a schedule is due. Pure functions: time and zone are parameters.
+"""When a schedule is due, and the only place that knows about clock changes. Pure functions: time is a parameter.
 
 - `at`: once.
 - `every`: at fixed intervals from an anchor, so that a restart does not shift them.
@@ -8,15 +8,17 @@
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import Any
 
-from nanobot.cron.types import LAST_MS, CronError, CronSchedule
-from nanobot.cron.zones import read_wall_time, wall_at
+from nanobot.cron.types import LAST_MS, MINUTE_MS, CronError, CronJob, CronSchedule
+from nanobot.utils.text import nearest
 
 _HOUR = 1
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
@@ -24,6 +26,8 @@ _EVERY_HOUR = frozenset(range(24))
 _RANDOM_FIELD = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
 """Croniter's R and H fields: random values, different at each evaluation."""
 _CRONITER_START = datetime(2000, 1, 1)
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
 
 
 def to_ms(instant: datetime) -> int:
@@ -34,6 +38,128 @@ def to_ms(instant: datetime) -> int:
 def from_ms(ms: int, zone: tzinfo = UTC) -> datetime:
     """The instant in the zone."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(zone)
+
+
+# -- zones and clock changes -------------------------------------------------------------------------------------------
+
+
+class HostZone(tzinfo):
+    """The host's time zone with its clock changes, from the C library."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        if moment is None:
+            return None
+        return moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, moment: datetime) -> datetime:
+        wall = datetime.fromtimestamp(moment.replace(tzinfo=UTC).timestamp())
+        return wall.replace(tzinfo=self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostZone)
+
+    def __hash__(self) -> int:
+        return hash(HostZone)
+
+
+HOST = HostZone()
+
+
+def zone_of(*names: str | None) -> tzinfo:
+    """The zone of the first name given, else the host's. Raises CronError for an unknown name."""
+    name = next((name.strip() for name in names if name and name.strip()), None)
+    if name is None:
+        return HOST
+    from zoneinfo import ZoneInfo, available_timezones  # takes 10 ms
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError) as error:
+        known = available_timezones()
+        near = nearest(name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else " Use a name such as Europe/Berlin."
+        if not known:
+            hint = " This host has no time zone data: `pip install tzdata` brings it."
+        raise CronError(f"unknown timezone {name!r}.{hint}") from error
+
+
+def job_zone(job: CronJob, user_zone: str | None) -> tzinfo:
+    """The job's own zone, else the user's, else the host's. Raises CronError."""
+    return zone_of(job.schedule.tz, user_zone)
+
+
+def job_zone_or_host(job: CronJob, user_zone: str | None) -> tzinfo:
+    """The zone to show a job's times in; the host's if the job's is invalid."""
+    try:
+        return job_zone(job, user_zone)
+    except CronError:
+        return HOST
+
+
+def wall_at(instant: datetime, zone: tzinfo) -> datetime:
+    """The wall time in the zone at that instant, naive (with fold)."""
+    return instant.astimezone(zone).replace(tzinfo=None)
+
+
+@dataclass(frozen=True, slots=True)
+class WallTime:
+    """The instants (UTC) at which a wall time is shown: `second` if it occurs twice.
+
+    A skipped wall time is shown when the clocks jump.
+    """
+
+    first: datetime
+    second: datetime | None = None
+
+
+def read_wall_time(wall: datetime, zone: tzinfo) -> WallTime:
+    """The instants of a naive wall time."""
+    early, late = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if early <= late:
+        return WallTime(early, late if early < late else None)
+    return WallTime(_change_between(late, early, zone))  # in a gap, PEP 495 gives the later instant first
+
+
+def _change_between(early: datetime, late: datetime, zone: tzinfo) -> datetime:
+    """The first whole second with another UTC offset than at `early`."""
+    before = early.astimezone(zone).utcoffset()
+    while late - early > _SECOND:
+        middle = max((early + (late - early) / 2).replace(microsecond=0), early + _SECOND)
+        if middle.astimezone(zone).utcoffset() == before:
+            early = middle
+        else:
+            late = middle
+    return late.replace(microsecond=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A clock change: when, and the UTC offsets before and after."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+
+def clock_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[ClockChange]:
+    """The clock changes of that period, in order."""
+    early, end = start.astimezone(UTC).replace(microsecond=0), end.astimezone(UTC)
+    before = early.astimezone(zone).utcoffset() or timedelta()
+    while early < end:
+        late = min(early + _DAY, end)
+        after = late.astimezone(zone).utcoffset() or timedelta()
+        if before != after:
+            yield ClockChange(_change_between(early, late, zone).astimezone(zone), before, after)
+        early, before = late, after
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
 
 
 def check_schedule(schedule: CronSchedule) -> None:
@@ -82,45 +208,33 @@ def is_moved(schedule: CronSchedule, due_ms: int, zone: tzinfo) -> bool:
     if schedule.kind != "cron" or due.utcoffset() == from_ms(due_ms - 1, zone).utcoffset():
         return False
     wall = wall_at(due, zone)
-    return next(_wall_times(schedule.expr or "", wall - timedelta(seconds=1)), None) != wall
+    return next(_wall_times(schedule.expr or "", wall - _SECOND), None) != wall
 
 
-def count_between(
-    schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int, limit: int
-) -> tuple[int, int]:
-    """The number of due instants from `first_ms` (itself one) to `until_ms`, and the last of them.
+def missed_between(
+    schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, limit: int
+) -> tuple[int, int, int]:
+    """The number of due instants from `first_ms` (itself one) to `until_ms`, the last but one of them, and the last.
 
-    Stops counting at `limit`, for a job every minute that was missed for years.
+    Counts up to `limit` (at least 2), for a job every minute that was missed for years; the two instants are exact.
     """
     if schedule.kind == "every":
-        steps = max(until_ms - first_ms, 0) // (schedule.every_ms or 1)
-        return steps + 1, first_ms + steps * (schedule.every_ms or 1)
-    count, last = 1, first_ms
-    for due in instants(schedule, first_ms, zone=zone, anchor_ms=anchor_ms):
-        if due > until_ms:
+        every = schedule.every_ms or 1
+        steps = max(until_ms - first_ms, 0) // every
+        return steps + 1, first_ms + max(steps - 1, 0) * every, first_ms + steps * every
+
+    def due_after(after_ms: int) -> Iterator[int]:
+        due = instants(schedule, after_ms, zone=zone, anchor_ms=first_ms)
+        return takewhile(lambda due_ms: due_ms <= until_ms, due)
+
+    missed = [first_ms, *islice(due_after(first_ms), limit - 1)]
+    last_two, window_ms = missed[-2:], MINUTE_MS
+    while len(missed) == limit:
+        last_two = [*deque(due_after(max(until_ms - window_ms, first_ms - 1)), maxlen=2)]
+        if len(last_two) == 2:
             break
-        count, last = count + 1, due
-        if count >= limit:
-            return count, last_between(schedule, last, until_ms, zone=zone, anchor_ms=anchor_ms)
-    return count, last
-
-
-def last_between(schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int) -> int:
-    """The last due instant up to `until_ms`, at least `first_ms`. Searches backwards in growing windows."""
-    window_ms = 60_000
-    while until_ms - window_ms > first_ms:
-        due = list(_up_to(schedule, until_ms - window_ms, until_ms, zone, anchor_ms))
-        if due:
-            return due[-1]
         window_ms *= 8
-    return max((first_ms, *_up_to(schedule, first_ms, until_ms, zone, anchor_ms)))
-
-
-def _up_to(schedule: CronSchedule, after_ms: int, until_ms: int, zone: tzinfo, anchor_ms: int) -> Iterator[int]:
-    for due in instants(schedule, after_ms, zone=zone, anchor_ms=anchor_ms):
-        if due > until_ms:
-            return
-        yield due
+    return len(missed), last_two[0], last_two[-1]
 
 
 @lru_cache(maxsize=256)
@@ -179,38 +293,15 @@ def _by_wall_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime
 
 
 def _by_elapsed_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """Every instant at which the clocks show a matching time; found one by one near a clock change."""
-    last, wall_times = after, _wall_times(expr, wall_at(after, zone).replace(fold=0))
+    """Every instant at which the clocks show a matching time, from one clock change to the next."""
+    last, offset = after, after.astimezone(zone).utcoffset() or timedelta()
+    wall_times = _wall_times(expr, wall_at(after, zone).replace(fold=0))
     while (wall := next(wall_times, None)) is not None:
-        shown = read_wall_time(wall, zone)
-        if shown.is_plain and read_wall_time(wall_at(last, zone).replace(fold=0), zone).is_plain:
-            yield shown.first
-            last = shown.first
-            continue
-        due = _next_shown(expr, last, zone)
-        if due is None:
-            return
-        yield due
-        last, wall_times = due, _wall_times(expr, wall_at(due, zone).replace(fold=0))
-
-
-def _next_shown(expr: str, after: datetime, zone: tzinfo) -> datetime | None:
-    wall = wall_at(after, zone)
-    shown_now = read_wall_time(wall.replace(fold=0), zone)
-    candidates = []
-    if shown_now.second is not None and wall.fold == 0:  # the clocks will go back: the repeated hour counts too
-        overlap = shown_now.second - shown_now.first
-        for earlier in _wall_times(expr, wall.replace(fold=0) - overlap):
-            again = read_wall_time(earlier, zone)
-            if earlier > wall.replace(fold=0) + overlap:
-                break
-            if again.second is not None and again.second > after:
-                candidates.append(again.second)
-                break
-    for later in _wall_times(expr, wall.replace(fold=0)):
-        shown = read_wall_time(later, zone)
-        at = next((at for at in (shown.first, shown.second) if at is not None and at > after), None)
-        if at is not None and shown.jump is None:
-            candidates.append(at)
-            break
-    return min(candidates, default=None)
+        at = (wall - offset).replace(tzinfo=UTC)
+        change = next(clock_changes(zone, last, at), None)
+        if change is None:
+            yield at
+            last = at
+        else:
+            last, offset = change.at.astimezone(UTC), change.after
+            wall_times = _wall_times(expr, wall_at(last, zone).replace(fold=0) - _SECOND)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from nanobot.cron.history import History, HistoryRow, Outcome
 from nanobot.cron.leases import Leases
-from nanobot.cron.misfire import DAY_MS, MissedRuns, apply_misfire_policy, missed_until, plan
+from nanobot.cron.misfire import MissedRuns, apply_misfire_policy, missed_until, plan
 from nanobot.cron.notify import fingerprint
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.store import JobFile
 from nanobot.cron.types import (
+    DAY_MS,
     GRACE_MS,
     RUNS_KEPT,
     CronError,
@@ -181,11 +182,8 @@ class Scheduler:
     def _lease(self, job: CronJob, due: Due) -> LeasedRun:
         with suppress(OSError):
             self.leases.open()
-        lease = Lease(
-            due.at_ms, due.started_ms, self.leases.holder, due.attempt, due.manual, due.late_ms, due.missed, due.retry
-        )
         snapshot = deepcopy(job)
-        job.state.running = self.running[job.id] = lease
+        job.state.running = self.running[job.id] = Lease(due, self.leases.holder)
         return snapshot, due
 
     def _recover_lease(self, job: CronJob, lease: Lease, rows: list[HistoryRow]) -> LeasedRun | None:
@@ -193,24 +191,15 @@ class Scheduler:
         with suppress(OSError):
             for row in reversed(self._history.rows(job.id)):
                 # it ended, but the process died before settling
-                is_this_run = row["dueAtMs"] == lease.due_ms and row.get("runAtMs") == lease.started_ms
+                is_this_run = row["dueAtMs"] == lease.due.at_ms and row.get("runAtMs") == lease.due.started_ms
                 if is_this_run and row["outcome"] != "skipped":
                     status: Status = "ok" if row["outcome"] == "ran" else "error"
                     self._settle_lease(job, lease, EndedRun(status, row.get("reason")), [])
                     return None
-        due = Due(
-            job.id,
-            lease.due_ms,
-            self.now_ms(),
-            lease.late_ms,
-            lease.missed,
-            lease.manual,
-            lease.attempt + 1,
-            lease.retry,
-        )
+        due = replace(lease.due, started_ms=self.now_ms(), attempt=lease.due.attempt + 1)
         if (
             self._was_started is not None
-            and lease.attempt < _MAX_ATTEMPTS
+            and lease.due.attempt < _MAX_ATTEMPTS
             and not self._was_started(deepcopy(job), due)
         ):
             late_ms = due.started_ms - due.at_ms
@@ -230,19 +219,19 @@ class Scheduler:
         """Record the end of a run. `skip_overlapped` skips the due instants that passed while it ran."""
         state, now = job.state, self.now_ms()
         state.running = None
-        state.last_run_at_ms, state.last_status, state.last_error = lease.started_ms, ended.status, ended.error
-        self._add_to_history(job, RunRecord(lease.started_ms, ended.status, ended.duration_ms or 0, ended.error))
+        state.last_run_at_ms, state.last_status, state.last_error = lease.due.started_ms, ended.status, ended.error
+        self._add_to_history(job, RunRecord(lease.due.started_ms, ended.status, ended.duration_ms or 0, ended.error))
         if ended.status == "ok" and job.payload.notify is Notify.ON_CHANGE and (ended.answer or "").strip():
             state.last_answer = fingerprint(ended.answer or "")
         rows.append(_row(job, lease, ended))
         if ended.retry_in_s is not None:
-            state.retry = Retry(now + round(ended.retry_in_s * 1000), lease.due_ms, lease.retry)
-        if job.schedule.kind == "at" and not lease.manual:
+            state.retry = Retry(now + round(ended.retry_in_s * 1000), lease.due.at_ms, lease.due.retry)
+        if job.schedule.kind == "at" and not lease.due.manual:
             job.enabled, state.next_run_at_ms = False, None
         if skip_overlapped and job.enabled and (state.next_run_at_ms or now + 1) <= now:
             with suppress(CronError):
                 status, error = state.last_status, state.last_error
-                missed, state.next_run_at_ms = missed_until(job, now, self.timezone, _STILL_RUNNING)
+                missed, _, state.next_run_at_ms = missed_until(job, now, self.timezone, _STILL_RUNNING)
                 self._record_missed(job, [missed], rows)
                 state.last_status, state.last_error = status, error
 
@@ -261,15 +250,15 @@ def _row(job: CronJob, lease: Lease, ended: EndedRun) -> HistoryRow:
     row: HistoryRow = {
         "jobId": job.id,
         "name": job.name,
-        "dueAtMs": lease.due_ms,
+        "dueAtMs": lease.due.at_ms,
         "outcome": _OUTCOMES[ended.status],
-        "trigger": "manual" if lease.manual else "retry" if lease.retry else "schedule",
-        "runAtMs": lease.started_ms,
+        "trigger": "manual" if lease.due.manual else "retry" if lease.due.retry else "schedule",
+        "runAtMs": lease.due.started_ms,
     }
     if ended.duration_ms is not None:
         row["durationMs"] = ended.duration_ms
-    if lease.late_ms:
-        row["lateMs"] = lease.late_ms
+    if lease.due.late_ms:
+        row["lateMs"] = lease.due.late_ms
     if ended.error:
         row["reason"] = ended.error[:1000]
     return row

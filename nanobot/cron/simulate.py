@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import groupby
 
-from nanobot.cron.misfire import DAY_MS, job_zone
-from nanobot.cron.schedule import from_ms, instants, is_moved, to_ms
-from nanobot.cron.types import MINUTE_MS, CronJob
-from nanobot.cron.zones import clock_changes, read_wall_time, wall_at
+from nanobot.cron.schedule import clock_changes, from_ms, instants, is_moved, job_zone, read_wall_time, to_ms, wall_at
+from nanobot.cron.types import DAY_MS, MINUTE_MS, CronJob
 
 
 @dataclass(frozen=True, slots=True)

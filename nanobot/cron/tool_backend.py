@@ -9,12 +9,10 @@ from nanobot.cron.format import (
     format_next,
     format_schedule,
     format_time,
-    job_zone_or_host,
     parse_schedule,
     parse_snooze,
 )
-from nanobot.cron.misfire import job_zone
-from nanobot.cron.schedule import to_ms
+from nanobot.cron.schedule import job_zone, job_zone_or_host, to_ms
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, Notify
 from nanobot.messages.types import Provenance

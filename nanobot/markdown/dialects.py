@@ -1,4 +1,4 @@
-"""The dialect of each platform: its style, and its rules beyond that.
+"""What each platform understands, as data.
 
 Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so nothing needs escaping and nothing can
 be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
@@ -6,91 +6,64 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from nanobot.markdown.measures import Measure, code_points, utf16_units
-from nanobot.markdown.parse import paired_tags, parse, parser, safe_tag
-from nanobot.markdown.write import Entity, Style, write
-
-_MAX_ENTITIES = 100
-_MAX_HTML_CHARS = 100_000
-"""A longer mail is sent as plain text, unrendered."""
-_DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
-_ZERO_WIDTH = "\u200b"
+Measure = Callable[[str], int]
+"""How long a text is. Every measure counts at least one for each code point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A text in a platform's format."""
+def code_points(text: str) -> int:
+    """The length as Python and Discord count it."""
+    return len(text)
 
-    text: str
-    entities: tuple[Entity, ...] = ()
-    html: str | None = None
+
+def utf16_units(text: str) -> int:
+    """The length as Telegram counts it."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a platform formats text, how it counts its length, and its length limit (None for no limit)."""
+    """How a platform formats text. The defaults are plain text."""
 
     name: str
-    render: Callable[[str], Rendered]
-    """May raise anything a parser raises; the caller falls back to the plain text."""
+    limit: int | None = 4000
+    """The longest message; None for no limit."""
     measure: Measure = code_points
-    limit: int | None = None
+    marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What stands before and after bold, italic, underlined and strikethrough text."""
+    escape: Callable[[str], str] = str
+    """Escape the text of one line. At most five times as long."""
+    code: Callable[[str], str] = str
+    """Write code within a line."""
+    fence: Callable[[str, str], str] = lambda code, _: code
+    """Write a block of code in a language."""
+    bullet: str = ""
+    """Instead of •, ◦ and ▪."""
+    quote: str = "> "
+    """Before each line of a quote."""
+    link: tuple[str, str] | None = None
+    """The text around a link's text, with `{url}`; None to write the URL in brackets after the text."""
+    schemes: tuple[str, ...] = ("http://", "https://")
+    """Of links; the URL of another is text."""
+    heading_levels: int = 0
+    """Headings down to this level are written with #, others bold."""
+    edge: str = ""
+    """Separates a mark from an adjacent letter, on platforms where marks need a word boundary and end with the line."""
+    entities: bool = False
+    """Whether entities beside the text format it, instead of marks in it."""
+    html: str | None = None
+    """The page around an HTML version, with `{}`; None for no such version."""
 
 
-def _telegram(markdown: str) -> Rendered:
-    text, entities = write(markdown, _TELEGRAM)
-    stripped = text.strip("\n")
-    first = text.find(stripped)  # only line breaks before it: one unit each
-    last = first + utf16_units(stripped)
-    kept = []
-    for entity in entities:
-        start, end = max(entity.offset, first), min(entity.offset + entity.length, last)
-        if end > start:
-            kept.append(Entity(entity.type, start - first, end - start, entity.url, entity.language))
-    return Rendered(stripped, tuple(_keep_accepted(_split_around_code(kept), stripped)))
-
-
-def _split_around_code(entities: list[Entity]) -> list[Entity]:
-    """Split entities around code, which they must not contain. A link with code in it stays a link."""
-    links = [entity for entity in entities if entity.type == "text_link"]
-    codes = sorted((entity for entity in entities if entity.type in {"code", "pre"}), key=lambda entity: entity.offset)
-    codes = [entity for entity in codes if not any(_contains(link, entity) for link in links)]
-    result = [entity for entity in entities if entity.type in {"text_link", "blockquote"}] + codes
-    for entity in entities:
-        if entity.type in {"text_link", "blockquote", "code", "pre"}:
-            continue
-        edges = [entity.offset]
-        for code in codes:
-            if _contains(entity, code):
-                edges += [code.offset, code.offset + code.length]
-        edges.append(entity.offset + entity.length)
-        result += [Entity(entity.type, start, end - start) for start, end in list(pairwise(edges))[::2] if end > start]
-    return result
-
-
-def _contains(outer: Entity, inner: Entity) -> bool:
-    return outer.offset <= inner.offset and inner.offset + inner.length <= outer.offset + outer.length
-
-
-def _keep_accepted(entities: list[Entity], text: str) -> list[Entity]:
-    """Keep what Telegram accepts: no blank entities, and at most a hundred, links and code before formatting."""
-    units = text.encode("utf-16-le", "surrogatepass")
-
-    def is_blank(entity: Entity) -> bool:
-        return not units[2 * entity.offset : 2 * (entity.offset + entity.length)].decode("utf-16-le").strip()
-
-    non_blank = [entity for entity in entities if not is_blank(entity)]
-    weight = {"text_link": 0, "pre": 1, "code": 2, "blockquote": 3}
-    non_blank.sort(key=lambda entity: weight.get(entity.type, 4))
-    return sorted(non_blank[:_MAX_ENTITIES], key=lambda entity: (entity.offset, -entity.length))
+_DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
+_ZERO_WIDTH = "\u200b"
 
 
 def _slack_escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape what may call somebody, and fences."""
+    return _break_fences(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
 def _discord_escape(text: str) -> str:
@@ -107,86 +80,52 @@ def _discord_escape(text: str) -> str:
 
 
 def _fence(code: str, language: str) -> str:
-    """A fence of three backticks, as Slack and Discord require. Zero-width spaces separate backticks in the code."""
-    inside = code.replace("```", f"`{_ZERO_WIDTH}`{_ZERO_WIDTH}`")
-    return f"```{language}\n{inside}\n```"
+    """A fence of three backticks, as Slack and Discord require."""
+    return f"```{language}\n{_break_fences(code)}\n```"
 
 
-def _slack_fence(code: str, _: str) -> str:
-    return _fence(code, "")  # Slack would show the language as a line of code
+def _break_fences(text: str) -> str:
+    """Separate the backticks of a fence, which neither platform can escape otherwise."""
+    return re.sub("`{3,}", lambda match: _ZERO_WIDTH.join(match.group()), text)
 
 
 def _slack_code(code: str) -> str:
-    return code if "`" in code else f"`{code}`"
+    return _slack_escape(code) if "`" in code else f"`{_slack_escape(code)}`"
 
 
 def _discord_code(code: str) -> str:
     if "`" not in code:
         return f"`{code}`"
-    return f"`` {code} ``" if "``" not in code else code
+    return f"`` {code} ``" if "``" not in code else _discord_escape(code)
 
 
-def _render_with(style: Style) -> Callable[[str], Rendered]:
-    def render(markdown: str) -> Rendered:
-        return Rendered(write(markdown, style)[0].strip("\n"))
-
-    return render
-
-
-def _mail(markdown: str) -> Rendered:
-    if len(markdown) > _MAX_HTML_CHARS:
-        return Rendered(markdown.strip("\n"))
-    return Rendered(_render_with(_PLAIN)(markdown).text, html=_html(markdown))
-
-
-def _html(markdown: str) -> str:
-    """The HTML of a mail: without scripts, remote pictures, styles but ours, and links other than web and mail."""
-    tokens = parse(markdown)
-    for token in tokens:
-        children = token.children or []
-        tags = paired_tags(children)
-        for number, child in enumerate(children):
-            if child.type == "softbreak":
-                child.type = "hardbreak"
-            elif child.type == "image":  # a remote picture would reveal that the mail was read
-                child.type, child.nesting = "text", 0
-                child.content = f"🖼 {child.content} ({child.attrGet('src')})"
-            elif child.type == "html_inline":
-                child.content, safe = safe_tag(child.content, number in tags)
-                child.type = "html_inline" if safe else "text"
-    html_parser = parser()
-    body = html_parser.renderer.render(tokens, html_parser.options, {}).replace("<table>", _TABLE)
-    return f'<!doctype html>\n<html><body dir="auto" style="font-family: sans-serif">\n{body}</body></html>\n'
-
-
-_TABLE = '<table border="1" cellpadding="4" style="border-collapse: collapse">'
-_TELEGRAM = Style(entities=True, quote="", schemes=("http://", "https://", "tg://", "mailto:"))
-_PLAIN = Style()
-_SLACK = Style(
-    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~"), "mono": ("`", "`")},
+PLAIN = Dialect("plain")
+TELEGRAM = Dialect(
+    "telegram", 4096, utf16_units, quote="", schemes=("http://", "https://", "tg://", "mailto:"), entities=True
+)
+SLACK = Dialect(
+    "slack",
+    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")},
     escape=_slack_escape,
-    escape_code=_slack_escape,
+    code=_slack_code,
+    fence=lambda code, _: f"```\n{_slack_escape(code)}\n```",  # Slack would show the language as a line of code
     link=("<{url}|", ">"),
     schemes=("http://", "https://", "mailto:"),
-    fence=_slack_fence,
-    inline_code=_slack_code,
     edge=_ZERO_WIDTH,
 )
-_DISCORD_STYLE = Style(
-    marks={
-        "bold": ("**", "**"), "italic": ("*", "*"), "underline": ("__", "__"), "strikethrough": ("~~", "~~"),
-        "mono": ("`", "`"),
-    },
+DISCORD = Dialect(
+    "discord",
+    2000,
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "underline": ("__", "__"), "strikethrough": ("~~", "~~")},
     escape=_discord_escape,
-    bullets=("- ",),
-    link=("[", "]({url})"),
+    code=_discord_code,
     fence=_fence,
-    inline_code=_discord_code,
-    heading_marks=True,
-)  # fmt: skip
-
-TELEGRAM = Dialect("telegram", _telegram, utf16_units, 4096)
-SLACK = Dialect("slack", _render_with(_SLACK), limit=4000)
-DISCORD = Dialect("discord", _render_with(_DISCORD_STYLE), limit=2000)
-EMAIL = Dialect("email", _mail)
-PLAIN = Dialect("plain", _render_with(_PLAIN), limit=4000)
+    bullet="- ",
+    link=("[", "]({url})"),
+    heading_levels=3,
+)
+EMAIL = Dialect(
+    "email",
+    None,
+    html='<!doctype html>\n<html><body dir="auto" style="font-family: sans-serif">\n{}</body></html>\n',
+)

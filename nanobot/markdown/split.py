@@ -1,211 +1,209 @@
-"""Splits Markdown into parts that are each valid by themselves.
+"""Splits an answer in Markdown into messages in a platform's dialect and within its length limit.
 
-A cut prefers the end of a paragraph, then of a line, a sentence, a word. A fence that is cut is closed and reopened
-with its language, a table repeats its head, emphasis its marks. Links, URLs and graphemes are cut only if one alone
-exceeds the limit. Every character of the text is in exactly one part's `source`.
+The text is parsed once and cut at the end of a paragraph, else of a line, a sentence, a word. Formatting that crosses a
+cut is closed and opened again, a table repeats its head. Links, code and graphemes are cut only if one alone exceeds
+the limit.
 """
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from nanobot.markdown.layout import Layout, LineKind, parse_layout
-from nanobot.markdown.measures import Measure, furthest, grapheme_ends, is_whole
+from nanobot.markdown.dialects import PLAIN, Dialect, Measure
+from nanobot.markdown.parse import parse
+from nanobot.markdown.rich_text import RichText
+from nanobot.markdown.write import Chunk, write
+
+if TYPE_CHECKING:
+    import regex
+
+log = logging.getLogger(__name__)
 
 SHORTEST = 32
 """Smallest limit."""
+_UNLIMITED = 1 << 62
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNFINISHED = re.compile(r"(?:\A|\n)[ \t|:=+*#>-]*\Z|!?\[(?P<text>[^\[\]\n]*)\]\((?:h[^()\s]*)?\Z")
+"""At the end of a growing text: a line of marks alone, which may make a heading of the line above, or half a link."""
 
-_SENTENCE = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]*_]*+\s+|[。！？；]++[”’」』）]*")
-_WORD = re.compile(r"\s+|[，、：]")
-_BLOCK_MARK = re.compile(
-    r"[ \t]*(?:(\d{1,9})(?=[.)](?:\s|$))"
-    r"|(?=(?:#{1,6}|[-+*])(?:\s|$)|>|`{3}|~{3}|[-*_=](?:[ \t]*[-*_=]){2}))"
+_BLOCK = re.compile(r"(?=\n\n)")
+_LINE = re.compile(r"(?=\n)")
+_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？；][”’」』）]*(?![\u0300-\u036f\ufe00-\ufe0f])")
+_WORD = re.compile(r"(?=\s)|[，、：](?![\u0300-\u036f\ufe00-\ufe0f])")
+_FREE, _IN_BLOCK, _IN_EMPHASIS, _IN_LINE, _IN_ATOM = range(5)
+"""What a cut at a position splits: nothing, a table or code between two lines, emphasis, a line of these, a link..."""
+_TIERS = (
+    (1 / 3, _BLOCK, _FREE),
+    (1 / 3, _LINE, _FREE),
+    (1 / 3, _LINE, _IN_BLOCK),
+    (1 / 2, _SENTENCE, _FREE),
+    (1 / 2, _WORD, _FREE),
+    (1 / 8, _LINE, _IN_BLOCK),
+    (1 / 8, _WORD, _FREE),
+    (1 / 2, _SENTENCE, _IN_EMPHASIS),
+    (1 / 2, _WORD, _IN_EMPHASIS),
+    (1 / 8, _WORD, _IN_EMPHASIS),
+    (1 / 8, _WORD, _IN_LINE),
+    (0, _WORD, _IN_LINE),
+    (1 / 8, _WORD, _IN_ATOM),
 )
-
-_UNFINISHED_LINE = re.compile(r"(?:\A|(?<=\n))[ \t]*(?:[>#*+\-=_~`|:. \t]+|\d{1,9}[.)]?)[ \t]*\Z")
-"""A last line of marks alone is ambiguous: dashes would make a heading of the line above."""
-_UNFINISHED_LINK = re.compile(r"!?\[([^\[\]\n]*)(?:\]\([^()\s]*)?\Z")
-_UNFINISHED_MARK = re.compile(r"(?:\*+|_+|~+|`+|\\|<[^<>\s]{0,20})\Z")
+"""Where to cut, best first: how full a message must be at least, the positions, and what may be split."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the text (`source`), and the same with open markup closed and reopened (`markdown`)."""
+def split_message(
+    markdown: str | RichText, dialect: Dialect, limit: int | None = None, *, growing: bool = False
+) -> list[Chunk]:
+    """Split a text into messages, none of them empty or longer than `limit` (default: the dialect's).
 
-    source: str
-    markdown: str
-    before_next: str = ""
-    """The markup that the next part has to reopen."""
-
-
-def next_part(layout: Layout, start: int, before: str, limit: int, measure: Measure) -> Part:
-    """The next part of the text from `start` on: 0, or the end of the previous part, whose `before_next` is `before`.
-
-    Raises ValueError for a limit below SHORTEST.
+    `growing`: more text follows, so an end that the next characters will change is left out. Text that cannot be
+    rendered is sent as it is. Raises ValueError for a limit below SHORTEST.
     """
+    limit = limit or dialect.limit or _UNLIMITED
     if limit < SHORTEST:
         raise ValueError(f"a limit of {limit} is too short; the minimum is {SHORTEST}")
-    text = layout.text
-    max_markup = limit // 3  # reopened markup must leave room for text
-    before = before if measure(before) <= max_markup else ""
-    room = limit - measure(before)
-    while True:
-        end = furthest(text, start, room, measure)
-        if end < len(text):
-            end = _cut(layout, start, max(end, start + 1))
-        part = _part(layout, start, end, before)
-        over = measure(part.markdown) - limit
-        if over <= 0:
-            return part if measure(part.before_next) <= max_markup else replace(part, before_next="")
-        if room <= over:
-            # The markup leaves no room: use the bare text.
-            end = max(furthest(text, start, limit, measure), start + 1)
-            return Part(text[start:end], text[start:end])
-        room -= over
+    if isinstance(markdown, RichText):
+        return list(_chunks(markdown, dialect, limit))
+    text = well_formed(markdown)
+    if growing:
+        text = _UNFINISHED.sub(lambda match: match["text"] or "", text)
+    unformatted = replace(PLAIN, escape=dialect.escape, measure=dialect.measure)
+    try:
+        chunks = list(_chunks(parse(text, max_url=min(limit // 2, 2000)), dialect, limit))
+    except Exception as error:  # a parser bug must not lose the answer
+        log.warning("sending an answer as plain text: %s could not render it (%r)", dialect.name, error)
+        return list(_chunks(RichText(text), unformatted, limit))
+    return chunks if chunks or growing else list(_chunks(RichText(text), unformatted, limit))
 
 
-def _part(layout: Layout, start: int, end: int, before: str) -> Part:
-    text = layout.text
-    source = body = text[start:end]
-    if start and text[start - 1] != "\n" and not before.endswith("\n"):
-        body = _escape_block_marker(body)
-    if end >= len(text):
-        return Part(source, before + body + _fence_end(layout))
-    closed, opened = _boundary_markup(layout, end)
-    return Part(source, before + body + closed, opened)
+def well_formed(markdown: str) -> str:
+    """Normalize line ends, and replace lone surrogates, which cannot be encoded."""
+    text = markdown.replace("\r\n", "\n").replace("\r", "\n")
+    # Surrogate pairs, which JSON may contain, are joined.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") if _SURROGATE.search(text) else text
 
 
-def _fence_end(layout: Layout) -> str:
-    """The line that closes a fence left open at the end of the text; empty if there is none."""
-    line = layout.lines[-1]
-    if line.fence is None or (line.kind is LineKind.MARK and not line.opens):
-        return ""
-    return ("" if layout.text.endswith("\n") else "\n") + line.fence.closed
+def _chunks(rich: RichText, dialect: Dialect, limit: int) -> Iterator[Chunk]:
+    position = 0
+    while (start := _next_start(rich, position)) < len(rich.text):
+        position, chunk = _next_chunk(rich, start, dialect, limit)
+        if chunk.content.text.strip():
+            yield chunk
 
 
-def _escape_block_marker(text: str) -> str:
-    """Escape the rest of a line, so that its beginning is not taken for a block marker."""
-    marker = _BLOCK_MARK.match(text)
-    text = text.lstrip(" \t")
-    if marker is None:
-        return text
-    number = marker.group(1) or ""
-    return f"{number}\\{text[len(number) :]}"
+def _next_start(rich: RichText, position: int) -> int:
+    """Skip line breaks, and other blanks but the indentation of code."""
+    while rich.text.startswith("\n", position):
+        position += 1
+    if any(span.style == "pre" for span in rich.spans_around(position + 1)):
+        return position
+    while rich.text[position : position + 1] in {" ", "\n"}:
+        position += 1
+    return position
 
 
-def _boundary_markup(layout: Layout, cut: int) -> tuple[str, str]:
-    """The markup that closes a part that ends here, and the markup that reopens it in the next."""
-    line = layout.lines[layout.line_at(cut)]
-    inside = cut > line.start
-    if line.fence is not None and not line.opens:
-        newline = "" if layout.text[cut - 1] == "\n" else "\n"
-        return newline + line.fence.closed, line.fence.opened + (line.fence.quote if inside else "")
-    if line.head is not None:
-        first, last = line.head
-        return "", layout.text[first:last] if not inside and cut >= last else ""
-    markers = layout.spans.enclosing(cut)
-    return "".join(reversed(markers)), (line.quote if inside else "") + "".join(markers)
+def _next_chunk(rich: RichText, start: int, dialect: Dialect, limit: int) -> tuple[int, Chunk]:
+    """The end of the next message, and the message. Marks lengthen a text, so less is taken until it fits."""
+    budget = limit
+    while budget > limit // 64:
+        end = _cut(rich, start, _furthest(rich.text, start, budget, dialect.measure))
+        chunk = write(_part(rich, start, end, limit), dialect)
+        size = dialect.measure(chunk.text)
+        if size <= limit:
+            return end, chunk
+        used = dialect.measure(rich.text[start:end])
+        budget = min(used - 1, int(used * limit / size * 0.95))
+    # The marks alone are too long: write the text without them.
+    end = _cut(rich, start, _furthest(rich.text, start, limit // 5, dialect.measure))
+    return end, write(RichText(rich.text[start:end]), dialect)
 
 
-def _cut(layout: Layout, start: int, end: int) -> int:
+def _part(rich: RichText, start: int, end: int, limit: int) -> RichText:
+    """The text of a message. What is left of a table begins with its head, and with blank cells before a cut one."""
+    part = rich.part(start, start + len(rich.text[start:end].rstrip()))
+    around = rich.spans_around(start)
+    depth = next((number for number, span in enumerate(around) if span.style == "table"), None)
+    if depth is None:
+        return part
+    table = around[depth].start
+    head_end = rich.text.find("\n", table, start)
+    if not 0 <= head_end - table <= limit // 3:
+        return RichText(part.text, tuple(span for span in part.spans if span.style != "table"))
+    row = rich.text.rfind("\n", table, start) + 1
+    lead = rich.text[table:head_end] + "\n" + "\t" * rich.text.count("\t", row, start)
+    outer = [replace(span, end=span.end + len(lead)) for span in part.spans[: depth + 1]]
+    head = rich.part(table, head_end).spans[depth + 1 :]
+    inner = [replace(span, start=span.start + len(lead), end=span.end + len(lead)) for span in part.spans[depth + 1 :]]
+    return RichText(lead + part.text, (*outer, *head, *inner))
+
+
+def _cut(rich: RichText, start: int, end: int) -> int:
     """The best position for a cut after `start`, at most `end`."""
-    for min_filled, find_positions, keeps_emphasis in _TIERS:
-        lowest = start + max(int((end - start) * min_filled), 1)
-        for position in find_positions(layout, lowest, end):
-            if _may_cut(layout, position, keeps_emphasis):
-                return position
-    graphemes = [*grapheme_ends(layout.text, start, end)]
-    for position in reversed(graphemes):
-        if position - start >= (end - start) / 8 and _may_cut(layout, position, keeps_emphasis=False):
-            return position
-    return graphemes[-1] if graphemes else end
+    text = rich.text
+    if end >= len(text):
+        return end
+    splits = _split_by_cut(rich, start, end)
+    for filled, pattern, allowed in _TIERS:
+        lowest = max(int((end - start) * filled), 1)
+        found = [match.end() - start for match in pattern.finditer(text, start + lowest - 1, end + 1)]
+        for position in reversed(found):
+            if lowest <= position <= end - start and splits[position] <= allowed:
+                return start + position
+    ends = [match.end() for match in _grapheme().finditer(text[start : end + 2]) if match.end() <= end - start]
+    return start + (ends or [max(end - start, 1)])[-1]
 
 
-def _may_cut(layout: Layout, position: int, keeps_emphasis: bool) -> bool:
-    number = layout.line_at(position)
-    line = layout.lines[number]
-    if position == line.start and line.fence is not None and not line.opens:
-        # A fence needs at least one line, and its end stays with its last line.
-        return line.kind is LineKind.CODE and layout.lines[number - 1].kind is LineKind.CODE
-    if layout.spans.is_torn(position) or layout.text[position - 1] == "\\":
-        return False
-    markers = layout.spans.enclosing(position)
-    return not markers if keeps_emphasis else "" not in markers
+def _split_by_cut(rich: RichText, start: int, end: int) -> bytearray:
+    """What a cut at each position from `start` to `end` splits."""
+    splits = bytearray(end - start + 1)
+
+    def mark(first: int, last: int, kind: int) -> None:
+        first, last = max(first - start, 0), min(last - start, end - start) + 1
+        if last > first:
+            splits[first:last] = bytes([kind]) * (last - first)
+
+    spans = rich.spans_between(start, end + 1)
+    for span in sorted(spans, key=lambda span: _SPLIT.get(span.style, _FREE)):
+        kind = _SPLIT.get(span.style, _FREE)
+        if kind:
+            mark(span.start + 1, span.end - 1, kind)
+    for span in spans:
+        match span.style:
+            case "pre" | "table":
+                for line in _LINE.finditer(rich.text, max(span.start, start), min(span.end, end + 1)):
+                    mark(line.end(), line.end(), _IN_BLOCK)
+                if span.style == "table":
+                    head_end = rich.text.find("\n", span.start, span.end)
+                    mark(span.start + 1, head_end, _IN_ATOM)
+            case "heading":
+                mark(span.end, span.end + 1, _IN_ATOM)
+    return splits
 
 
-def _starts_of(layout: Layout, lowest: int, end: int, wanted: Callable[[int], bool]) -> Iterator[int]:
-    """The starts of the wanted lines, last first; not directly after a heading, which belongs to the next text."""
-    number = layout.line_at(end) if end < len(layout.text) else len(layout.lines) - 1
-    while number > 0 and layout.lines[number].start >= lowest:
-        before = layout.lines[number - 1]
-        if before.kind is LineKind.BLANK and number > 1 and layout.lines[number].kind is not LineKind.CODE:
-            before = layout.lines[number - 2]
-        if before.kind is not LineKind.HEADING and wanted(number):
-            yield layout.lines[number].start
-        number -= 1
+_SPLIT = {
+    "heading": _IN_EMPHASIS, "bold": _IN_EMPHASIS, "italic": _IN_EMPHASIS, "underline": _IN_EMPHASIS,
+    "strikethrough": _IN_EMPHASIS, "pre": _IN_LINE, "table": _IN_LINE, "code": _IN_ATOM, "link": _IN_ATOM,
+}  # fmt: skip
 
 
-def _block_starts(layout: Layout, lowest: int, end: int) -> Iterable[int]:
-    def opens(number: int) -> bool:
-        line, before = layout.lines[number], layout.lines[number - 1]
-        follows_blank = before.kind is LineKind.BLANK and line.kind is not LineKind.BLANK and line.fence is None
-        return line.opens or follows_blank
-
-    return _starts_of(layout, lowest, end, opens)
-
-
-def _line_starts(layout: Layout, lowest: int, end: int) -> Iterable[int]:
-    def is_outside(number: int) -> bool:
-        line = layout.lines[number]
-        is_bound = line.kind in {LineKind.BLANK, LineKind.HEADING} or (
-            line.head is not None and line.start < line.head[1]
-        )
-        return line.opens or (line.fence is None and not is_bound)
-
-    return _starts_of(layout, lowest, end, is_outside)
+def _furthest(text: str, start: int, room: int, measure: Measure) -> int:
+    """Return the last position up to which the text from `start` fits in `room`; one character if nothing fits."""
+    low, high = start + 1, min(len(text), start + room)
+    if measure(text[start:high]) <= room:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if measure(text[start:middle]) <= room:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def _code_line_starts(layout: Layout, lowest: int, end: int) -> Iterable[int]:
-    def is_code(number: int) -> bool:
-        return layout.lines[number].kind is LineKind.CODE and layout.lines[number - 1].kind is LineKind.CODE
+@cache
+def _grapheme() -> "regex.Pattern[str]":
+    import regex  # takes 30 ms; only long texts need it, and the standard library cannot tell
 
-    return _starts_of(layout, lowest, end, is_code)
-
-
-def _match_ends(pattern: "re.Pattern[str]") -> "Callable[[Layout, int, int], Iterable[int]]":
-    def find_positions(layout: Layout, lowest: int, end: int) -> Iterable[int]:
-        ends = [match.end() for match in pattern.finditer(layout.text, max(lowest - 1, 0), end)]
-        return (position for position in reversed(ends) if position >= lowest and is_whole(layout.text, position))
-
-    return find_positions
-
-
-_FindPositions = Callable[[Layout, int, int], Iterable[int]]
-_TIERS: tuple[tuple[float, _FindPositions, bool], ...] = (
-    (1 / 3, _block_starts, True),
-    (1 / 3, _line_starts, True),
-    (1 / 3, _code_line_starts, True),
-    (1 / 2, _match_ends(_SENTENCE), True),
-    (1 / 2, _match_ends(_WORD), True),
-    (1 / 8, _line_starts, True),
-    (1 / 8, _match_ends(_WORD), True),
-    (1 / 2, _match_ends(_SENTENCE), False),
-    (1 / 2, _match_ends(_WORD), False),
-    (1 / 8, _match_ends(_WORD), False),
-)
-"""Where to cut, best first: how full a part must be at least, the positions, and whether emphasis must stay whole."""
-
-
-def close_open_markup(markdown: str) -> str:
-    """Close the open emphasis, code and links of a partial answer, and drop markup that has only begun.
-
-    Linear in the length; never raises. `next_part` closes fences.
-    """
-    layout = parse_layout(markdown)
-    last = layout.lines[-1] if layout.lines else None
-    if last is None or (last.fence is not None and (last.opens or last.kind is not LineKind.MARK)):
-        return markdown
-    text = _UNFINISHED_LINE.sub("", markdown)
-    text = _UNFINISHED_LINK.sub(r"\1", text)
-    text = _UNFINISHED_MARK.sub("", text).rstrip()
-    return text + "".join(reversed(parse_layout(text, growing=True).spans.enclosing(len(text))))
+    return regex.compile(r"\X")

@@ -1,46 +1,24 @@
-"""Writes parsed Markdown in any dialect, in one pass: a `Style` has the formatting, entities mark ranges of the text.
+"""Writes rich text in any dialect. Nothing is dropped: a URL that cannot be a link follows its text."""
 
-No content is dropped: HTML without formatting stays as it is, a URL that cannot be a link follows its text, a picture
-becomes its description and URL.
-"""
-
-import re
-from collections.abc import Callable, Mapping, Sequence
+import html
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import zip_longest
 
-from nanobot.markdown.measures import utf16_units
-from nanobot.markdown.parse import TAG, paired_tags, parse
-from nanobot.markdown.tables import align_rows
+from nanobot.markdown.dialects import PLAIN, Dialect, utf16_units
+from nanobot.markdown.rich_text import BULLETS, INLINE, RichText, Span
 
-if TYPE_CHECKING:
-    from markdown_it.token import Token
-
-_MARKS = {"strong": "bold", "em": "italic", "s": "strikethrough"}
-_TASK = re.compile(r"\[([ xX])\](?=\s)")
-_RULE = "———"
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """The formatting of a dialect. `marks`: the text before and after bold, italic, code..."""
-
-    marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    escape: Callable[[str], str] = str
-    escape_code: Callable[[str], str] = str
-    bullets: Sequence[str] = ("• ", "◦ ", "▪ ")
-    quote: str = "> "
-    link: tuple[str, str] | None = None
-    """The text around a link's text, with `{url}`; None to write the URL in brackets after the text."""
-    schemes: tuple[str, ...] = ("http://", "https://")
-    fence: Callable[[str, str], str] = lambda code, _: code
-    inline_code: Callable[[str], str] = str
-    heading_marks: bool = False
-    """Whether headings are written with #."""
-    edge: str = ""
-    """Separates a mark from an adjacent letter, on platforms that need a word boundary there."""
-    entities: bool = False
-    """Whether entities mark links, code and quotes, so that the text needs no markup."""
+_WHOLE = {"code", "pre", "rule", "table"}
+"""Styles within which no other is written."""
+_EMPHASIS = {"bold", "italic", "underline", "strikethrough"}
+_MAX_ENTITIES = 100
+"""What Telegram accepts."""
+_WEIGHTS = {"text_link": 0, "pre": 1, "code": 2, "blockquote": 3}
+"""Which entities to keep if there are more."""
+_MAX_WIDTH = 100
+"""Of a table, in columns; phones wrap longer lines."""
+_GAP = " | "
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,345 +32,362 @@ class Entity:
     language: str | None = None
 
 
-def write(markdown: str, style: Style) -> tuple[str, tuple[Entity, ...]]:
-    """Write a text in this style. Return it with its entities."""
-    writer = _Writer(style)
-    writer.blocks(parse(markdown))
-    return "".join(writer.out), tuple(writer.entities)
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One message as a platform takes it."""
+
+    text: str
+    entities: tuple[Entity, ...] = ()
+    html: str | None = None
+    content: RichText = field(default_factory=lambda: RichText(""), compare=False)
+    """What is written here, to write it otherwise."""
+
+
+def write(rich: RichText, dialect: Dialect) -> Chunk:
+    """Write a text in this dialect."""
+    writer = _Writer(dialect)
+    writer.write(rich)
+    page = dialect.html.replace("{}", _html(rich, dialect)) if dialect.html is not None else None
+    text = "".join(writer.out)
+    return Chunk(text, _accepted(writer.entities, text), page, rich)
+
+
+def _walk(rich: RichText) -> Iterator[tuple[str, Span | None, str]]:
+    """Yield what to write, in order: `text`; `begin` and `end` of a span, `whole` for one as a whole. With its text."""
+    position = 0
+    around: list[Span] = []
+    for span in (*rich.spans, Span(len(rich.text), len(rich.text), "")):
+        if span.start < position:
+            continue  # within a whole one
+        while around and around[-1].end <= span.start:
+            ended = around.pop()
+            yield "text", None, rich.text[position : ended.end]
+            yield "end", ended, rich.text[ended.start : ended.end]
+            position = ended.end
+        yield "text", None, rich.text[position : span.start]
+        position, text = span.start, rich.text[span.start : span.end]
+        if span.style in _WHOLE:
+            yield "whole", span, text
+            position = span.end
+        elif span.style:
+            yield "begin", span, text
+            around.append(span)
+            if span.style == "item":
+                position = min(span.start + len(span.value), span.end)
+
+
+@dataclass(slots=True)
+class _Mark:
+    """An open span, and what shows it: text before and after it, or an entity. No style: nothing."""
+
+    style: str = ""
+    before: str = ""
+    after: str = ""
+    url: str | None = None
+    start: int = -1
+    """Where its text begins in the output; -1 before it, and after a break that it cannot span."""
 
 
 class _Writer:
     """Collects the output. Lines begin with the prefixes of the quotes and lists around them."""
 
-    def __init__(self, style: Style) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.out: list[str] = []
         self.entities: list[Entity] = []
-        self._style = style
+        self._dialect = dialect
         self._size = 0
-        self._newlines = 0
         self._prefixes: list[str] = []
-        self._lists: list[int | None] = []
-        self._tight: list[bool] = []
-        self._open: list[tuple[str, int, str | None]] = []
-        self._plain_depth = 0
-        self._closed = False
-        self._ended_at = -1
+        self._marks: list[_Mark] = []
+        self._starts_line = True
+        self._follows_mark = False
 
-    # -- blocks
-
-    def blocks(self, tokens: "Sequence[Token]") -> None:
-        """Write these blocks."""
-        number = 0
-        while number < len(tokens):
-            token = tokens[number]
-            if token.type == "table_open":
-                end = next(index for index in range(number, len(tokens)) if tokens[index].type == "table_close")
-                self._table(tokens[number:end])
-                number = end
+    def write(self, rich: RichText) -> None:
+        for event, span, text in _walk(rich):
+            if span is None:
+                self._text(text)
+            elif event == "begin":
+                self._marks.append(self._begin(span, text))
+            elif event == "end":
+                self._end(span, text)
+            elif span.style == "code":
+                self._code(text)
+            elif span.style == "pre":
+                self._pre(text, span.value)
+            elif span.style == "table":
+                self._table(_cells(rich, span), span.value.split(","))
             else:
-                step = _STEPS.get(token.type)
-                if step is not None:
-                    step(self, token)
-            number += 1
+                self._text(text)
 
-    def paragraph(self, token: "Token") -> None:
-        """Start a paragraph."""
-        self._gap(1 if token.hidden or (self._tight and self._tight[-1]) else 2)
-        self._ended_at = token.map[1] if token.map else -1
+    def _begin(self, span: Span, text: str) -> _Mark:
+        open_styles = {mark.style for mark in self._marks}
+        match span.style:
+            case "heading" if int(span.value) <= self._dialect.heading_levels:
+                self._open_marks()
+                self._add("#" * int(span.value) + " ")
+                return _Mark("bold")  # bold words in it are no bolder
+            case "heading" | "bold" | "italic" | "underline" | "strikethrough":
+                style = "bold" if span.style == "heading" else span.style
+                return _Mark() if style in open_styles else _Mark(style, *self._dialect.marks.get(style, ()))
+            case "quote":
+                if not self._starts_line:
+                    self._add(self._dialect.quote)
+                self._prefixes.append(self._dialect.quote)
+                return _Mark() if "blockquote" in open_styles else _Mark("blockquote")
+            case "item":
+                self._open_marks()
+                self._add(self._dialect.bullet or span.value if span.value in BULLETS else span.value)
+                self._prefixes.append(" " * len(span.value))
+            case "link" if span.value.startswith(self._dialect.schemes):
+                url = _escape_url(span.value)
+                before, after = (part.replace("{url}", url) for part in self._dialect.link or ("", ""))
+                if self._dialect.entities or (before and text not in _bare(span.value)):
+                    return _Mark("text_link", before, after, span.value)
+        return _Mark()
 
-    def heading(self, token: "Token") -> None:
-        """Start a heading: bold, or with #."""
-        self._gap(2)
-        level = int(token.tag[1])
-        if self._style.heading_marks and level <= 3:
-            self._put("#" * level + " ")
-        else:
-            self.open("bold")
-        self._plain_depth += 1
+    def _end(self, span: Span, text: str) -> None:
+        mark = self._marks.pop()
+        self._close(mark)
+        if span.style in {"quote", "item"}:
+            self._prefixes.pop()
+        elif span.style == "link" and not mark.style and text not in _bare(span.value):
+            self._add(self._dialect.escape(f" ({span.value})"))
 
-    def heading_end(self, token: "Token") -> None:
-        """End a heading."""
-        self._plain_depth -= 1
-        if not (self._style.heading_marks and int(token.tag[1]) <= 3):
-            self.close("bold")
+    def _code(self, code: str) -> None:
+        in_link = any(mark.style == "text_link" for mark in self._marks)
+        if self._dialect.entities and not in_link:
+            self._suspend_emphasis()  # which must not contain code
+        self._open_marks(emphasis=in_link or not self._dialect.entities)
+        start = self._size
+        self._add(self._edge() + self._dialect.code(code))
+        self._follows_mark = True
+        if not in_link:
+            self._add_entity("code", start)
 
-    def inline(self, token: "Token") -> None:
-        """Write the content of a paragraph or heading."""
-        self._inline(token.children or [])
-
-    def rule(self, _: "Token") -> None:
-        """Write a horizontal rule."""
-        self._gap(2)
-        self._put(_RULE)
-
-    def fence(self, token: "Token") -> None:
-        """Write a code block without indentation, which would be copied with it."""
-        language = token.info.split()[0] if token.info.strip() else ""
-        self._code(token.content.removesuffix("\n"), language)
-
-    def list_open(self, token: "Token") -> None:
-        """Start a list."""
-        follows_at_once = token.map is not None and token.map[0] == self._ended_at
-        if self._newlines >= 0:  # otherwise its first item continues the line
-            self._gap(1 if self._lists or follows_at_once else 2)
-        start = token.attrGet("start")
-        self._lists.append(int(start or 1) if token.type.startswith("ordered") else None)
-        if token.type.startswith("ordered") and start == 0:
-            self._lists[-1] = 0
-
-    def list_close(self, _: "Token") -> None:
-        """End a list."""
-        self._lists.pop()
-
-    def item_open(self, token: "Token") -> None:
-        """Start an item: write its bullet, and indent what follows."""
-        self._gap(1)
-        bullets = self._style.bullets
-        number = self._lists[-1]
-        if number is None:
-            depth = self._lists.count(None) - 1
-            marker = bullets[min(depth, len(bullets) - 1)]
-        else:
-            marker = f"{token.info or number}{token.markup} "
-        self._put(marker)
-        self._prefixes.append(" " * len(marker))
-        self._tight.append(True)
-        self._newlines = -1  # the first block continues the line of its bullet
-
-    def item_close(self, _: "Token") -> None:
-        """End an item."""
-        self._flush()
-        self._prefixes.pop()
-        self._tight.pop()
-
-    def quote_open(self, _: "Token") -> None:
-        """Start a quote."""
-        self._gap(2)
-        self._flush()
-        self._put(self._style.quote)
-        self._prefixes.append(self._style.quote)
-        self._tight.append(False)
-        self._newlines = -1
-        is_inner = any(kind == "blockquote" for kind, *_ in self._open)
-        self._open.append(("" if is_inner else "blockquote", self._size, None))
-
-    def quote_close(self, _: "Token") -> None:
-        """End a quote."""
-        self._flush()
-        self._prefixes.pop()
-        self._tight.pop()
-        self.close(self._open[-1][0])
-
-    def _table(self, tokens: "Sequence[Token]") -> None:
-        rows: list[list[Token]] = []
-        aligns: list[str] = []
-        for token in tokens:
-            if token.type == "tr_open":
-                rows.append([])
-            elif token.type == "inline":
-                rows[-1].append(token)
-            elif token.type == "th_open":
-                aligns.append(str(token.attrGet("style") or "left").rpartition(":")[2])
-        cells = [[self._cell(cell) for cell in row] for row in rows]
-        text = align_rows(cells, aligns)
-        if text is not None:
-            self._code(text, "")
-            return
-        for number, row in enumerate(rows[1:]):
-            for column, cell in enumerate(row):
-                self._gap(2 if column == 0 and number else 1)
-                self.open("bold")
-                self._put(self._style.escape(cells[0][column]) + ":")
-                self.close("bold")
-                self._put(" ")
-                self._inline(cell.children or [])
-        if len(rows) == 1:
-            self._gap(2)
-            self._put(self._style.escape(" | ".join(cells[0])))
-
-    def _cell(self, cell: "Token") -> str:
-        writer = _Writer(Style())
-        writer._inline(cell.children or [])
-        return "".join(writer.out).strip()
-
-    def _code(self, code: str, language: str) -> None:
-        self._gap(2)
+    def _pre(self, code: str, language: str = "") -> None:
+        """Write code without the indentation of a list, which would be copied with it."""
         prefixes = self._prefixes
         self._prefixes = [prefix for prefix in prefixes if prefix.strip()]
-        self._flush()
+        self._open_marks()
         start = self._size
-        self._put(self._style.fence(self._style.escape_code(code), language))
+        for number, line in enumerate(self._dialect.fence(code, language).split("\n")):
+            if number:
+                self._newline()
+            self._add(line)
         self._add_entity("pre", start, language=language or None)
         self._prefixes = prefixes
 
-    # -- inside a line
-
-    def _inline(self, tokens: "Sequence[Token]") -> None:
-        tags = paired_tags(tokens)
-        links: list[str] = []
-        for number, token in enumerate(tokens):
-            if token.type == "text":
-                text = token.content
-                if number == 0 and self._lists and (task := _TASK.match(text)):
-                    text = ("☐" if task[1] == " " else "☑") + text[3:]
-                self._put(self._style.escape(text))
-            elif token.type in {"softbreak", "hardbreak"}:
-                self._break()
-            elif token.type == "code_inline":
-                self._mono(token.content)
-            elif token.type == "link_open":
-                links.append(str(token.attrGet("href") or ""))
-                self._link_open(links[-1], token.markup == "autolink")
-            elif token.type == "link_close":
-                self._link_close(links.pop())
-            elif token.type == "image":
-                self._image(token)
-            elif token.type == "html_inline":
-                self._html(token.content, tags.get(number))
-            elif token.nesting and (kind := _MARKS.get(token.tag)):
-                (self.open if token.nesting > 0 else self.close)(kind)
-
-    def _html(self, text: str, kind: str | None) -> None:
-        tag = TAG.match(text)
-        if tag is not None and tag[2].lower() == "br":
-            self._break()
-        elif kind is None or tag is None:
-            self._put(self._style.escape(text))
-        elif kind:
-            (self.close if tag[1] else self.open)(kind)
-
-    def _mono(self, code: str) -> None:
-        self._flush()
-        start = self._size
-        self._put(self._edge() + self._style.inline_code(self._style.escape_code(code)))
-        self._closed = True
-        self._add_entity("code", start)
-
-    def _link_open(self, url: str, is_bare: bool = False) -> None:
-        if is_bare and not self._style.entities:
-            self.open("")  # the platform makes bare URLs links itself
-        elif url.startswith(self._style.schemes):
-            if self._style.link is not None:
-                self._put(self._style.link[0].replace("{url}", _escape_url(url)))
-            self.open("text_link", url)
-        else:
-            self.open("")
-
-    def _link_close(self, url: str) -> None:
-        kind, start, _ = self._open[-1]
-        if kind == "text_link":
-            if self._size == start:
-                self._put(self._style.escape(url))  # a link without a text
-            if self._style.link is not None:
-                self._put(self._style.link[1].replace("{url}", _escape_url(url)))
-        text = self._text_since(start)
-        self.close(kind)
-        is_link = kind == "text_link" and (self._style.link is not None or self._style.entities)
-        if not is_link and url and text not in {url, url.removeprefix("mailto:")}:
-            self._put(self._style.escape(f" ({url})" if text else url))
-
-    def _image(self, token: "Token") -> None:
-        url = str(token.attrGet("src") or "")
-        self._put("🖼 ")
-        self._link_open(url)
-        self._put(self._style.escape(token.content))
-        self._link_close(url)
-
-    def _text_since(self, start: int) -> str:
-        """The text written since this offset."""
-        parts: list[str] = []
-        size = self._size
-        for part in reversed(self.out):
-            if size <= start:
-                break
-            parts.append(part)
-            size -= utf16_units(part)
-        return "".join(reversed(parts))
-
-    def open(self, kind: str, url: str | None = None) -> None:
-        """Open a mark."""
-        self._flush()
-        if self._is_needed(kind):
-            before = self._style.marks.get(kind, ("", ""))[0]
-            self._put(self._edge() + before if before else "")
-        self._open.append((kind, self._size, url))
-
-    def close(self, kind: str) -> None:
-        """Close the innermost mark of this kind."""
-        index = max((index for index, mark in enumerate(self._open) if mark[0] == kind), default=-1)
-        if index < 0:
+    def _table(self, rows: list[list[RichText]], aligns: Sequence[str]) -> None:
+        """Write a table as aligned columns. One that is too wide becomes a list of what each row says."""
+        plain = [[write(cell, PLAIN).text.strip() for cell in row] for row in rows]
+        drawn = _align(plain, aligns)
+        if drawn is not None or len(rows) == 1:
+            self._pre(drawn or _GAP.join(plain[0]))
             return
-        _, start, url = self._open.pop(index)
-        if kind and self._is_needed(kind):
-            self._put(closing_mark := self._style.marks.get(kind, ("", ""))[1])
-            self._closed = bool(closing_mark)
-            self._add_entity(kind, start, url=url)
-
-    def _is_needed(self, kind: str) -> bool:
-        """Whether a mark has an effect: bold within bold or within a heading has none."""
-        if kind == "bold" and self._plain_depth:
-            return False
-        return all(kind != mark[0] for mark in self._open)
-
-    def _edge(self) -> str:
-        last = self.out[-1][-1:] if self.out else ""
-        return self._style.edge if last.isalnum() else ""
-
-    def _break(self) -> None:
-        """Break a line within a paragraph; marks that cannot span lines are closed and reopened."""
-        if self._style.link is not None and any(mark[0] == "text_link" for mark in self._open):
-            self._put(" ")  # a link's text is one line
-            return
-        marks = [mark[0] for mark in self._open if mark[0] in self._style.marks] if self._style.edge else []
-        for kind in reversed(marks):
-            self._put(self._style.marks[kind][1])
-        self._gap(1)
-        for kind in marks:
-            self._put(self._style.marks[kind][0])
+        is_first = True
+        for row in rows[1:]:
+            if not is_first:
+                self._newline()
+            for head, cell in zip_longest(plain[0], row, fillvalue=None):
+                if isinstance(cell, RichText) and cell.text.strip():
+                    if not is_first:
+                        self._newline()
+                    is_first = False
+                    if isinstance(head, str) and head:
+                        self.write(RichText(f"{head}: ", (Span(0, len(head) + 1, "bold"),)))
+                    self.write(cell)
 
     # -- the text so far
 
-    def _gap(self, newlines: int) -> None:
-        if self._newlines < 0:
-            self._newlines = 0
-        elif self.out:
-            self._newlines = max(self._newlines, newlines)
-
-    def _flush(self) -> None:
-        newlines, self._newlines = max(self._newlines, 0), 0
-        if newlines:
-            prefix = "".join(self._prefixes)
-            self._add(("\n" + prefix.rstrip()) * (newlines - 1) + "\n" + prefix)
-
-    def _put(self, text: str) -> None:
+    def _text(self, text: str) -> None:
         if not text:
             return
-        needs_edge = self._closed and self._newlines <= 0 and text[0].isalnum()
-        self._closed = False
-        self._flush()
-        prefix = "".join(self._prefixes)
-        self._add((self._style.edge if needs_edge else "") + text.replace("\n", "\n" + prefix))
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self._newline()
+            if line.strip():
+                self._open_marks()
+            self._add(self._dialect.escape(line))
+
+    def _newline(self) -> None:
+        if self._dialect.edge:
+            self._suspend_emphasis()
+        if self._starts_line:
+            self._append("".join(self._prefixes).rstrip())
+        self._append("\n")
+        self._starts_line, self._follows_mark = True, False
 
     def _add(self, text: str) -> None:
+        """Add to the line."""
+        if text:
+            self._indent()
+            if self._follows_mark and text[0].isalnum():
+                self._append(self._dialect.edge)
+            self._follows_mark = False
+            self._append(text)
+
+    def _indent(self) -> None:
+        if self._starts_line:
+            self._starts_line = False
+            self._append("".join(self._prefixes))
+
+    def _append(self, text: str) -> None:
         if text:
             self.out.append(text)
             self._size += utf16_units(text)
 
+    def _edge(self) -> str:
+        return self._dialect.edge if self.out and self.out[-1][-1].isalnum() else ""
+
+    def _open_marks(self, *, emphasis: bool = True) -> None:
+        """Write the marks that wait for their first text."""
+        self._indent()
+        for mark in self._marks:
+            if mark.start < 0 and (emphasis or mark.style not in _EMPHASIS):
+                self._add(self._edge() + mark.before if mark.before else "")
+                mark.start = self._size
+
+    def _suspend_emphasis(self) -> None:
+        """Close emphasis; the next text opens it again."""
+        for mark in reversed(self._marks):
+            if mark.style in _EMPHASIS:
+                self._close(mark)
+
+    def _close(self, mark: _Mark) -> None:
+        if mark.start >= 0:
+            self._add(mark.after)
+            self._follows_mark = self._follows_mark or bool(mark.after)
+            self._add_entity(mark.style, mark.start, url=mark.url)
+            mark.start = -1
+
     def _add_entity(self, kind: str, start: int, url: str | None = None, language: str | None = None) -> None:
-        if self._style.entities and self._size > start:
+        if self._dialect.entities and kind and self._size > start:
             self.entities.append(Entity(kind, start, self._size - start, url, language))
 
 
-_STEPS: "Mapping[str, Callable[[_Writer, Token], None]]" = {
-    "paragraph_open": _Writer.paragraph, "heading_open": _Writer.heading, "heading_close": _Writer.heading_end,
-    "inline": _Writer.inline, "hr": _Writer.rule, "fence": _Writer.fence, "bullet_list_open": _Writer.list_open,
-    "ordered_list_open": _Writer.list_open, "bullet_list_close": _Writer.list_close,
-    "ordered_list_close": _Writer.list_close, "list_item_open": _Writer.item_open,
-    "list_item_close": _Writer.item_close, "blockquote_open": _Writer.quote_open,
-    "blockquote_close": _Writer.quote_close,
-}  # fmt: skip
+def _bare(url: str) -> tuple[str, str]:
+    """The texts that say no less than the URL."""
+    return url, url.removeprefix("mailto:")
 
 
 def _escape_url(url: str) -> str:
     """Escape characters that would end a link."""
     return url.replace("(", "%28").replace(")", "%29").replace("|", "%7C").replace(">", "%3E")
+
+
+def _accepted(entities: list[Entity], text: str) -> tuple[Entity, ...]:
+    """Keep what Telegram accepts: no blank entities, and at most a hundred, links and code before formatting."""
+    units = text.encode("utf-16-le", "surrogatepass") if entities else b""
+
+    def is_blank(entity: Entity) -> bool:
+        return not units[2 * entity.offset : 2 * (entity.offset + entity.length)].decode("utf-16-le").strip()
+
+    kept = sorted((entity for entity in entities if not is_blank(entity)), key=lambda one: _WEIGHTS.get(one.type, 4))
+    return tuple(sorted(kept[:_MAX_ENTITIES], key=lambda entity: (entity.offset, -entity.length)))
+
+
+# -- tables
+
+
+def _cells(rich: RichText, table: Span) -> list[list[RichText]]:
+    """The cells of each row, with the formatting within them."""
+    rows: list[list[RichText]] = []
+    position = table.start
+    for line in rich.text[table.start : table.end].split("\n"):
+        rows.append([])
+        for text in line.split("\t"):
+            spans = rich.part(position, position + len(text)).spans if text else ()
+            rows[-1].append(RichText(text, tuple(span for span in spans if span.style in INLINE)))
+            position += len(text) + 1
+    return rows
+
+
+def _align(rows: Sequence[Sequence[str]], aligns: Sequence[str]) -> str | None:
+    """Align the rows, with a rule below the first. None if they are too wide. `aligns`: left, right or center."""
+    columns = list(zip_longest(*rows, fillvalue=""))
+    widths = [max(map(_width, column)) for column in columns]
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > _MAX_WIDTH:
+        return None
+    padded = [
+        [_pad(cell, width, aligns[number] if number < len(aligns) else "left") for cell in column]
+        for number, (column, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    lines = [_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _pad(cell: str, width: int, align: str) -> str:
+    missing = width - _width(cell)
+    before = {"right": missing, "center": missing // 2}.get(align, 0)
+    return " " * before + cell + " " * (missing - before)
+
+
+def _width(text: str) -> int:
+    """Width in monospace columns: CJK characters and emoji take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.category(char) in {"Mn", "Me", "Cf"} else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+    )
+
+
+# -- HTML
+
+_TAGS = {
+    "heading": "h{}", "quote": "blockquote", "list": "{}", "item": "li", "bold": "strong", "italic": "em",
+    "underline": "u", "strikethrough": "s", "sub": "sub", "sup": "sup",
+}  # fmt: skip
+_TABLE = '<table border="1" cellpadding="4" style="border-collapse: collapse">'
+
+
+def _html(rich: RichText, dialect: Dialect) -> str:
+    """HTML without scripts, pictures, and links other than the dialect's."""
+    out: list[str] = []
+    in_paragraph = False
+    for event, span, text in _walk(rich):
+        if span is None:
+            if text.strip("\n") or in_paragraph:
+                out.append(html.escape(text).replace("\n", "<br>\n"))
+        elif event == "whole":
+            out.append(_whole_html(rich, span, text, dialect))
+        else:
+            if span.style in {"paragraph", "heading"}:
+                in_paragraph = event == "begin"
+            out.append(_tag(span, event == "begin", dialect))
+    return "".join(out)
+
+
+def _tag(span: Span, is_start: bool, dialect: Dialect) -> str:
+    if span.style == "paragraph":
+        return "" if span.value else ("<p>" if is_start else "</p>\n")
+    if span.style == "link":
+        if not span.value.startswith((*dialect.schemes, "mailto:")):
+            return "" if is_start else html.escape(f" ({span.value})")
+        return f'<a href="{html.escape(span.value)}">' if is_start else "</a>"
+    tag = _TAGS[span.style].format(span.value)
+    if not is_start:
+        return f"</{tag}>" + ("" if span.style in INLINE else "\n")
+    number = span.value.rstrip(".) ")
+    value = f' value="{number}"' if span.style == "item" and number.isdigit() else ""
+    return f"<{tag}{value}>" + ("\n" if span.style in {"quote", "list"} else "")
+
+
+def _whole_html(rich: RichText, span: Span, text: str, dialect: Dialect) -> str:
+    match span.style:
+        case "code":
+            return f"<code>{html.escape(text)}</code>"
+        case "pre":
+            language = f' class="language-{html.escape(span.value)}"' if span.value else ""
+            return f"<pre><code{language}>{html.escape(text)}\n</code></pre>\n"
+        case "rule":
+            return "<hr>\n"
+    aligns = span.value.split(",")
+    rows = []
+    for number, row in enumerate(_cells(rich, span)):
+        tag = "td" if number else "th"
+        cells = [
+            f'<{tag} style="text-align: {align}">{_html(cell, dialect)}</{tag}>'
+            for cell, align in zip(row, [*aligns, *["left"] * len(row)], strict=False)
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>\n")
+    return f"{_TABLE}\n{''.join(rows)}</table>\n"

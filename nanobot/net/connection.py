@@ -20,10 +20,6 @@ class HttpError(Exception):
     """No response, or no more of it. The text is the system's reason."""
 
 
-class UnreachableError(HttpError):
-    """No connection could be opened: refused, or no such host."""
-
-
 class BodyError(HttpError):
     """The body does not match the response's headers."""
 

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 import h11
 
-from nanobot.net.connection import HttpError, ServerAddress, UnreachableError, is_address
+from nanobot.net.connection import HttpError, ServerAddress, is_address
 from nanobot.net.decompress import Decoder
 
 _MAX_HEAD_BYTES = 100 * 1024
@@ -55,7 +55,7 @@ class DirectConnection(asyncio.Protocol):
         except TimeoutError:
             raise HttpError(f"no connection within {connect_s:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise UnreachableError(str(error) or type(error).__name__) from None
+            raise HttpError(str(error) or type(error).__name__) from None
         return connection
 
     @property

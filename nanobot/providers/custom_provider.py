@@ -1,4 +1,6 @@
-"""A provider for any endpoint that speaks OpenAI chat completions. See `wire.exchange` for how a call proceeds."""
+"""A provider for any endpoint that speaks OpenAI chat completions or Responses. See `wire.exchange` for how a call
+proceeds.
+"""
 
 import asyncio
 import logging
@@ -8,7 +10,8 @@ from typing import Any, Unpack
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.wire.chat import ChatCall
-from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback
+from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback, WireCall
+from nanobot.providers.wire.responses import ResponsesCall
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +22,8 @@ OPENAI = "https://api.openai.com/v1"
 
 
 class CustomProvider(LLMProvider):
-    """A chat completions endpoint. Streams. If the server rejects a field as unknown, the request is sent again without
-    it.
+    """An endpoint of one of the two OpenAI APIs. Streams. If the server rejects a field as unknown, the request is sent
+    again without it.
     """
 
     def __init__(
@@ -28,6 +31,8 @@ class CustomProvider(LLMProvider):
         api_key: str | None = None,
         api_base: str | None = None,
         default_model: str = "default",
+        *,
+        api_type: str = "chat_completions",
         **settings: Unpack[EndpointSettings],
     ) -> None:
         self.name = settings.get("name", "custom")
@@ -35,6 +40,7 @@ class CustomProvider(LLMProvider):
         self._endpoint = defaults.with_settings(api_base, settings)
         super().__init__(api_key, self._endpoint.api_base)
         self._default_model = default_model
+        self._call: type[WireCall] = ResponsesCall if api_type == "responses" else ChatCall
         self._on_fixup: FixupCallback | None = None
 
     def get_default_model(self) -> str:
@@ -79,7 +85,7 @@ class CustomProvider(LLMProvider):
     ) -> AsyncIterator[Delta]:
         """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         model = model or self._default_model
-        return ChatCall(self._endpoint, messages, tools or (), model, max_tokens, temperature, self._on_fixup).run()
+        return self._call(self._endpoint, messages, tools or (), model, max_tokens, temperature, self._on_fixup).run()
 
     async def close(self) -> None:
         await self._endpoint.pools.close()

@@ -283,6 +283,5 @@ def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> RequestFixup | No
     if not _UNKNOWN.search(text):
         return None
     named = [name for name in fields if re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text)]
-    if response.param.split(".")[0] in fields:
-        named.insert(0, response.param.split(".")[0])
+    named = [name for name in (response.param, response.param.split(".")[0]) if name in fields] + named
     return RequestFixup(drop=named[0]) if named else None

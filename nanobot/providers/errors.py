@@ -14,7 +14,6 @@ setting to change.
    |   `-- ModelUnavailableError    paused by the breaker, not sent        nobody, for some seconds
    |-- ProviderTimeoutError         one of our time limits                 another model
    |-- ConnectionFailedError        refused, reset, unknown host           another model
-   |   `-- ServerNotRunningError    refused on this machine; not retried    another model
    |-- StreamCutError               the stream ended early                 another model
    `-- MalformedResponseError       the response cannot be parsed          another model
 """
@@ -24,8 +23,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from nanobot import errors
+from nanobot.net.http import is_loopback
 
 
 class TryElsewhere(StrEnum):
@@ -223,14 +224,16 @@ class ConnectionFailedError(ModelCallError):
 
     what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check the network, and {section}.apiBase in the config."
+    next_step = "Check {section}.apiBase in the config, and the network."
 
+    def brief(self) -> str:
+        return f"{super().brief()} (is the server running?)" if self._is_local() else super().brief()
 
-class ServerNotRunningError(ConnectionFailedError):
-    """A port of this machine refused the connection. It is not retried: a person has to start the server."""
+    def advice(self) -> str:
+        return f"Is the server running? {super().advice()}" if self._is_local() else super().advice()
 
-    what = "No server answers at this address of your machine"
-    next_step = "Is the server running? Start it, or correct {section}.apiBase in the config."
+    def _is_local(self) -> bool:
+        return is_loopback(urlsplit(self.target.api_base).hostname or "")
 
 
 class StreamCutError(ModelCallError):

@@ -220,9 +220,15 @@ def _create_provider(
     }
     if spec.is_direct(section.backend):
         store = CapabilityStore(state_dir / "capabilities.json" if state_dir else None)
-        settings |= {"proxy": section.proxy or None, "capabilities": store}
+        settings |= {"proxy": section.proxy or None, "capabilities": store, "api_type": section.api_type}
         direct: LLMProvider = load(DIRECT)(key or None, base, model, **settings)
         return direct
+    if section.api_type == "responses":
+        raise ConfigError(
+            f"providers.{spec.config_key}.apiType is responses, but LiteLLM makes these requests. Set "
+            f"providers.{spec.config_key}.backend to direct, with the apiBase of an endpoint that has /responses, or "
+            "remove apiType."
+        )
     options = {"aws_region_name": section.region, "aws_profile_name": section.profile}
     settings |= {
         "litellm_prefix": spec.litellm_prefix,

@@ -4,7 +4,7 @@
 def test_the_channel(check, tmp_path):
     check(tmp_path)
 
-A check is skipped only if the platform does not support the feature; docs/guides/channels.md has the results of the
+A check is skipped only if the platform does not support the feature; docs/writing-a-channel.md has the results of the
 built-in channels.
 """
 
@@ -309,7 +309,7 @@ async def test_a_long_answer_is_split_with_all_its_words_in_order(platform: Plat
 @needs("limit")
 async def test_code_that_fits_into_one_message_is_not_split(platform: Platform, tmp_path: Path) -> None:
     lines = [f"line{one}" for one in range(platform.limit // 20)]
-    text = f"{' '.join(words(platform.limit // 6))}\n\n```\n" + "\n".join(lines) + "\n```\nand done"
+    text = f"{' '.join(words(platform.limit // 5))}\n\n```\n" + "\n".join(lines) + "\n```\nand done"
     async with live(platform, tmp_path, silent=True) as life:
         await platform.says("hello")
         await life.posted(await life.hears("hello"), text)

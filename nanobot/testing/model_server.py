@@ -8,6 +8,7 @@
 It implements these APIs, and validates the structure of a conversation as strictly as they do:
 
 - OpenAI chat completions, plain and streamed: platform.openai.com/docs/api-reference/chat
+- OpenAI Responses, plain and streamed: platform.openai.com/docs/api-reference/responses and .../responses-streaming
 - Anthropic Messages, plain and streamed: docs.anthropic.com/en/api/messages and .../messages-streaming
 - OpenAI `GET /v1/models`; Ollama `GET /api/tags` and `/api/version`: github.com/ollama/ollama/blob/main/docs/api.md
 
@@ -23,7 +24,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
-from nanobot.testing.protocol_rules import anthropic_problem, openai_problem, signature_of
+from nanobot.testing.protocol_rules import (
+    anthropic_problem,
+    encrypted,
+    openai_problem,
+    responses_problems,
+    signature_of,
+)
 
 Usage = dict[str, Any]
 USAGE: Usage = {
@@ -309,7 +316,11 @@ class FakeModels:
         if request.method == "GET":
             await self._answer_get(path, writer)
             return True
-        formats: dict[str, type[_Format]] = {"/chat/completions": _OpenAI, "/messages": _Anthropic}
+        formats: dict[str, type[_Format]] = {
+            "/chat/completions": _OpenAI,
+            "/responses": Responses,
+            "/messages": _Anthropic,
+        }
         chosen = next((wire for end, wire in formats.items() if path.endswith(end)), None)
         if chosen is None:
             await _send_json(writer, 404, {"error": {"message": f"Invalid URL (POST {path})"}})
@@ -659,3 +670,102 @@ class _Anthropic(_Format):
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+class Responses(_Format):
+    """OpenAI Responses."""
+
+    def key(self, request: Request) -> str:
+        return request.headers.get("authorization", "").removeprefix("Bearer ")
+
+    def check(self, body: dict[str, Any]) -> Fail | None:
+        for name in self.server.unknown:
+            if name in body:
+                return Fail(400, f"Unsupported parameter: {name}", "unsupported_parameter", param=name)
+        problem = next(iter(responses_problems(body)), None)
+        if problem is None:
+            return None
+        code = "invalid_encrypted_content" if "encrypted content" in problem else None
+        return Fail(400, problem, code, "invalid_request_error")
+
+    def error(self, fail: Fail) -> dict[str, Any]:
+        return {"error": {"message": fail.message, "type": fail.kind, "param": fail.param, "code": fail.code}}
+
+    def _items(self, step: Say | Calls) -> list[dict[str, Any]]:
+        """The output items of an answer."""
+        items: list[dict[str, Any]] = []
+        if step.reasoning:
+            summary = [{"type": "summary_text", "text": step.reasoning}]
+            thought = {"id": "rs_1", "type": "reasoning", "summary": summary}
+            items.append({**thought, "encrypted_content": encrypted(step.reasoning)})
+        if step.text:
+            content = [{"type": "output_text", "text": step.text, "annotations": []}]
+            items.append(
+                {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content}
+            )
+        if isinstance(step, Calls):
+            for call_id, (name, arguments) in zip(_ids(step), step.calls, strict=True):
+                call = {"type": "function_call", "call_id": call_id, "name": name, "status": "completed"}
+                items.append({"id": f"fc_{call_id}", **call, "arguments": _argument_text(arguments)})
+        return items
+
+    def plain(self, step: Say | Calls, body: dict[str, Any]) -> dict[str, Any]:
+        usage = step.usage if isinstance(step, Say) else USAGE
+        counts = {}
+        if usage:
+            details = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}
+            counts = {"input_tokens": usage["prompt_tokens"], "input_tokens_details": details}
+            counts |= {"output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0}}
+        reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+        reason = reasons.get(step.finish)
+        return {
+            "id": "resp_1",
+            "object": "response",
+            "model": body["model"],
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": self._items(step),
+            "usage": counts or None,
+        }
+
+    def stream(self, step: Say | Calls, body: dict[str, Any]) -> Iterator[bytes]:
+        whole = self.plain(step, body)
+        yield responses_event(
+            "response.created", response={**whole, "status": "in_progress", "output": [], "usage": None}
+        )
+        yield responses_event("response.in_progress", response={"id": "resp_1", "status": "in_progress"})
+        for place, item in enumerate(whole["output"]):
+            yield from self._item(step, place, item)
+        yield responses_event(f"response.{whole['status']}", response=whole)
+
+    def _item(self, step: Say | Calls, place: int, item: dict[str, Any]) -> Iterator[bytes]:
+        about = {"output_index": place, "item_id": item["id"]}
+        empty: dict[str, dict[str, Any]] = {
+            "function_call": {"arguments": ""},
+            "message": {"content": []},
+            "reasoning": {"summary": []},
+        }
+        begun = {**{name: value for name, value in item.items() if name != "encrypted_content"}, **empty[item["type"]]}
+        yield responses_event("response.output_item.added", output_index=place, item=begun)
+        if item["type"] == "reasoning":
+            yield responses_event("response.reasoning_summary_part.added", **about, summary_index=0)
+            for piece in _pieces(step.reasoning, step.pieces):
+                yield responses_event("response.reasoning_summary_text.delta", **about, summary_index=0, delta=piece)
+        elif item["type"] == "message":
+            yield responses_event("response.content_part.added", **about, content_index=0)
+            for piece in _pieces(step.text, step.pieces):
+                yield responses_event("response.output_text.delta", **about, content_index=0, delta=piece)
+            yield responses_event("response.output_text.done", **about, content_index=0, text=step.text)
+        else:
+            for piece in _pieces(item["arguments"], step.pieces):
+                yield responses_event("response.function_call_arguments.delta", **about, delta=piece)
+            yield responses_event("response.function_call_arguments.done", **about, arguments=item["arguments"])
+        yield responses_event("response.output_item.done", output_index=place, item=item)
+
+    def cut(self, chunks: list[bytes]) -> list[bytes]:
+        return [chunk for chunk in chunks if b".done" not in chunk and b"event: response.completed" not in chunk]
+
+
+def responses_event(kind: str, **fields: Any) -> bytes:
+    """One event of a Responses stream."""
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()

@@ -2,11 +2,13 @@
 
 `openai_problem` and `anthropic_problem` check a request as a server gets it, and return its error text, or None.
 `openai_problems` and `anthropic_problems` check a history as `legalise` returns it, and return all errors.
+`responses_problems` returns all errors of a request.
 
-Sources: platform.openai.com/docs/api-reference/chat/create and docs.anthropic.com/en/api/messages, and reported error
-texts.
+Sources: platform.openai.com/docs/api-reference/chat/create and .../responses/create,
+docs.anthropic.com/en/api/messages, and reported error texts.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -179,6 +181,109 @@ def _encodes(row: _Row) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# --- Responses
+
+_RESPONSES_FIELDS = {
+    *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store", "stream"),
+    *("include", "prompt_cache_key", "text", "max_output_tokens", "temperature", "top_p", "metadata"),
+}
+_RESPONSES_BLOCKS = {
+    "user": {"input_text", "input_image"},
+    "developer": {"input_text"},
+    "assistant": {"output_text"},
+}
+_ENCRYPTED = re.compile(r"enc-[0-9a-f]{16}-\d+\Z")
+
+
+def encrypted(reasoning: str) -> str:
+    """Return the reasoning as the fake server encrypts it, and accepts it back."""
+    return f"enc-{hashlib.sha256(reasoning.encode()).hexdigest()[:16]}-{len(reasoning)}"
+
+
+def responses_problems(body: _Row) -> list[str]:
+    """Return why OpenAI Responses would reject this request, which stores nothing."""
+    return list(_responses_request(body))
+
+
+def _responses_request(body: _Row) -> Iterator[str]:
+    for name in sorted(set(body) - _RESPONSES_FIELDS):
+        yield f"Unsupported parameter: {name}"
+    if (body.get("max_output_tokens") or 16) < 16:
+        yield "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16."
+    items = body.get("input")
+    if not isinstance(items, list) or not items:
+        yield "Input must be a list"
+        return
+    for place, tool in enumerate(body.get("tools") or ()):
+        if tool.get("type") != "function" or not _NAME.match(str(tool.get("name"))) or "function" in tool:
+            yield f"Missing required parameter: 'tools[{place}].name'."
+        if tool.get("strict") is not False:
+            yield f"Invalid schema for function {tool.get('name')!r}: 'additionalProperties' is required to be false"
+    yield from _item_problems(items)
+
+
+def _item_problems(items: list[_Row]) -> Iterator[str]:
+    owed: list[str] = []
+    called: set[str] = set()
+    for place, item in enumerate(items):
+        where, kind = f"input[{place}]", item.get("type")
+        if "id" in item:
+            yield f"Item with id {item['id']!r} not found. Items are not persisted when `store` is set to false."
+        if kind == "message":
+            blocks = item.get("content")
+            allowed = _RESPONSES_BLOCKS.get(str(item.get("role")))
+            if allowed is None:
+                yield f"Invalid value: {item.get('role')!r} at {where}.role"
+            elif (
+                not isinstance(blocks, list) or not blocks or any(block.get("type") not in allowed for block in blocks)
+            ):
+                yield f"Invalid value at {where}.content. Supported values are: {sorted(allowed)}"
+            else:
+                yield from _picture_problems(blocks, where)
+        elif kind == "function_call":
+            call_id = item.get("call_id")
+            if not isinstance(call_id, str) or not 0 < len(call_id) <= 64 or call_id in called:
+                yield f"Invalid '{where}.call_id': string too long or empty, or not the only one"
+            if not _NAME.match(str(item.get("name"))) or not isinstance(item.get("arguments"), str):
+                yield f"Invalid type for '{where}': a function call has a name and arguments"
+            called.add(str(call_id))
+            owed.append(str(call_id))
+        elif kind == "function_call_output":
+            if item.get("call_id") not in owed:
+                yield f"No tool call found for function call output with call_id {item.get('call_id')}."
+            else:
+                owed.remove(item["call_id"])
+            output = item.get("output")
+            if isinstance(output, list):
+                yield from _picture_problems(output, where)
+            elif not isinstance(output, str):
+                yield f"Invalid type for '{where}.output'"
+        elif kind == "reasoning":
+            if not isinstance(item.get("summary"), list):
+                yield f"Missing required parameter: '{where}.summary'."
+            if not _ENCRYPTED.match(str(item.get("encrypted_content"))):
+                yield f"The encrypted content {str(item.get('encrypted_content'))[:8]} could not be verified."
+            after = items[place + 1] if place + 1 < len(items) else {}
+            if after.get("type") not in ("reasoning", "function_call") and after.get("role") != "assistant":
+                yield f"Item {where} of type 'reasoning' was provided without its required following item."
+        else:
+            yield f"Invalid value: {kind!r} at {where}.type"
+        if kind != "function_call" and kind != "function_call_output" and owed:
+            yield f"No tool output found for function call {owed[0]}."
+            owed = []
+    if owed:
+        yield f"No tool output found for function call {owed[0]}."
+
+
+def _picture_problems(blocks: list[_Row], where: str) -> Iterator[str]:
+    for block in blocks:
+        url = block.get("image_url")
+        if block.get("type") == "input_image" and not str(url).startswith(("data:image/", "https://", "http://")):
+            yield f"Invalid '{where}.image_url'. Expected a valid URL, but got {str(url)[:40]!r}"
+        if block.get("type") != "input_image" and not isinstance(block.get("text"), str):
+            yield f"Missing required parameter: '{where}.text'"
 
 
 # --- messages

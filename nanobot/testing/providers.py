@@ -7,8 +7,8 @@ def make(server: FakeModels) -> LLMProvider:
 def test_the_provider(check, tmp_path):
     check(tmp_path)
 
-The server is `model_server.FakeModels`, which implements OpenAI chat completions and Anthropic messages. For another
-API pass a server of your own that plays the same steps.
+The server is `model_server.FakeModels`, which implements OpenAI chat completions, OpenAI Responses and Anthropic
+messages. For another API pass a server of your own that plays the same steps.
 """
 
 import asyncio

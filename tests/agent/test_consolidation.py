@@ -11,8 +11,9 @@ import pytest
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
 from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.session_summary import summary_metadata, summary_provenance
 from nanobot.errors import BudgetExceededError, ProviderError
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import CallContext, LLMResponse, call_context
 from nanobot.testing import Pause, ScriptedProvider, calls
 from tests.support.memory import KEY, ConsolidationHarness, turn
@@ -419,3 +420,20 @@ async def test_old_messages_of_a_group_that_do_not_say_whose_they_are_change_no_
 
     assert harness.memory.read_long_term() == memory
     assert ("USER (not the owner)" in harness.asked) is others_write
+
+
+async def test_a_summary_with_the_words_of_others_changes_no_memory_and_stays_marked(tmp_path: Path):
+    harness = ConsolidationHarness(tmp_path, others_write=lambda key: True)
+    await harness.talk(0, 10)
+    async with harness.sessions.hold(harness.key) as session:
+        session.metadata["handover"] = summary_metadata("Bob wants coffee.", Provenance.PERSON)
+    likes_coffee = {"history_entry": "Talked.", "memory_update": "Likes coffee.", "handover": "Coffee is wanted."}
+    harness.model.script(calls(("save_memory", likes_coffee)), saving())
+
+    await harness.consolidate()
+
+    assert harness.memory.read_long_term() == "Likes tea.\n"
+    assert "coffee" in str(harness.model.requests[0]) and "coffee" not in harness.asked
+    assert "(In part from somebody else than the owner.)" in harness.log
+    async with harness.sessions.hold(harness.key) as session:
+        assert summary_provenance(session.metadata, harness.key) is Provenance.PERSON

@@ -17,11 +17,12 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
 from nanobot.channels.base import ChannelServices
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.media import MediaStore
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import DataPaths
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime.build import build_runtime
 from tests.bench.alone import turns_alone
@@ -52,7 +53,7 @@ class Desk(ChatChannel):
     async def ask(self, chat: str, number: int) -> str:
         """Say something there; the reply."""
         queue = self.posted.setdefault(chat, asyncio.Queue())
-        assert await self.receive("ann", chat, f"hello {number}", message_id=f"{chat}-{number}")
+        assert await self.receive(Incoming("ann", chat, f"hello {number}", f"{chat}-{number}"))
         return await queue.get()
 
 

@@ -16,7 +16,6 @@ from nanobot.channels.access import (
     MAX_LOG_LINES,
     AccessControl,
     AccessPolicy,
-    AccessRequest,
     Allowed,
     Decision,
     Ignored,
@@ -25,6 +24,7 @@ from nanobot.channels.access import (
     decide,
     is_still_allowed,
 )
+from nanobot.channels.incoming import Incoming
 from nanobot.config.channels import ChannelsConfig, DiscordConfig
 from nanobot.config.paths import DataPaths
 from nanobot.errors import ConfigError
@@ -38,12 +38,12 @@ OWNER, PERSON = Allowed(Provenance.OWNER), Allowed(Provenance.PERSON)
 PAIRED = PairedUsers(frozenset({"number:1"}), frozenset({"number:1", "number:2"}))
 
 
-def privately(sender_id: str, **other: Any) -> AccessRequest:
-    return AccessRequest(sender_id, sender_id, is_private=True, **other)
+def privately(sender_id: str, **other: Any) -> Incoming:
+    return Incoming(sender_id, sender_id, is_private=True, **other)
 
 
-def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, **other: Any) -> AccessRequest:
-    return AccessRequest(sender_id, chat_id, is_private=False, is_mentioned=mentioned, **other)
+def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, **other: Any) -> Incoming:
+    return Incoming(sender_id, chat_id, is_private=False, is_mentioned=mentioned, **other)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_whoever_wrote_once_may_speak_as_long_as_they_or_their_group_are_let_in(
     assert is_still_allowed(AccessPolicy.of("slack", section), PAIRED, sender, "-100") is still
 
 
-def outcome_of(section: dict[str, Any], message: AccessRequest, paired: PairedUsers = PAIRED) -> str:
+def outcome_of(section: dict[str, Any], message: Incoming, paired: PairedUsers = PAIRED) -> str:
     """The decision in one word."""
     decision = decide(AccessPolicy.of("telegram", section), paired, message)
     if isinstance(decision, Allowed):
@@ -135,13 +135,15 @@ def outcome_of(section: dict[str, Any], message: AccessRequest, paired: PairedUs
         ({"allowChannels": ["-200"], "groupPolicy": "open"}, in_group("1"), "ignored"),
     ],
 )
-def test_the_policy(section: dict[str, Any], message: AccessRequest, outcome: str):
+def test_the_policy(section: dict[str, Any], message: Incoming, outcome: str):
     assert outcome_of(section, message) == outcome
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.booleans(), st.booleans())
 def test_without_a_list_and_without_pairing_nobody_is_let_in(sender: str, chat: str, private: bool, mentioned: bool):
-    message = AccessRequest(sender, chat, private, mentioned, parent_ids=(chat,), alternate_ids=(sender,))
+    message = Incoming(
+        sender, chat, is_private=private, is_mentioned=mentioned, parent_ids=(chat,), alternate_ids=(sender,)
+    )
 
     for group_policy in ("mention", "open", "allowlist"):
         decision = decide(AccessPolicy.of("telegram", {"groupPolicy": group_policy}), NOBODY, message)
@@ -195,7 +197,7 @@ def test_what_a_plugins_section_cannot_mean_is_an_error_and_never_an_open_door(s
     ],
 )
 def test_the_reason_holds_what_to_paste_and_pasting_it_lets_them_in(
-    section: dict[str, Any], message: AccessRequest, paste: str
+    section: dict[str, Any], message: Incoming, paste: str
 ):
     decision = decide(AccessPolicy.of("telegram", section), PAIRED, message)
 

@@ -14,9 +14,11 @@ import pytest
 from discord.gateway import DiscordWebSocket
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.journal import open_journal
+from nanobot.channels.cursors import load_state
 from nanobot.channels.discord.history import DiscordHistory, id_at
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import load_channel
@@ -192,9 +194,9 @@ async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_pa
     async with live(discord, tmp_path) as life:
         await life.asked("before")
     saved = tmp_path / "discord.json"
-    past = DiscordHistory.load(saved)
+    past = load_state(saved, DiscordHistory)
     past.all_until, past.seen = id_at(datetime.now(UTC) - timedelta(days=30)), {}
-    saved.write_text(past.dump(), encoding="utf-8")
+    saved.write_bytes(TypeAdapter(DiscordHistory).dump_json(past, by_alias=True))
     for days in (8, 6):
         sent = discord.world.ids.next(ago_s=days * 86_400)
         message = Message(sent, there.GROUP, there.PERSON, f"<@{there.BOT}> {days} days ago")
@@ -246,7 +248,7 @@ async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobo
     async with live(discord, tmp_path) as life:
         await life.asked("hello")
         await eventually(
-            lambda: int(there.PRIVATE) in DiscordHistory.load(tmp_path / "discord.json").private, within_s=2
+            lambda: int(there.PRIVATE) in load_state(tmp_path / "discord.json", DiscordHistory).private, within_s=2
         )
 
 
@@ -256,7 +258,7 @@ async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_p
         await life.asked("hello")
 
     assert "discord.json cannot be read" in caplog.text
-    assert DiscordHistory.load(tmp_path / "discord.json").private
+    assert load_state(tmp_path / "discord.json", DiscordHistory).private
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 59), st.booleans()), max_size=40))
@@ -286,13 +288,6 @@ def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
     past.settle()
 
     assert past.after(2) <= id_at(now + timedelta(seconds=1))
-
-
-def test_the_past_survives_the_disk(tmp_path):
-    past = DiscordHistory(all_until=5, seen={1: 7}, private={1: 7}, menu="m", salt="s")
-    (tmp_path / "discord.json").write_text(past.dump(), encoding="utf-8")
-
-    assert DiscordHistory.load(tmp_path / "discord.json") == DiscordHistory(5, {1: 7}, {1: 7}, "m", "s", changed=True)
 
 
 @pytest.mark.slow

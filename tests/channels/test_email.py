@@ -1,6 +1,7 @@
 """A mailbox: which mails are heard, as whose words and in which session, and what goes back."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from email.message import EmailMessage
@@ -160,8 +161,8 @@ async def test_a_mail_that_is_too_long_is_shortened_and_kept_whole(mailbox, tmp_
 
 
 async def test_of_a_mail_beyond_all_bounds_the_head_is_read_and_that_is_said(mailbox, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.email.inbox.LARGEST_MAIL", 2000)
-    monkeypatch.setattr("nanobot.channels.email.inbox.HEAD", 1000)
+    monkeypatch.setattr("nanobot.channels.email.receive.LARGEST_MAIL", 2000)
+    monkeypatch.setattr("nanobot.channels.email.receive.HEAD", 1000)
     async with live(mailbox, tmp_path) as life:
         mailbox.fake.deliver(mail("the head\n" + "x" * 70 * 100, Message_ID="<1@friends.test>"))
         message = await life.hears("the head")
@@ -178,6 +179,19 @@ async def test_a_command_is_a_command_also_above_a_signature_and_a_quotation(mai
         message = await life.hears("/status")
 
     assert message.content == "/status"
+
+
+async def test_large_attachment_arrives_whole(mailbox, tmp_path):
+    message = EmailMessage()
+    message["Authentication-Results"], message["From"], message["To"] = signed(ANNA), ANNA, USER
+    message.set_content("a large file")
+    data = random.Random(1).randbytes(900_000)
+    message.add_attachment(data, "application", "pdf", filename="a.pdf")
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(message.as_bytes())
+        heard = await life.hears("a large file")
+
+    assert Path(heard.media[0]).read_bytes() == data
 
 
 async def test_attachments_above_the_limits_are_named_and_not_kept(mailbox, tmp_path):
@@ -487,6 +501,14 @@ async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):
     assert [one.flags for one in mailbox.fake.mails] == [set(), set()]
 
 
+async def test_mails_that_others_flagged_as_deleted_are_not_removed(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("one")
+        await eventually(lambda: mailbox.fake.mails[0].flags)
+
+    assert not any("EXPUNGE" in one for one in mailbox.fake.commands)
+
+
 async def test_a_server_without_idle_is_asked_at_intervals(mailbox, tmp_path):
     mailbox.fake.capabilities = "IMAP4rev1"
     async with live(mailbox, tmp_path, poll_interval_seconds=0.02) as life:
@@ -526,6 +548,7 @@ async def refusal(mailbox: EmailPlatform, tmp_path: Path, **settings: Any) -> st
         ({"imap_use_ssl": True}, ["channels.email.imapPort", "imapUseSsl"]),
         ({"ca_file": "/nowhere.pem"}, ["channels.email.caFile"]),
         ({"imap_username": "bot", "smtp_username": "bot"}, ["channels.email.fromAddress"]),
+        ({"imap_password": "secret\r\nx DELETE INBOX"}, ["imapPassword", "line break"]),
     ],
 )
 async def test_what_the_owner_has_to_change_is_said_by_its_key(mailbox, tmp_path, settings, says):

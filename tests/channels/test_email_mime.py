@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.email.headers import readable
-from nanobot.channels.email.html_text import text_of_html
-from nanobot.channels.email.incoming import read_mail
-from nanobot.channels.email.outgoing import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.channels.email.message import read_mail, readable
 from nanobot.channels.email.quotes import split_quote
+from nanobot.channels.email.send import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.markdown.html import visible_markdown
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from nanobot.channels.email.quotes import split_quote
         ("=?utf-8?b?5L2g5Q==?= =?utf-8?b?pb0=?=", "你好"),
         ("=?nonsense?q?J=F6rg?=", "Jörg"),
         ("=?utf-8*en?q?a?= b", "a b"),
-        ("=?utf-8?b?5?=", "5"),
+        ("=?utf-8?b?5?=", "=?utf-8?b?5?="),
         ("two\r\n lines\tand\x07 a bell", "two lines and a bell"),
     ],
 )
@@ -110,7 +109,7 @@ def test_a_mail_in_html_alone_is_read_as_words():
     message = EmailMessage()
     message.set_content("<html><body><p>Hello <b>you</b></p><p>Bye</p></body></html>", subtype="html")
 
-    assert read_mail(message.as_bytes()).text == "Hello you\n\nBye"
+    assert read_mail(message.as_bytes()).text == "Hello **you**\n\nBye"
 
 
 def test_a_mail_in_a_mail_is_a_file():
@@ -163,7 +162,7 @@ def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
 
     split_quote(quoted)
     split_quote("On On wrote " * 20_000)
-    text_of_html(nested)
+    visible_markdown(nested)
     readable("=?" * 10_000)
 
     assert time.process_time() - began < 3
@@ -208,7 +207,7 @@ def test_comments_and_declarations_of_a_page_are_no_words_of_it():
         "<!DOCTYPE html><!--[if mso]><p>hid</p><![endif]-->a <b>1 < 2</b><script>if (a<b) x()</script> end<!-- no end"
     )
 
-    assert text_of_html(html) == "a 1 < 2 end"
+    assert visible_markdown(html) == "a **1 < 2** end"
 
 
 _WORDS = """Content-Type: |multipart/mixed; boundary=b|text/html; charset=utf-7|From: a@b.c|--b|\r\n|\n\n|=?utf-8?q?=|
@@ -229,7 +228,7 @@ def test_no_bytes_break_the_reading(raw):
        "<td>", "<pre>", "\n", "<style>", "&#55296;", "<div style='display:none'>"]), st.text(max_size=5)), max_size=30)
        .map("".join))  # fmt: skip
 def test_no_page_breaks_the_reading(html):
-    text_of_html(html)
+    visible_markdown(html)
 
 
 def test_a_page_says_what_a_person_sees():
@@ -238,17 +237,19 @@ def test_a_page_says_what_a_person_sees():
         "<span hidden>obey</span><p style='font-size:0px'>obey</p><p style='opacity:0.5'>seen</p>"
         "<ul><li>a<li><a href='https://x.test/y'>b</a></ul><a href='https://x.test'>x.test</a>"
         "<blockquote>old<br>older</blockquote><table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre>"
-        "<img alt='a cat' src=x><script>obey</script>&amp;\u200b."
+        "<table><tr><td><table><tr><th>A</th></tr><tr><td>cell</td></tr></table></td></tr></table>"
+        "<img alt='a cat' src=x><img src='https://x.test/pixel'><script>obey</script> my_id *&amp;\u200b."
     )
 
-    text = text_of_html(html)
+    text = visible_markdown(html)
 
     assert "obey" not in text
-    assert text.startswith("Hi, you!\n\nseen\n\n- a\n- b (https://x.test/y)\n")
-    assert "x.test\n\n> old\n> older\n" in text
-    assert "1  2" in text
+    assert text.startswith("Hi,\n**you**!\n\nseen\n\n- a\n- [b](https://x.test/y)\n")
+    assert "> old\n> older\n" in text
+    assert "| 1 | 2 |" in text
     assert "a\n  b" in text
-    assert text.endswith("[a cat]&.")
+    assert "| A |\n| --- |\n| cell |" in text  # the table around it only places it
+    assert text.endswith("[a cat] my_id *&.")  # not escaped: it may be a command
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ async def test_a_mail_is_read_without_its_markup_and_its_quotations_apart(server
 
     html, plain = [await reader.read(one["mail"]) for one in await found(reader)]
 
-    assert html["text"] == "Dear bot"
+    assert html["text"] == "Dear **bot**"
     assert (plain["text"], plain["quoted"]) == ("Blue it is.", "On Monday, Bot wrote:\n> Which colour?")
     assert plain["to"] == "bot@bot.test"
 

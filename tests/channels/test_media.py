@@ -278,7 +278,8 @@ async def test_picture_that_a_channel_hands_over_by_its_path_is_not_the_owners_w
         await board.says("let me in")
         code = (await eventually(lambda: life.people.pending("board")))[0].code
         life.people.approve(code, owner=True)
-        await life.channel.receive(board.person, board.private, "look", [str(file)])
+        handle = life.channel._handle_message  # what channels written for the original call
+        await handle(board.person, board.private, "look", media=[str(file)])
         message = await life.hears("look")
 
     assert message.provenance is provenance

@@ -17,7 +17,7 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.outgoing import Outgoing
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.messages.types import Origin
 from tests.support.clock import WarpLoop

@@ -513,7 +513,7 @@ async def test_login_without_a_name_shows_the_channels_and_asks(telegram):
 
 
 async def test_without_the_package_it_is_set_up_untried_with_the_line_that_installs_it(monkeypatch):
-    for name in [one for one in sys.modules if one.startswith("nanobot.channels.slack")]:
+    for name in [one for one in sys.modules if one.startswith(("nanobot.channels.slack", "slack_sdk"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "slack_sdk", None)
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from nanobot.cli.main import app
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing.model_server import Calls, Fail, Say
+from nanobot.testing.protocol_rules import encrypted
 from tests.fakes.login_people import address_after
-from tests.fakes.oauth_server import EMAIL, FakeAuthority, encrypted
+from tests.fakes.oauth_server import EMAIL, FakeAuthority
 from tests.support.home import Ended, Home, ended
 
 NO_BROWSER = ("provider", "login", "openai-codex", "--no-browser", "--authority")

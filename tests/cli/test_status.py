@@ -217,6 +217,9 @@ def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
 
 def test_status_loads_no_sdk_and_no_line_editor():
     heavy = {"litellm", "openai", "mcp", "telegram", "prompt_toolkit", "httpx", "tiktoken", "jsonschema", "rich"}
+    heavy |= {"slack_sdk", "aiohttp", "nanobot.runtime.build"}
+    on = {"enabled": True}
+    write_config(channels={"telegram": {**on, "token": "1:x"}, "slack": {**on, "botToken": "xoxb-1"}})
     code = (
         "import os, sys; os._exit = lambda code: None; sys.argv = ['nanobot', 'status'];"
         "from nanobot.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
@@ -244,7 +247,7 @@ def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
 
 
 def test_channels_that_cannot_start_say_why_without_a_gateway(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nanobot.channels.discord.channel", None)  # as where its SDK is missing
+    monkeypatch.setitem(sys.modules, "discord", None)  # as where its SDK is missing
     on = {"enabled": True}
     write_config(channels={"telegram": on, "discord": on, "email": on, "slack": {**on, "botToken": "xoxb-1"}})
 

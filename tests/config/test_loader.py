@@ -304,14 +304,13 @@ def test_a_misspelt_restriction_in_the_environment_is_refused_with_its_variable(
 
 def test_an_old_key_that_asks_for_what_is_not_there_is_told_at_its_line(config_file):
     path = config_file(
-        '{"providers": {"openai": {"apiType": "auto", "thinkingStyle": null},\n'
+        '{"providers": {"openai": {"apiType": null, "thinkingStyle": null},\n'
         '"deepseek": {\n"apiType": "responses",\n"thinkingStyle": "enable_thinking"}}}'
     )
 
     warnings = load_warnings(load_config(path))
 
     assert [warning.partition(" is not used")[0] for warning in warnings] == [
-        f"{path}:3: providers.deepseek.apiType",
         f"{path}:4: providers.deepseek.thinkingStyle",
     ]
 

@@ -1,5 +1,7 @@
 """Which provider, and what goes out on the wire."""
 
+from pathlib import Path
+
 import pytest
 
 from nanobot.config.provider_match import match_provider
@@ -53,15 +55,15 @@ def test_without_an_explicit_provider_keys_decide(keyed, environ, model, name, a
 
 def test_one_s_own_endpoint_is_a_provider_by_its_name():
     config = made(
-        agents={"defaults": {"model": "stepfun/step-3"}},
-        providers={"stepfun": {"apiKey": "k", "apiBase": "https://api.stepfun.example/v1"}},
+        agents={"defaults": {"model": "house/large-3"}},
+        providers={"house": {"apiKey": "k", "apiBase": "https://api.house.example/v1"}},
     )
 
     match = config.match_provider()
 
     assert match is not None and match.spec.speaks_chat_completions
-    assert (match.spec.name, match.wire_model, config.get_api_key()) == ("stepfun", "step-3", "k")
-    assert config.get_api_base() == "https://api.stepfun.example/v1"
+    assert (match.spec.name, match.wire_model, config.get_api_key()) == ("house", "large-3", "k")
+    assert config.get_api_base() == "https://api.house.example/v1"
 
 
 def test_a_local_endpoint_needs_an_address_but_no_key():
@@ -102,6 +104,23 @@ def test_every_row_can_be_named_in_any_spelling_and_has_a_section():
             is spec
         )
         assert spec.name in ProvidersConfig.model_fields
+
+
+def test_every_provider_with_a_key_has_an_address_and_a_model():
+    """So that a key is all a person has to enter; custom and Azure have no common address, local servers no key."""
+    reached_by_key = [spec for spec in PROVIDERS if spec.needs_key and spec.name != "azure_openai"]
+
+    assert len(reached_by_key) >= 40
+    for spec in reached_by_key:
+        base = spec.default_api_base or ""
+        assert spec.default_model and (spec.env_keys or spec.name == "opencode_zen"), spec.name
+        assert base.startswith("https://") and not base.endswith("/"), spec.name
+
+
+def test_the_guide_names_every_provider_that_needs_a_key():
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "first-model.md").read_text(encoding="utf-8")
+
+    assert [spec.name for spec in PROVIDERS if spec.needs_key and f"`{spec.config_key}`" not in guide] == []
 
 
 @pytest.mark.parametrize(

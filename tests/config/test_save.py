@@ -49,7 +49,7 @@ def test_a_round_trip_loses_nothing(config_file):
     written = {
         "zebra": {"keep": [1, {"me": None}]},
         "_comment": "mine",
-        "providers": {"stepfun": {"apiKey": "k", "apiBase": "https://x.example/v1", "apiType": "auto"}},
+        "providers": {"stepfun": {"apiKey": "k", "apiBase": "https://x.example/v1", "apiType": "responses"}},
         "modelPresets": {"fast": {"model": "m"}},
         "channels": {"wecom": {"enabled": False, "bot_id": "x"}, "telegram": {"token": "t", "poolTimeout": 5.0}},
         "tools": {"mcpServers": {"my_files": {"command": "x", "env": {"SOME_KEY": "v"}}}, "unheard": 1},

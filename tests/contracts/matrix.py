@@ -1,4 +1,4 @@
-"""The table of docs/guides/channels.md: each row of the contract suite, and where it does not apply.
+"""The table of docs/writing-a-channel.md: each row of the contract suite, and where it does not apply.
 
 `python -m tests.contracts.matrix` rewrites it; a test fails if the page differs.
 """
@@ -10,7 +10,7 @@ from nanobot.channels.registry import find
 from nanobot.testing.channels import channel_rows, lacking
 from tests.fakes.platforms import PLATFORMS, platform_class
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "channels.md"
+PAGE = Path(__file__).parents[2] / "docs" / "writing-a-channel.md"
 _TABLE = re.compile(r"(?<=<!-- matrix -->\n\n).*?(?=<!-- end of the matrix -->)", re.DOTALL)
 
 

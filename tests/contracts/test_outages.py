@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from nanobot.channels.slack import SlackChannel
 from nanobot.channels.status import ChannelState
 from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import LiveChannel, live
 from nanobot.testing.platform import Platform
 from tests.fakes.platform_discord import DiscordPlatform
+from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platforms import platform_class
 from tests.support.clock import LoopClock, WarpLoop
@@ -26,8 +28,6 @@ SLEPT = timedelta(hours=8)
 LONGEST_S = 60.0
 LOADED = {
     "discord": ("discord", "nanobot.channels.discord.client"),
-    "slack": ("nanobot.channels.slack.socket_mode", "nanobot.channels.slack.web_api"),
-    "telegram": ("nanobot.channels.telegram.client",),
 }
 """What a thread would load while time flies."""
 SETTINGS: dict[str, dict[str, Any]] = {"email": {"poll_interval_seconds": 30}}
@@ -51,6 +51,8 @@ def real(name: str, folder: Path) -> Platform:
         platform.channel = lambda bus, **more: TelegramChannel(quick(bus, **more).config, bus)  # type: ignore[method-assign]
     if isinstance(platform, DiscordPlatform):
         platform.gateway.heartbeat_s = 20.0
+    if isinstance(platform, SlackPlatform):
+        platform.ping_s = SlackChannel.ping_s
     return platform
 
 

@@ -48,9 +48,15 @@ def persistent(server: FakeModels) -> LLMProvider:
     return RetryProvider(FallbackProvider([Candidate.ready(answerer)]), RetryPolicy(retries=0))
 
 
+def responses(server: FakeModels) -> LLMProvider:
+    return CustomProvider("k", server.v1, "m", api_type="responses")
+
+
 PROVIDERS: dict[str, tuple[Make, bool]] = {
     "direct": (lambda server: CustomProvider("k", server.v1, "m"), False),
     "direct, server does not stream": (lambda server: CustomProvider("k", server.v1, "m"), True),
+    "responses": (responses, False),
+    "responses, server does not stream": (responses, True),
     "codex": (codex, False),
     "codex, server does not stream": (codex, True),
     "copilot": (copilot, False),

@@ -32,12 +32,13 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
 from nanobot.channels.base import ChannelServices
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.media import MediaStore
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.messages.types import INTERRUPTED
 from nanobot.pairing.store import PairingStore
@@ -108,7 +109,7 @@ class WallChannel(ChatChannel):
         there = {one["id"] for one in _lines(self._folder / ACCEPTED)}
         for note_id, chat, text in NOTES:
             if note_id not in there:
-                await self.receive(chat, chat, text, message_id=note_id)
+                await self.receive(Incoming(chat, chat, text, note_id))
                 _append(self._folder / ACCEPTED, {"id": note_id})
         self.all_taken.set()
         await asyncio.Event().wait()

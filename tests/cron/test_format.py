@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.cron.format import format_job, format_schedule, format_time, parse_instant, parse_schedule
-from nanobot.cron.schedule import from_ms, to_ms
+from nanobot.cron.schedule import HOST, clock_changes, from_ms, read_wall_time, to_ms, zone_of
 from nanobot.cron.types import CronError, CronJob, CronSchedule
-from nanobot.cron.zones import HOST, clock_changes, read_wall_time, zone_of
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.cron.schedule import check_schedule, count_between, from_ms, instants, last_between, next_instant, to_ms
+from nanobot.cron.schedule import check_schedule, from_ms, instants, missed_between, next_instant, to_ms
 from nanobot.cron.types import CronError, CronSchedule
 
 CHANGES = {
@@ -104,13 +104,14 @@ def test_an_interval_keeps_its_phase_and_its_instants_are_counted(every: int, an
     schedule = CronSchedule("every", every_ms=every)
     first, second = islice(instants(schedule, after, zone=UTC, anchor_ms=anchor), 2)
 
-    count, last = count_between(schedule, first, first + until, zone=UTC, anchor_ms=first, limit=10)
+    count, before, last = missed_between(schedule, first, first + until, zone=UTC, limit=10)
 
     assert 0 < first - after <= every
     assert second - first == every
     assert (first - anchor) % every == 0
     assert (count - 1) * every == last - first
     assert last <= first + until < last + every
+    assert before == max(last - every, first)
 
 
 @settings(max_examples=20)
@@ -118,9 +119,9 @@ def test_an_interval_keeps_its_phase_and_its_instants_are_counted(every: int, an
     expr=st.sampled_from(["*/37 * * * *", "0 9 * * 1-5", "15 */5 * * *", "30 2 * * *", "0 0 1 * *"]),
     zone=st.sampled_from(sorted(CHANGES)),
     hours=st.integers(0, 24 * 15),
-    limit=st.integers(1, 50),
+    limit=st.integers(2, 50),
 )
-def test_the_last_instant_is_found_however_few_are_counted(expr: str, zone: str, hours: int, limit: int):
+def test_the_last_two_instants_are_found_however_few_are_counted(expr: str, zone: str, hours: int, limit: int):
     tz = ZoneInfo(zone)
     first = next(instants(cron(expr), to_ms(CHANGES[zone][0]) - 86_400_000, zone=tz, anchor_ms=0))
     until = first + hours * 3_600_000
@@ -130,10 +131,10 @@ def test_the_last_instant_is_found_however_few_are_counted(expr: str, zone: str,
             break
         each.append(due)
 
-    count, last = count_between(cron(expr), first, until, zone=tz, anchor_ms=0, limit=limit)
+    count, before, last = missed_between(cron(expr), first, until, zone=tz, limit=limit)
 
-    assert last == each[-1] == last_between(cron(expr), first, until, zone=tz, anchor_ms=0)
-    assert count == min(len(each), max(limit, 2) if len(each) > 1 else 1)
+    assert [before, last] == [each[-2:][0], each[-1]]
+    assert count == min(len(each), limit)
 
 
 @pytest.mark.parametrize(

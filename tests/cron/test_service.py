@@ -621,7 +621,7 @@ async def test_one_bad_entry_is_kept_and_named_and_the_others_run(crew: Crew, ev
 
     assert len(crew.ran) == 1
     assert stored(crew)[0] == bad
-    assert service.unreadable() == ["entry 1: kind must be one of at, every, cron, not 'sometimes'"]
+    assert service.unreadable() == ["entry 1: schedule.kind: Input should be 'at', 'every' or 'cron', not 'sometimes'"]
     assert "unknown timezone 'Mars/Base'" in (service.problem or "")
 
 

@@ -9,7 +9,6 @@ It is a FakeModels with more doors. What they want and refuse follows:
 - OAuth 2: RFC 6749, PKCE: RFC 7636, the device flow: RFC 8628 and docs.github.com, "Authorizing OAuth apps"
 - the login and the backend of Codex: the published source of OpenAI's client, github.com/openai/codex (codex-rs/login,
   codex-rs/codex-api); its refusals as people report them ({"detail": "Unsupported parameter: max_output_tokens"})
-- the Responses API: platform.openai.com/docs/api-reference/responses and .../responses-streaming
 - Copilot: what public clients send, and the refusals people report ("missing Editor-Version header for IDE auth")
 """
 
@@ -30,23 +29,16 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing.model_server import (
-    USAGE,
-    Calls,
     Fail,
     FakeModels,
     Request,
-    Say,
-    _argument_text,
-    _Format,
-    _ids,
-    _pieces,
+    Responses,
     _send,
     _send_json,
 )
 
 ACCOUNT_ID = "acc-1"
 EMAIL = "owner@example.org"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 Answer = tuple[int, object, dict[str, str]]
 
 
@@ -181,7 +173,7 @@ class FakeAuthority(FakeModels):
             if refused is not None:
                 return await self._tell(writer, refused)
             if path.endswith("/responses"):
-                return await self._chat(request, Responses(self), writer, reader)
+                return await self._chat(request, ChatGPT(self), writer, reader)
         return await super()._answer(request, writer, reader)
 
     async def _tell(self, writer: asyncio.StreamWriter, answer: Answer) -> bool:
@@ -362,125 +354,22 @@ def _words(query: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(query).items()}
 
 
-# The Responses wire.
-
-
-def encrypted(thought: str) -> str:
-    """A thought as this server encrypts it, and takes it back."""
-    return f"enc-{hashlib.sha256(thought.encode()).hexdigest()[:16]}-{len(thought)}"
-
-
-_ENCRYPTED = re.compile(r"enc-[0-9a-f]{16}-\d+\Z")
-_FIELDS = {
-    *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store", "stream"),
-    *("include", "prompt_cache_key", "text"),
-}
-_BLOCKS = {
-    "user": {"input_text", "input_image"},
-    "developer": {"input_text"},
-    "assistant": {"output_text"},
-}
-
-
-class Responses(_Format):
-    """How the ChatGPT backend says things."""
-
-    def key(self, request: Request) -> str:
-        return request.headers.get("authorization", "").removeprefix("Bearer ")
+class ChatGPT(Responses):
+    """How the ChatGPT backend says things, and what it wants beyond the API."""
 
     def check(self, body: dict[str, Any]) -> Fail | None:
-        problem = next(responses_problems(body, self.server.unknown), None)
-        if problem is None:
-            return None
-        code = "invalid_encrypted_content" if "encrypted content" in problem else None
-        return Fail(400, problem, code, "invalid_request_error")
+        problem = next(backend_problems(body), None)
+        return super().check(body) if problem is None else Fail(400, problem, None, "invalid_request_error")
 
     def error(self, fail: Fail) -> dict[str, Any]:
         if fail.message.startswith(("Unsupported parameter", "Store must", "Stream must", "Instructions are")):
             return {"detail": fail.message}
-        return {"error": {"message": fail.message, "type": fail.kind, "param": fail.param, "code": fail.code}}
-
-    def items(self, step: Say | Calls) -> list[dict[str, Any]]:
-        """What the answer is made of."""
-        items: list[dict[str, Any]] = []
-        if step.reasoning:
-            summary = [{"type": "summary_text", "text": step.reasoning}]
-            thought = {"id": "rs_1", "type": "reasoning", "summary": summary}
-            items.append({**thought, "encrypted_content": encrypted(step.reasoning)})
-        if step.text:
-            content = [{"type": "output_text", "text": step.text, "annotations": []}]
-            items.append(
-                {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content}
-            )
-        if isinstance(step, Calls):
-            for call_id, (name, arguments) in zip(_ids(step), step.calls, strict=True):
-                call = {"type": "function_call", "call_id": call_id, "name": name, "status": "completed"}
-                items.append({"id": f"fc_{call_id}", **call, "arguments": _argument_text(arguments)})
-        return items
-
-    def plain(self, step: Say | Calls, body: dict[str, Any]) -> dict[str, Any]:
-        usage = step.usage if isinstance(step, Say) else USAGE
-        counts = {}
-        if usage:
-            details = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}
-            counts = {"input_tokens": usage["prompt_tokens"], "input_tokens_details": details}
-            counts |= {"output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0}}
-        reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-        reason = reasons.get(step.finish)
-        return {
-            "id": "resp_1",
-            "object": "response",
-            "model": body["model"],
-            "status": "incomplete" if reason else "completed",
-            "incomplete_details": {"reason": reason} if reason else None,
-            "output": self.items(step),
-            "usage": counts or None,
-        }
-
-    def stream(self, step: Say | Calls, body: dict[str, Any]) -> Iterator[bytes]:
-        whole = self.plain(step, body)
-        yield event("response.created", response={**whole, "status": "in_progress", "output": [], "usage": None})
-        yield event("response.in_progress", response={"id": "resp_1", "status": "in_progress"})
-        for place, item in enumerate(whole["output"]):
-            yield from self._item(step, place, item)
-        yield event(f"response.{whole['status']}", response=whole)
-
-    def _item(self, step: Say | Calls, place: int, item: dict[str, Any]) -> Iterator[bytes]:
-        about = {"output_index": place, "item_id": item["id"]}
-        empty: dict[str, dict[str, Any]] = {
-            "function_call": {"arguments": ""},
-            "message": {"content": []},
-            "reasoning": {"summary": []},
-        }
-        begun = {**{name: value for name, value in item.items() if name != "encrypted_content"}, **empty[item["type"]]}
-        yield event("response.output_item.added", output_index=place, item=begun)
-        if item["type"] == "reasoning":
-            yield event("response.reasoning_summary_part.added", **about, summary_index=0)
-            for piece in _pieces(step.reasoning, step.pieces):
-                yield event("response.reasoning_summary_text.delta", **about, summary_index=0, delta=piece)
-        elif item["type"] == "message":
-            yield event("response.content_part.added", **about, content_index=0)
-            for piece in _pieces(step.text, step.pieces):
-                yield event("response.output_text.delta", **about, content_index=0, delta=piece)
-            yield event("response.output_text.done", **about, content_index=0, text=step.text)
-        else:
-            for piece in _pieces(item["arguments"], step.pieces):
-                yield event("response.function_call_arguments.delta", **about, delta=piece)
-            yield event("response.function_call_arguments.done", **about, arguments=item["arguments"])
-        yield event("response.output_item.done", output_index=place, item=item)
-
-    def cut(self, chunks: list[bytes]) -> list[bytes]:
-        return [chunk for chunk in chunks if b".done" not in chunk and b"event: response.completed" not in chunk]
+        return super().error(fail)
 
 
-def event(kind: str, **fields: Any) -> bytes:
-    """One event of a stream."""
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
-
-
-def responses_problems(body: dict[str, Any], unknown: list[str]) -> Iterator[str]:
-    """What the backend would refuse about this request."""
-    for name in sorted((set(body) - _FIELDS) | (set(body) & set(unknown))):
+def backend_problems(body: dict[str, Any]) -> Iterator[str]:
+    """What only this backend refuses about a request."""
+    for name in sorted({"temperature", "max_output_tokens"} & set(body)):
         yield f"Unsupported parameter: {name}"
     if not isinstance(body.get("instructions"), str) or not body["instructions"].strip():
         yield "Instructions are required"
@@ -488,75 +377,3 @@ def responses_problems(body: dict[str, Any], unknown: list[str]) -> Iterator[str
         yield "Store must be set to false"
     if body.get("stream") is not True:
         yield "Stream must be set to true"
-    items = body.get("input")
-    if not isinstance(items, list) or not items:
-        yield "Input must be a list"
-        return
-    for place, tool in enumerate(body.get("tools") or ()):
-        if tool.get("type") != "function" or not _NAME.match(str(tool.get("name"))) or "function" in tool:
-            yield f"Missing required parameter: 'tools[{place}].name'."
-        if tool.get("strict") is not False:
-            yield f"Invalid schema for function {tool.get('name')!r}: 'additionalProperties' is required to be false"
-    yield from _item_problems(items)
-
-
-def _item_problems(items: list[dict[str, Any]]) -> Iterator[str]:
-    owed: list[str] = []
-    called: set[str] = set()
-    for place, item in enumerate(items):
-        where, kind = f"input[{place}]", item.get("type")
-        if "id" in item:
-            yield f"Item with id {item['id']!r} not found. Items are not persisted when `store` is set to false."
-        if kind == "message":
-            blocks = item.get("content")
-            allowed = _BLOCKS.get(str(item.get("role")))
-            if allowed is None:
-                yield f"Invalid value: {item.get('role')!r} at {where}.role"
-            elif (
-                not isinstance(blocks, list) or not blocks or any(block.get("type") not in allowed for block in blocks)
-            ):
-                yield f"Invalid value at {where}.content. Supported values are: {sorted(allowed)}"
-            else:
-                yield from _picture_problems(blocks, where)
-        elif kind == "function_call":
-            call_id = item.get("call_id")
-            if not isinstance(call_id, str) or not 0 < len(call_id) <= 64 or call_id in called:
-                yield f"Invalid '{where}.call_id': string too long or empty, or not the only one"
-            if not _NAME.match(str(item.get("name"))) or not isinstance(item.get("arguments"), str):
-                yield f"Invalid type for '{where}': a function call has a name and arguments"
-            called.add(str(call_id))
-            owed.append(str(call_id))
-        elif kind == "function_call_output":
-            if item.get("call_id") not in owed:
-                yield f"No tool call found for function call output with call_id {item.get('call_id')}."
-            else:
-                owed.remove(item["call_id"])
-            output = item.get("output")
-            if isinstance(output, list):
-                yield from _picture_problems(output, where)
-            elif not isinstance(output, str):
-                yield f"Invalid type for '{where}.output'"
-        elif kind == "reasoning":
-            if not isinstance(item.get("summary"), list):
-                yield f"Missing required parameter: '{where}.summary'."
-            if not _ENCRYPTED.match(str(item.get("encrypted_content"))):
-                yield f"The encrypted content {str(item.get('encrypted_content'))[:8]} could not be verified."
-            after = items[place + 1] if place + 1 < len(items) else {}
-            if after.get("type") not in ("reasoning", "function_call") and after.get("role") != "assistant":
-                yield f"Item {where} of type 'reasoning' was provided without its required following item."
-        else:
-            yield f"Invalid value: {kind!r} at {where}.type"
-        if kind != "function_call" and kind != "function_call_output" and owed:
-            yield f"No tool output found for function call {owed[0]}."
-            owed = []
-    if owed:
-        yield f"No tool output found for function call {owed[0]}."
-
-
-def _picture_problems(blocks: list[dict[str, Any]], where: str) -> Iterator[str]:
-    for block in blocks:
-        url = block.get("image_url")
-        if block.get("type") == "input_image" and not str(url).startswith(("data:image/", "https://", "http://")):
-            yield f"Invalid '{where}.image_url'. Expected a valid URL, but got {str(url)[:40]!r}"
-        if block.get("type") != "input_image" and not isinstance(block.get("text"), str):
-            yield f"Missing required parameter: '{where}.text'"

@@ -21,11 +21,12 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing
 from nanobot.config.channels import ChannelConfig, GroupPolicy
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.testing.platform import Platform, Shown
 
@@ -96,15 +97,18 @@ class BoardChannel(ChatChannel):
             data = note.file.read_bytes()
             return [await self.services.media.store(Attachment(kind, name=note.file.name), lambda: one_chunk(data))]
 
+        is_private = note.chat != BoardPlatform.group
         await self.receive(
-            note.sender,
-            note.chat,
-            note.text,
-            message_id=note.id,
-            thread_id=note.thread,
-            is_private=note.chat != BoardPlatform.group,
-            is_mentioned=note.mention,
-            fetch=fetch,
+            Incoming(
+                note.sender,
+                note.chat,
+                note.text,
+                note.id,
+                note.thread,
+                is_private,
+                is_mentioned=note.mention,
+                fetch=fetch,
+            )
         )
 
     async def post(self, to: Address, piece: Chunk, how: SendOptions) -> str:

@@ -30,6 +30,8 @@ class SlackPlatform(Platform):
     """The platform; `workspace` is for tests of what only Slack has."""
 
     name = "slack"
+    ping_s = 0.5
+    stall_s = 1.5
     person, private = ANNA, "D0ANNA"
     stranger, stranger_chat = ZOE, "D0ZOE"
     group, thread = "C0HALL", "1700000000.000007"
@@ -61,7 +63,9 @@ class SlackPlatform(Platform):
             "enabled": True, "bot_token": BOT_TOKEN, "app_token": APP_TOKEN, "allow_from": [self.person],
             "api_base": f"{self.workspace.url}/api",
         }  # fmt: skip
-        return SlackChannel(SlackConfig.model_validate(usual | settings), bus)
+        channel = SlackChannel(SlackConfig.model_validate(usual | settings), bus)
+        channel.ping_s = self.ping_s
+        return channel
 
     # what people do and see
 
@@ -147,6 +151,7 @@ class SlackPlatform(Platform):
 
     async def revoke(self) -> None:
         self.workspace.good_tokens.discard(BOT_TOKEN)
+        await self.workspace.tell({"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [BOT]}})
         await self.drop()
 
     async def _listen(self) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.telegram import TelegramChannel
-from nanobot.channels.telegram.polling import PollTimeouts
+from nanobot.channels.telegram import PollTimeouts, TelegramChannel
 from nanobot.config.channels import TelegramConfig
 from nanobot.testing.platform import Platform, Shown
 from tests.fakes.telegram import BLOCKED, BOT, TOKEN, FakeTelegram, RefusedError, too_fast

@@ -18,7 +18,7 @@ PLATFORMS: dict[str, str] = {
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 
-Then `python -m tests.contracts.matrix` writes its column into docs/guides/channels.md.
+Then `python -m tests.contracts.matrix` writes its column into docs/writing-a-channel.md.
 """
 
 

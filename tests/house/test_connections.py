@@ -17,7 +17,7 @@ NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
-              "providers/litellm_provider", "channels/telegram/api"},
+              "providers/litellm_provider", "channels/telegram/bot"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},
@@ -25,19 +25,22 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "telegram": {"channels/telegram"},
     "websockets": {"channels/websocket"},
     "aiosmtplib": {"channels/email"},
+    "imap_tools": {"channels/email"},
+    "imaplib": {"channels/email"},  # imap_tools names its errors and commands
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
     "socket": {"net/dns", "gateway/loop_monitor", "gateway/control",
+               "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
-    **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "imaplib", "poplib", "telnetlib",
+    **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "poplib", "telnetlib",
                      "xmlrpc.client", "primp", "ddgs", "curl_cffi", "pycurl", "trio", "httpcore"], NOBODY),
 }  # fmt: skip
 """Who imports what can connect: a file, or a folder with all that is in it."""
 
 CALLS: dict[str, AbstractSet[str]] = {
-    "open_connection": {"channels/email/imap", "gateway/control/client", "providers/local_servers"},
+    "open_connection": {"gateway/control/client", "providers/local_servers"},
     "open_unix_connection": {"gateway/control/client"},
     "create_connection": {"net/direct_connection"},
     **dict.fromkeys(["create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY),

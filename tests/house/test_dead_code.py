@@ -23,19 +23,21 @@ FIELDS = (
 OF_OTHERS = {
     "commenters whitespace whitespace_split": "shlex reads them",
     "warn_dave warn_nacl dispatch before_identify_hook interaction_check": "discord.py calls or reads them",
-    "initialize shutdown do_request": "python-telegram-bot calls them",
     "handle_startendtag handle_endtag handle_data body_encoding": "the standard library's HTML parser and e-mail",
     "justify responds_to_cpr ttimeoutlen timeoutlen cursor_position get_completions": "rich and prompt_toolkit",
     "complete_event": "prompt_toolkit names the parameter",
     "get_field_value settings_customise_sources model_config": "pydantic calls or reads them",
     "dst fromutc": "datetime asks a tzinfo",
     "telemetry suppress_debug_info drop_params": "LiteLLM reads them",
-    "data_received eof_received connection_lost": "asyncio calls a protocol",
+    "connection_made data_received eof_received connection_lost": "asyncio calls a protocol",
     "MAX_IMAGE_PIXELS": "Pillow reads it",
     "on_answer on_message on_request on_turn_end": "methods of a hook are called by the names that its plugin has",
     "assistant": "histories are repaired by a method a role",
+    "format_epilog": "Click calls it",
+    "run_at_ms updated_at_ms": "keys of jobs.json",
     "COMPACT": "a promised phase of a turn",
     "__getattr__": "Python calls it",
+    "wss_uri": "slack-sdk connects to it",
 }
 """Names that something calls or reads which is not here, and what does."""
 _BY_NAME = re.compile(r'"nanobot(?:\.\w+)*:(\w+)"')

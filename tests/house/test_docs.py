@@ -261,7 +261,7 @@ def test_every_decision_is_in_the_index():
 
 
 _PLATFORMS_WORDS = """bot was blocked by the user, chat not found, file is too big, missing permissions, missing access,
-cannot send messages to this user""".replace("\n", " ").split(", ")
+cannot send messages to this user, no module named""".replace("\n", " ").split(", ")
 
 
 def quoted_messages() -> Iterator[tuple[str, str]]:

@@ -13,7 +13,8 @@ _BITS = [
 texts = st.lists(st.one_of(st.sampled_from(_BITS), st.text(max_size=6)), max_size=40).map("".join)
 
 BAD = {
-    "brackets": "[", "links": "[](", "half links": "](a", "pictures": "![", "stars": "**a *b ", "nested": "a**b*c_d_ ",
+    "brackets": "[", "open links": "[a](",
+    "pairs": "[[a] ", "links": "[](", "half links": "](a", "pictures": "![", "stars": "**a *b ", "nested": "a**b*c_d_ ",
     "backticks": "`" , "fences": "```\nx\n", "quotes": ">", "items": "- ", "dashes": "-", "dash lines": "-\n",
     "equals": "=\n", "empty lines": "\n", "lines": "a\n", "blanks": " ", "one word": "x", "dots": ".", "pipes": "|",
     "tables": "|a|\n|-|\n", "rows": "|a|b|\n", "tags": "<a", "comments": "<!--", "backslashes": "\\", "flags": "🇩🇪",

@@ -4,49 +4,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.markdown.chunks import split_message
-from nanobot.markdown.dialects import DISCORD, TELEGRAM
-from nanobot.markdown.split import close_open_markup
+from nanobot.markdown import split_message
+from nanobot.markdown.dialects import DISCORD, PLAIN, TELEGRAM
 from tests.markdown.free_text import texts
 
 
 @pytest.mark.parametrize(
     ("there", "shown"),
     [
-        ("Hello **wor", "Hello **wor**"),
-        ("Hello **", "Hello"),
-        ("some `co", "some `co`"),
-        ("**a *b", "**a *b***"),
-        ("see [the text", "see the text"),
+        ("Hello *wor", "Hello \\*wor"),
+        ("Hello *wor*", "Hello *wor*"),
         ("see [text](https://exa", "see text"),
         ("see [text](https://a.b)", "see [text](https://a.b)"),
         ("```py\nx = 1", "```py\nx = 1\n```"),
         ("A line\n-", "A line"),
         ("A line\n- b", "A line\n- b"),
-        ("A line\n#", "A line"),
-        ("12", ""),
+        ("A line\n===", "A line"),
+        ("```py", ""),
+        ("-", ""),
+        ("", ""),
     ],
 )
-def test_what_is_open_is_shown_closed(there: str, shown: str):
-    assert "".join(piece.text for piece in split_message(close_open_markup(there), DISCORD)) == shown
-
-
-def test_bold_that_is_not_whole_yet_is_bold_already():
-    (piece,) = split_message(close_open_markup("This is **impor"), TELEGRAM)
-
-    assert piece.text == "This is impor"
-    assert [(one.type, one.offset) for one in piece.entities] == [("bold", 8)]
+def test_what_the_next_characters_will_change_is_left_out(there: str, shown: str):
+    assert "".join(chunk.text for chunk in split_message(there, DISCORD, growing=True)) == shown
 
 
 @given(text=texts, share=st.floats(0, 1))
 def test_any_beginning_of_any_answer_can_be_shown(text: str, share: float):
     there = text[: round(len(text) * share)]
 
-    shown = split_message(close_open_markup(there), TELEGRAM, 100)
+    shown = split_message(there, TELEGRAM, 100, growing=True)
 
-    assert all(0 < TELEGRAM.measure(piece.text) <= 100 for piece in shown)
+    assert all(0 < TELEGRAM.measure(chunk.text) <= 100 for chunk in shown)
 
 
-@given(st.lists(st.text("abc", min_size=1, max_size=5), max_size=9))
-def test_plain_words_are_shown_as_they_are(words: list[str]):
-    assert close_open_markup(" ".join(words)) == " ".join(words)
+@given(st.lists(st.sampled_from(["some words here. ", "on", "\n\n", "- item\n", "漢字。", "**bold** "]), max_size=60))
+def test_messages_that_are_full_stay_as_they_are_while_the_answer_grows(bits: list[str]):
+    text = "".join(bits)
+    final = [chunk.text for chunk in split_message(text, PLAIN, 40)]
+
+    for end in range(0, len(text), 7):
+        shown = [chunk.text for chunk in split_message(text[:end], PLAIN, 40, growing=True)]
+        assert shown[:-2] == final[: len(shown[:-2])]

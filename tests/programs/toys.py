@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 
 IMPORTED_IN = threading.current_thread()
 
@@ -30,14 +31,8 @@ class ToyChannel(BaseChannel):
             for file in sorted(self.folder.glob("*.json")):
                 told = json.loads(file.read_text())
                 group = told["group"]
-                await self.receive(
-                    told["from"],
-                    told["chat"],
-                    told["text"],
-                    message_id=file.stem,
-                    is_private=not group,
-                    is_mentioned=group,
-                )
+                sender, chat, text = told["from"], told["chat"], told["text"]
+                await self.receive(Incoming(sender, chat, text, file.stem, is_private=not group, is_mentioned=group))
                 file.unlink()
             await asyncio.sleep(0.01)
 

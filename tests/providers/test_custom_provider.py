@@ -17,7 +17,6 @@ from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.limits import Timeouts
-from nanobot.providers.resilience.retry import RetryProvider
 from nanobot.testing.model_server import (
     Calls,
     CutStream,
@@ -289,20 +288,6 @@ async def test_a_server_that_is_not_there_is_a_failed_connection(base):
         await CustomProvider(KEY, base, "m").chat(HELLO)
 
 
-async def test_a_local_server_that_does_not_run_is_asked_once_and_the_answer_says_to_start_it():
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    provider = RetryProvider(CustomProvider(KEY, "http://localhost:1/v1", "m"), sleep=sleep)
-
-    with pytest.raises(errors.ServerNotRunningError, match="Is the server running"):
-        await provider.chat(HELLO)
-
-    assert waits == []
-
-
 async def test_a_key_with_a_line_break_is_refused_and_not_told():
     with pytest.raises(errors.ModelCallError) as caught:
         await CustomProvider(f"{KEY}\nü", "http://127.0.0.1:1/v1", "m").chat(HELLO)
@@ -449,6 +434,29 @@ async def test_a_field_that_the_server_calls_unknown_is_dropped_once_and_remembe
     assert len(server.chats) == 3
     assert [field in request.json for request in server.chats] == [True, False, False]
     assert field in path.read_text()
+
+
+async def test_a_model_that_does_not_reason_gets_no_reasoning_over_responses_and_answers():
+    refusals = [
+        Fail(400, "Unsupported parameter: 'temperature' is not supported with this model.", param="temperature"),
+        Fail(400, "Your organization must be verified to generate reasoning summaries.", "unsupported_value",
+             param="reasoning.summary"),
+        Fail(400, "Encrypted content is not supported with this model.", param="include"),
+    ]  # fmt: skip
+    with FakeModels() as server:
+        asked = provider(server, api_type="responses", reasoning_effort="low")
+        server.script(*refusals)
+
+        response = await asked.chat(HELLO)
+        await asked.chat(HELLO, max_tokens=5)
+        await asked.close()
+
+    sent = server.chats[-1].json
+    assert response.content == "ok"
+    assert len(server.chats) == 5
+    assert sent["reasoning"] == {"effort": "low"}
+    assert sent["max_output_tokens"] == 16
+    assert not {"temperature", "include"} & set(sent)
 
 
 async def test_max_tokens_is_renamed_where_the_server_asks_for_it(server):

@@ -116,6 +116,11 @@ async def test_a_custom_endpoint_without_an_address_says_which_key_to_set():
         await choose(**using("custom", "m", apiKey="k"))
 
 
+async def test_responses_over_litellm_are_refused_with_the_setting_to_change():
+    with pytest.raises(ConfigError, match="backend to direct"):
+        await choose(**using("anthropic", "claude-opus-4-5", apiKey="k", apiType="responses"))
+
+
 async def test_the_backend_may_be_chosen_by_hand():
     through = await choose(**using("openai", "gpt-4.1", apiKey="sk-x", backend="litellm"))
 

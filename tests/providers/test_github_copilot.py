@@ -14,7 +14,8 @@ from nanobot.providers.base import LLMResponse
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import InvalidRequestError, ModelOverloadedError, QuotaExceededError, RateLimitedError
 from nanobot.testing.model_server import Calls, Fail, Say
-from tests.fakes.oauth_server import FakeAuthority, encrypted
+from nanobot.testing.protocol_rules import encrypted
+from tests.fakes.oauth_server import FakeAuthority
 from tests.support.sample_requests import HELLO, TOOLS
 
 

@@ -33,8 +33,10 @@ from nanobot.providers.errors import (
 )
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.responses_request import build_input
-from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
-from tests.fakes.oauth_server import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
+from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Responses, Say, Slow
+from nanobot.testing.model_server import responses_event as event
+from nanobot.testing.protocol_rules import encrypted, responses_problems
+from tests.fakes.oauth_server import ACCOUNT_ID, FakeAuthority
 from tests.support.sample_requests import HELLO, LIST_DIR, TOOLS
 
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
@@ -373,9 +375,9 @@ async def test_a_server_that_repeats_the_token_does_not_get_it_into_the_error(co
         (Garbage(b"{", "application/json"), StreamCutError),
         (Garbage(b"{}", "application/json"), MalformedResponseError),
         (CutStream(), StreamCutError),
-        (Raw([event("response.created", response={})]), StreamCutError),
+        (Raw([event("response.created", response={})]), MalformedResponseError),
         (Raw([event("response.completed", response={"output": []})]), MalformedResponseError),
-        (Raw([b"data: not json\n\n", b"data: [1]\n\n"]), StreamCutError),
+        (Raw([b"data: not json\n\n", b"data: [1]\n\n"]), MalformedResponseError),
         (Say("", finish="content_filter"), ContentFilteredError),
     ],
 )
@@ -639,7 +641,7 @@ def test_any_history_that_was_repaired_is_legal_here(rows):
     asked = build_input(history)
 
     body = {"instructions": asked.instructions, "input": asked.items, "store": False, "stream": True, "model": "m"}
-    assert list(responses_problems(body, [])) == []
+    assert responses_problems(body) == []
 
 
 def test_tokens_are_no_part_of_what_is_printed(tmp_path: Path):

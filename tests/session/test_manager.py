@@ -450,7 +450,7 @@ def test_a_read_only_folder_reads_and_refuses_to_write(manager: SessionManager, 
     session = manager.get_or_create(KEY)
     session.add_message("user", "y")
 
-    with pytest.raises(StorageError, match="Check who owns the folder"):
+    with pytest.raises(StorageError, match="Check who owns"):
         manager.save(session)
 
     file.parent.chmod(0o700)

@@ -187,7 +187,7 @@ def test_sessions_that_may_not_be_read_are_named_and_left_alone(home: Home, name
 
     refused = home.run("agent", "-s", "cli:direct", "-m", "again", before=bound)
 
-    assert_refused(refused, 1, "Permission denied", str(home.sessions), "Check who owns the folder")
+    assert_refused(refused, 1, "Permission denied", str(home.sessions), "Check who owns")
     (home.workspace / name).chmod(0o700)
     assert [text for role, text in home.said() if role == "user"] == ["hello"]
 
@@ -381,7 +381,7 @@ def test_a_disk_that_is_read_only_can_be_looked_at(tmp_path: Path):
         refused = home.ask("again")
         shown = home.run("sessions", "show", "cli:direct")
 
-        assert_refused(refused, 1, "Read-only file system", "Choose another workspace with --workspace.")
+        assert_refused(refused, 1, "Read-only file system", "another workspace with --workspace")
         assert "hello" in shown.out
 
 

@@ -27,6 +27,7 @@ from nanobot.testing.model_server import (
     Slow,
     Step,
 )
+from nanobot.testing.protocol_rules import encrypted
 from tests.support.home import Home, using
 from tests.support.sample_requests import results
 
@@ -54,9 +55,15 @@ def anthropic(server: FakeModels, **section: Any) -> dict[str, Any]:
     return using("anthropic", "claude-opus-4-5", apiKey="sk-ant-right", apiBase=server.url, **section)
 
 
+def responses(server: FakeModels, **section: Any) -> dict[str, Any]:
+    return openai(server, apiType="responses", **section)
+
+
 WIRES = {
     "openai, streamed": Wire(openai),
     "openai, plain": Wire(openai, plain=True),
+    "responses, streamed": Wire(responses),
+    "responses, plain": Wire(responses, plain=True),
     "anthropic": Wire(anthropic),
 }
 on_each_wire = pytest.mark.parametrize(
@@ -156,13 +163,13 @@ TROUBLES = {
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
+    [openai, responses, pytest.param(anthropic, marks=LITELLM)],
 )
 async def test_each_failure_is_one_line_within_its_limit_and_the_next_message_works(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], trouble: Trouble
 ):
     home = Home(tmp_path, **config(server, **(LIMITS if trouble.patience else {})))
-    name = config.__name__
+    name = "anthropic" if config is anthropic else "openai"
     if config is anthropic:
         await load_litellm(server)
     async with home.hasty() as bot:
@@ -206,7 +213,7 @@ async def test_nobody_at_the_address_is_said(tmp_path: Path, config: Callable[..
     print(f"{config.__name__}: {seconds:.3f} s: {told.result.text}")
     assert told.result.outcome is TurnOutcome.FAILED
     assert "The provider cannot be reached" in told.result.text
-    assert "apiBase" in told.result.text
+    assert "Is the server running?" in told.result.text and "apiBase" in told.result.text
     assert following.result.text == "ok"
     assert back.problems == []
 
@@ -229,7 +236,7 @@ async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: P
 
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
+    [openai, responses, pytest.param(anthropic, marks=LITELLM)],
 )
 async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_and_said(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
@@ -244,7 +251,7 @@ async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_and_said(
 
     assert (mended.outcome, mended.text) == (TurnOutcome.ANSWERED, "Half of the answer.")
     assert failed.outcome is TurnOutcome.FAILED
-    assert "The answer broke off in the middle" in failed.text and config.__name__ in failed.text
+    assert "The answer broke off in the middle" in failed.text
     assert following.text == "ok"
     assert len(server.chats) == 5
     assert server.problems == []
@@ -278,6 +285,25 @@ def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(
     assert (following.code, following.out, following.aside) == (0, "ok\n", "")
     said = [str(row["content"]).split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
     assert said == ["first", "second"]
+    assert server.problems == []
+
+
+def test_the_command_speaks_responses_and_sends_the_reasoning_of_earlier_turns_back(tmp_path: Path, server: FakeModels):
+    home = Home(tmp_path, **responses(server))
+    server.script(*SIX_STEPS, Say("Two lines.", reasoning="I remember."), Say("Yes."))
+
+    done = home.ask("Write me a plan")
+    home.ask("How long is it?")
+    last = home.ask("Sure?")
+    usage = home.run("usage", "--json")
+
+    assert (done.code, done.out, done.aside) == (0, "I write the plan.\n\nThe plan has two lines.\n", "")
+    assert (last.code, last.out) == (0, "Yes.\n")
+    assert {request.path for request in server.chats} == {"/v1/responses"}
+    assert {request.headers["authorization"] for request in server.chats} == {"Bearer sk-right"}
+    reasoning = [item["encrypted_content"] for item in server.chats[-1].json["input"] if item["type"] == "reasoning"]
+    assert reasoning == [encrypted(text) for text in ("First I look around.", "That is all.", "I remember.")]
+    assert f'"prompt_tokens": {12 * 8}' in usage.out, usage.out
     assert server.problems == []
 
 

@@ -12,7 +12,6 @@ import shutil
 import signal
 import smtplib
 import socket
-import ssl
 import subprocess
 import tempfile
 import threading
@@ -284,8 +283,3 @@ def _spf_checker(port: int) -> Iterator[None]:
     finally:
         done.set()
         thread.join(5)
-
-
-def trusting(servers: MailServers) -> ssl.SSLContext:
-    """For a client that believes their certificate."""
-    return ssl.create_default_context(cafile=str(servers.ca_file))

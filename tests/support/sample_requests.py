@@ -22,9 +22,9 @@ TOOLS = [LIST_DIR, tool("write_file", path="string", content="string"), tool("wa
 
 
 def results(request: Request) -> list[str]:
-    """The texts of the tool results in a request of either format, in their order."""
-    found: list[str] = []
-    for row in request.json["messages"]:
+    """The texts of the tool results in a request of any format, in their order."""
+    found = [str(item["output"]) for item in request.json.get("input", []) if item["type"] == "function_call_output"]
+    for row in request.json.get("messages", []):
         if row["role"] == "tool":
             found.append(str(row["content"]))
         elif isinstance(row["content"], list):

@@ -9,6 +9,7 @@ from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError
+from nanobot.channels.incoming import Incoming
 from nanobot.errors import StorageError
 
 
@@ -55,7 +56,7 @@ class LinesChannel(BaseChannel):
             self._connected.set()
             while line := await reader.readline():
                 data = json.loads(line)
-                await self.receive(who, who, data["text"], message_id=data["id"])
+                await self.receive(Incoming(who, who, data["text"], data["id"]))
                 await self._say(writer, took=data["id"])  # it is on disk: the client may delete it
         except (OSError, ValueError, KeyError, StorageError):
             pass  # lost connection, invalid line or full disk: the client connects again

@@ -15,6 +15,7 @@ from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.incoming import Incoming
 
 
 class PostcardChannel(BaseChannel):
@@ -38,7 +39,7 @@ class PostcardChannel(BaseChannel):
             for card in await asyncio.to_thread(lambda: sorted(self._came.glob("*.*.txt"))):
                 who, _, _ = card.name.partition(".")
                 text = await asyncio.to_thread(card.read_text, encoding="utf-8")
-                await self.receive(who, who, text, message_id=card.name)
+                await self.receive(Incoming(who, who, text, card.name))
                 await asyncio.to_thread(card.unlink)  # it is on the disk: the letterbox may forget it
             await asyncio.sleep(self.config.get("everyS", 0.2))
 

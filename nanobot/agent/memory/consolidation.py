@@ -38,7 +38,7 @@ from nanobot.agent.session_summary import (
 from nanobot.agent.status import AgentStatus
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, is_synthetic, least_trusted
+from nanobot.messages.types import ChatMessage, Provenance, is_synthetic, least_trusted
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
@@ -303,7 +303,8 @@ class Consolidator:
             return None
         share = weights[excerpt.ends[-1] - 1] / max(weights[-1], 1)
         return _ConsolidationPlan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
-                     str(session.metadata.get("model") or ""), session_summary(session.metadata))  # fmt: skip
+                     str(session.metadata.get("model") or ""), session_summary(session.metadata),
+                     summary_provenance(session.metadata, session.key))  # fmt: skip
 
     async def _ask(self, plan: "_ConsolidationPlan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
@@ -311,14 +312,18 @@ class Consolidator:
         text = await asyncio.to_thread(memory.read_for_update)
         reply, room = _room(model, text)
         part = plan.excerpt.part(room)
-        own = part.transcript  # the memory of a chat covers everything said there
+        own, handover_trust = part.transcript, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
-            own = build_owner_transcript(part.rows, room, person_is_owner=not self._others_write(plan.session_key))
+            person_is_owner = not self._others_write(plan.session_key)
+            own = build_owner_transcript(part.rows, room, person_is_owner=person_is_owner)
+            if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
+                handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
             async with asyncio.timeout(self._limit_s):
                 saved = await request_consolidation(
-                    model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover
-                )
+                    model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover,
+                    handover_trust=handover_trust,
+                )  # fmt: skip
         return _CheckedAnswer(plan, part, own, saved, text)
 
     async def _apply_ready(self, session: Session) -> None:
@@ -421,6 +426,7 @@ class _ConsolidationPlan:
     share: float
     model: str
     handover: str
+    handover_trust: Provenance
 
 
 @dataclass(frozen=True, slots=True)

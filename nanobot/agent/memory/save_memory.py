@@ -230,20 +230,27 @@ async def request_consolidation(
     *,
     max_tokens: int = 8192,
     handover: str = "",
+    handover_trust: Provenance = Provenance.OWNER,
 ) -> SaveMemoryAnswer:
     """Request a log entry of everything said, and memory and handover of the owner's own words: these go into prompts.
-    Takes a second call if others wrote, too.
+    Takes a second call if others wrote, too. An untrusted handover goes into the log and the next handover only.
 
     Raises like `request_save_memory`. Cancelling is safe.
     """
-    if own.rows == everything.rows:  # nothing untrusted: trust the transcript like the owner's
+    is_trusted = not is_outside(handover_trust)
+    if own.rows == everything.rows and is_trusted:  # nothing untrusted: trust the transcript like the owner's
         transcript = replace(everything, provenance=own.provenance)
         return await request_save_memory(provider, model, memory, transcript, max_tokens=max_tokens, handover=handover)
+    everything = replace(everything, provenance=least_trusted([everything.provenance, handover_trust]))
     saved = await request_save_memory(provider, model, memory, everything, max_tokens=max_tokens, handover=handover)
     if not own.text:
         return replace(saved, memory_update=memory.strip(), handover=handover)
-    own_saved = await request_save_memory(provider, model, memory, own, max_tokens=max_tokens, handover=handover)
-    return replace(saved, memory_update=own_saved.memory_update, handover=own_saved.handover)
+    trusted_handover = handover if is_trusted else ""
+    own_saved = await request_save_memory(
+        provider, model, memory, own, max_tokens=max_tokens, handover=trusted_handover
+    )
+    next_handover = own_saved.handover if is_trusted else saved.handover
+    return replace(saved, memory_update=own_saved.memory_update, handover=next_handover)
 
 
 def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:

@@ -20,7 +20,7 @@ from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, Not
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.config.channels import DiscordConfig
-from nanobot.markdown.chunks import Chunk
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
 from nanobot.net.http import HttpPools, proxy_for
 

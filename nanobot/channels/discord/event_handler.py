@@ -7,6 +7,7 @@ after its cursor is caught up before new ones: the last 500 messages of at most 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import aiohttp
@@ -21,9 +22,9 @@ from nanobot.channels.discord.inbound import (
     describe_file,
     files_of,
     guild_id_of,
+    incoming_from,
     is_addressed_to,
     is_from_a_person,
-    message_place,
     text_of,
 )
 from nanobot.channels.discord.menu import Menu, text_of_interaction
@@ -194,22 +195,18 @@ class DiscordEventHandler:
 
     async def _receive(self, message: discord.Message) -> None:
         me, channel_id = self._connected_client().me, message.channel.id
-        place = message_place(channel_id, await self._channel_of(message), guild_id_of(message))
-
+        channel = await self._channel_of(message)
+        incoming = incoming_from(message.author, channel_id, channel, guild_id_of(message))
         await self._channel.receive(
-            str(message.author.id),
-            place.chat_id,
-            text_of(message, me),
-            message_id=str(message.id),
-            thread_id=place.thread_id,
-            is_private=place.is_private,
-            is_mentioned=is_addressed_to(message, me),
-            parent_ids=place.parent_ids,
-            attachments=[*map(describe_file, files_of(message))],
-            timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
-            quotes_others=bool(message.message_snapshots),
-            sender_name=message.author.display_name,
-            sender_handle=message.author.name,
+            replace(
+                incoming,
+                text=text_of(message, me),
+                message_id=str(message.id),
+                is_mentioned=is_addressed_to(message, me),
+                attachments=tuple(map(describe_file, files_of(message))),
+                quotes_others=bool(message.message_snapshots),
+                sent_at=message.created_at,
+            )
         )
 
     async def _channel_of(self, message: discord.Message) -> object:
@@ -223,21 +220,9 @@ class DiscordEventHandler:
 
     async def _process_interaction(self, interaction: discord.Interaction, channel_id: int, text: str) -> None:
         """Process a slash command or button press as a message, and answer it in time, visible to its user only."""
-        place = message_place(channel_id, interaction.channel, interaction.guild_id)
-        receiving = asyncio.create_task(
-            self._channel.receive(
-                str(interaction.user.id),
-                place.chat_id,
-                text,
-                message_id=str(interaction.id),
-                thread_id=place.thread_id,
-                is_private=place.is_private,
-                is_mentioned=True,
-                parent_ids=place.parent_ids,
-                sender_name=interaction.user.display_name,
-                sender_handle=interaction.user.name,
-            )
-        )
+        incoming = incoming_from(interaction.user, channel_id, interaction.channel, interaction.guild_id)
+        incoming = replace(incoming, text=text, message_id=str(interaction.id), is_mentioned=True)
+        receiving = asyncio.create_task(self._channel.receive(incoming))
         try:
             await asyncio.wait([receiving], timeout=_ANSWER_S)
             is_command = interaction.type is discord.InteractionType.application_command
@@ -266,7 +251,7 @@ class DiscordEventHandler:
                 "discord: the slash commands could not be added to Discord's menu (%s); typing them works", error
             )
             return
-        self._history.menu, self._history.changed = fingerprint, True
+        self._history.menu = fingerprint
 
     def _connected_client(self) -> DiscordClient:
         if self._client is None:

@@ -5,16 +5,18 @@ chats read further than that have cursors of their own.
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from nanobot.channels.cursors import MAX_AGE, keep_saved, load_cursors
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
 from nanobot.utils.bounded_dict import put_bounded
 
 _EPOCH_MS = 1_420_070_400_000
@@ -38,6 +40,7 @@ def _before(message_id: int, by: timedelta) -> int:
 class DiscordHistory:
     """The cursors, and what else is kept across connections."""
 
+    __pydantic_config__ = ConfigDict(alias_generator=to_camel, arbitrary_types_allowed=True)
     all_until: int = 0
     """Everything before this id was read, in all chats."""
     seen: dict[int, int] = field(default_factory=dict)
@@ -47,15 +50,14 @@ class DiscordHistory:
     menu: str = ""
     """Fingerprint of the slash commands that Discord has."""
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
-    changed: bool = True
-    """Since it was last saved."""
-    urgent: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
+    urgent: Annotated[asyncio.Event, Field(exclude=True)] = field(
+        default_factory=asyncio.Event, repr=False, compare=False
+    )
     """Set by changes to save at once: a new private chat."""
 
     def begin(self, now: datetime) -> None:
         """Start a connection: read from now on if it is the first, else from at most MAX_AGE ago."""
         self.all_until = max(self.all_until or id_at(now), id_at(now - MAX_AGE))
-        self.changed = True
 
     def after(self, chat: int) -> int:
         """The message of this chat after which nothing was read."""
@@ -67,13 +69,11 @@ class DiscordHistory:
         self.seen[chat] = max(message_id, self.seen.get(chat, 0))
         if is_private:
             self._remember(chat, self.seen[chat])
-        self.changed = True
 
     def add_private(self, chat: int) -> bool:
         """Record a private chat. Return True if nothing was ever read there."""
         if chat not in self.private:
             self._remember(chat, 0)
-            self.changed = True
             self.urgent.set()
         return self.private[chat] == 0
 
@@ -85,36 +85,12 @@ class DiscordHistory:
         self.all_until = max([self.all_until, *(_before(last, _MARGIN) for last in self.seen.values())])
         self.seen = {chat: last for chat, last in self.seen.items() if last > self.all_until}
 
-    def dump(self) -> str:
-        """The file's text; resets `changed`."""
-        self.changed = False
-        payload = {
-            "allUntil": str(self.all_until),
-            "seen": {str(chat): str(last) for chat, last in self.seen.items()},
-            "private": {str(chat): str(last) for chat, last in self.private.items()},
-            "menu": self.menu,
-            "salt": self.salt,
-        }
-        return json.dumps(payload, indent=2) + "\n"
-
-    @classmethod
-    def load(cls, path: Path) -> "DiscordHistory":
-        """Load the file; an empty history without a readable one. Never raises."""
-
-        def read(payload: Any) -> DiscordHistory:
-            seen, private = (
-                {int(chat): int(last) for chat, last in payload[name].items()} for name in ("seen", "private")
-            )
-            return cls(int(payload["allUntil"]), seen, private, str(payload["menu"]), str(payload["salt"]))
-
-        return load_cursors(path, read, cls)
-
 
 @asynccontextmanager
 async def open_history(folder: Path | None, now: datetime) -> AsyncIterator[DiscordHistory]:
     """The history of a new connection, saved while the block runs; in memory only without a folder. Never raises."""
     path = folder / "discord.json" if folder is not None else None
-    history = await asyncio.to_thread(DiscordHistory.load, path) if path is not None else DiscordHistory()
+    history = await asyncio.to_thread(load_state, path, DiscordHistory)
     history.begin(now)
     async with keep_saved(path, history, history.urgent):
         yield history

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import discord
 
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 
@@ -17,22 +18,22 @@ _MENTION = re.compile(r"<(?:@!?(?P<user>\d+)|@&(?P<role>\d+)|#(?P<channel>\d+)|a
 _USER_TYPES = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePlace:
-    """The chat of a message or interaction."""
-
-    chat_id: str
-    thread_id: str | None
-    is_private: bool
-    parent_ids: tuple[str, ...]
-    """The thread and the server, for access lists that name them."""
-
-
-def message_place(channel_id: int, channel: object, guild_id: int | None) -> MessagePlace:
-    """The chat of a channel id. A thread belongs to its parent channel and has its own session."""
+def incoming_from(sender: discord.abc.User, channel_id: int, channel: object, guild_id: int | None) -> Incoming:
+    """A message of this sender in this channel, still empty. A thread is one of its parent's, with its own session."""
+    incoming = Incoming(
+        str(sender.id),
+        str(channel_id),
+        is_private=guild_id is None,
+        parent_ids=(str(guild_id),) if guild_id is not None else (),
+        sender_name=sender.display_name,
+        sender_handle=sender.name,
+    )
     if isinstance(channel, discord.Thread):
-        return MessagePlace(str(channel.parent_id), str(channel_id), False, (str(channel_id), str(channel.guild.id)))
-    return MessagePlace(str(channel_id), None, guild_id is None, (str(guild_id),) if guild_id is not None else ())
+        thread_id, parents = str(channel_id), (str(channel_id), str(channel.guild.id))
+        return replace(
+            incoming, chat_id=str(channel.parent_id), thread_id=thread_id, is_private=False, parent_ids=parents
+        )
+    return incoming
 
 
 def guild_id_of(message: discord.Message) -> int | None:

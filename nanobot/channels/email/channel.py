@@ -19,21 +19,26 @@ from typing import Any, ClassVar
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.email.headers import auto_reply_reason, is_address
-from nanobot.channels.email.imap import FetchedMail
-from nanobot.channels.email.inbox import MailFolder
-from nanobot.channels.email.incoming import Mail, MailFile, read_mail
-from nanobot.channels.email.login import open_mailbox
-from nanobot.channels.email.outgoing import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
 from nanobot.channels.email.quotes import split_quote, without_signature
+from nanobot.channels.email.receive import FetchedMail, MailFolder, open_mailbox
+from nanobot.channels.email.send import (
+    MailAttachment,
+    OutgoingMail,
+    SmtpServer,
+    first_subject,
+    message_id,
+    reply_subject,
+)
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.email.store import MailRecord, MailStore, open_store
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import open_outgoing, prepare_outgoing
 from nanobot.errors import StorageError
-from nanobot.markdown.chunks import split_message
+from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
 from nanobot.utils.aio import gather_or_raise
@@ -53,6 +58,8 @@ class _MailSession:
     """What exists while the channel is connected."""
 
     settings: MailSettings
+    smtp: SmtpServer | None
+    """None without an SMTP server."""
     store: MailStore
     broken: "asyncio.Future[None]"
     """Gets the error that ends the connection if sending fails."""
@@ -86,10 +93,12 @@ class EmailChannel(BaseChannel):
                     'allowFrom ["*"] allows senders. See docs/guides/email.md.',
                     settings.config.imap_host,
                 )
-        session = self._session = _MailSession(settings, self._store, asyncio.get_running_loop().create_future())
+        session = self._session = _MailSession(
+            settings, _smtp_server(settings), self._store, asyncio.get_running_loop().create_future()
+        )
         try:
-            if settings.smtp is not None:
-                await settings.smtp.check()
+            if session.smtp is not None:
+                await session.smtp.check()
             await gather_or_raise([self._read(session), _raise_when_broken(session.broken)])
         finally:
             session.broken.cancel()
@@ -100,9 +109,9 @@ class EmailChannel(BaseChannel):
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         async with open_mailbox(settings, read_only=True):
             pass
-        if settings.smtp is not None:
-            await settings.smtp.check()
-        may = "can be read and written from" if settings.smtp is not None else "can be read"
+        if (smtp := _smtp_server(settings)) is not None:
+            await smtp.check()
+        may = "can be read and written from" if smtp is not None else "can be read"
         print(f"The mailbox of {settings.address} {may}.")  # noqa: T201 a person waits
         return True
 
@@ -128,7 +137,7 @@ class EmailChannel(BaseChannel):
         if is_answer and not config.auto_reply_enabled:
             log.info("email: an answer was not sent: channels.email.autoReplyEnabled is false")
             return ()
-        if session.settings.smtp is None:
+        if session.smtp is None:
             raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
         if not is_address(message.chat_id):
             raise UndeliverableError(f"{message.chat_id!r} is no mail address")
@@ -145,7 +154,7 @@ class EmailChannel(BaseChannel):
                 )
         raw = await asyncio.to_thread(mail.to_bytes)
         try:
-            await session.settings.smtp.send(raw, sender=session.settings.address, to=message.chat_id)
+            await session.smtp.send(raw, sender=session.settings.address, to=message.chat_id)
         except (ChannelSetupError, NotConnectedError) as error:
             if not session.broken.done():
                 session.broken.set_exception(error)
@@ -158,14 +167,14 @@ class EmailChannel(BaseChannel):
 
     async def _read(self, session: _MailSession) -> None:
         settings, config = session.settings, session.settings.config
-        async with open_mailbox(settings, self.status.touch) as (imap, folder):
+        async with open_mailbox(settings, self.status.touch) as mailbox:
             name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
-            inbox = MailFolder(imap, session.store, self.services.clock, name, mark_seen=config.mark_seen)
+            folder = MailFolder(mailbox, session.store, self.services.clock, name, mark_seen=config.mark_seen)
             self.mark_up()
-            position = await inbox.begin(folder, self._process)
+            position = await folder.begin(self._process)
             while True:
-                position = await inbox.look(position, self._process)
-                await inbox.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self._silence_s)
+                position = await folder.look(position, self._process)
+                await folder.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self._silence_s)
 
     @property
     def _silence_s(self) -> float:
@@ -178,7 +187,7 @@ class EmailChannel(BaseChannel):
         if session is None:
             raise NotConnectedError("the mailbox is not open")
         mail = await asyncio.to_thread(read_mail, fetched.raw)
-        if reason := auto_reply_reason(mail.headers, mail.content_type, mail.sender, session.settings.own):
+        if reason := auto_reply_reason(mail, session.settings.own):
             log.info("email: ignored a mail from %s: %s", json.dumps(mail.sender), reason)
             return False
         verdict = session.settings.verify_sender(mail)
@@ -199,16 +208,17 @@ class EmailChannel(BaseChannel):
         async def fetch() -> list[StoredAttachment]:
             return await self._store_files(mail, whole, session.settings)
 
-        accepted = await self.receive(
+        incoming = Incoming(
             mail.sender,
             mail.sender,
             prompt.text,
-            message_id=mail.message_id,
-            thread_id=thread_id,
+            mail.message_id,
+            thread_id,
             is_verified=verdict.is_verified,
             fetch=fetch if mail.files or whole else None,
             metadata={"subject": mail.subject},
         )
+        accepted = await self.receive(incoming)
         return accepted or (verdict.is_verified and self.is_allowed(mail.sender))
 
     async def _find_answered(self, mail: Mail, store: MailStore) -> MailRecord | None:
@@ -265,6 +275,10 @@ class EmailChannel(BaseChannel):
             tuple(files),
             (*previous.ancestors, previous.message_id) if previous is not None else (),
         )
+
+
+def _smtp_server(settings: MailSettings) -> SmtpServer | None:
+    return SmtpServer(settings.config, settings.tls) if settings.config.smtp_host else None
 
 
 async def _raise_when_broken(broken: "asyncio.Future[None]") -> None:

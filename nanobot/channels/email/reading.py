@@ -8,12 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from nanobot.channels.email.headers import Headers
-from nanobot.channels.email.imap import FetchedMail, Folder, Imap
-from nanobot.channels.email.inbox import HEAD, imap_day, received_at
-from nanobot.channels.email.incoming import Mail, MailFile, read_mail
-from nanobot.channels.email.login import open_mailbox
+from nanobot.channels.email.message import Headers, Mail, MailFile, read_mail
 from nanobot.channels.email.quotes import split_quote
+from nanobot.channels.email.receive import FetchedMail, Mailbox, imap_day, open_mailbox
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
@@ -49,8 +46,8 @@ class MailReader:
         """The newest mails that match all criteria, newest first, at most `limit`."""
         async with asyncio.timeout(_ANSWER_S):
             settings = await self._settings()
-            async with open_mailbox(settings, read_only=True) as (imap, folder):
-                return await self._search(settings, imap, folder, unread, since, (sender, subject), limit)
+            async with open_mailbox(settings, read_only=True) as mailbox:
+                return await self._search(settings, mailbox, unread, since, (sender, subject), limit)
 
     async def read(self, mail_id: str) -> dict[str, Any]:
         """One mail by its id from `find`."""
@@ -59,14 +56,14 @@ class MailReader:
             raise NoSuchMailError(f"{mail_id!r} is no id of a mail. `list` gives each mail one, such as 1-23.")
         async with asyncio.timeout(_ANSWER_S):
             settings = await self._settings()
-            async with open_mailbox(settings, read_only=True) as (imap, folder):
-                if int(validity) != folder.validity:
+            async with open_mailbox(settings, read_only=True) as mailbox:
+                if int(validity) != mailbox.validity:
                     raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
-                fetched = await imap.fetch(int(uid), largest=_LARGEST_MAIL, head=HEAD)
+                fetched = await mailbox.fetch(int(uid), largest=_LARGEST_MAIL)
             if fetched is None:
                 raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
             mail = await asyncio.to_thread(read_mail, fetched.raw)
-            return self._whole(settings, folder, fetched, mail)
+            return self._whole(settings, mailbox, fetched, mail)
 
     async def _settings(self) -> MailSettings:
         """The current settings. Raises ChannelSetupError if the channel was switched off."""
@@ -78,8 +75,7 @@ class MailReader:
     async def _search(
         self,
         settings: MailSettings,
-        imap: Imap,
-        folder: Folder,
+        mailbox: Mailbox,
         unread: bool,
         since: datetime | None,
         words: tuple[str, str],
@@ -87,18 +83,20 @@ class MailReader:
     ) -> dict[str, Any]:
         after = since.timestamp() if since is not None else 0.0
         days = [f"SINCE {imap_day(after - _DAY_S)}"] if since is not None else []  # the server uses its own time zone
-        uids = (await imap.search(" ".join([*(["UNSEEN"] if unread else []), *days]) or "ALL"))[::-1]
+        uids = (await mailbox.search(" ".join([*(["UNSEEN"] if unread else []), *days]) or "ALL"))[::-1]
         matches: list[dict[str, Any]] = []
         searched = 0
         while searched < min(len(uids), MAX_SEARCHED) and len(matches) < limit:
             batch = uids[searched : searched + _AT_ONCE]
             searched += len(batch)
-            for head in await imap.heads(batch, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD):
+            for head in await mailbox.heads(
+                batch, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD
+            ):
                 mail = read_mail(head.raw)
                 fields = (mail.headers.text("From"), mail.subject)
                 fits = all(word.casefold() in text.casefold() for word, text in zip(words, fields, strict=True))
-                if fits and received_at(head) >= after and len(matches) < limit:
-                    matches.append(self._head(settings, folder, head, mail))
+                if fits and head.received_at >= after and len(matches) < limit:
+                    matches.append(self._head(settings, mailbox, head, mail))
         result: dict[str, Any] = {"mails": matches}
         if len(matches) < limit and searched < len(uids):
             result["note"] = (
@@ -106,9 +104,9 @@ class MailReader:
             )
         return result
 
-    def _head(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+    def _head(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
         return {
-            "mail": f"{folder.validity}-{fetched.uid}",
+            "mail": f"{mailbox.validity}-{fetched.uid}",
             "received": self._time(fetched),
             "from": _line(mail.headers, "From"),
             "sender_proven": settings.verify_sender(mail).is_verified,
@@ -117,9 +115,9 @@ class MailReader:
             "size": human_size(fetched.size),
         }
 
-    def _whole(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+    def _whole(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
         new, quoted = split_quote(mail.text)
-        result = self._head(settings, folder, fetched, mail)
+        result = self._head(settings, mailbox, fetched, mail)
         result |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
         result["text"] = clip(new.strip(), settings.config.max_body_chars, "{left_out} characters left out")
         if quoted.strip():
@@ -135,7 +133,7 @@ class MailReader:
     def _time(self, fetched: FetchedMail) -> str:
         """When it arrived, in the user's time zone; as the server wrote it if that cannot be parsed."""
         try:
-            moment = datetime.fromtimestamp(received_at(fetched), UTC)
+            moment = datetime.fromtimestamp(fetched.received_at, UTC)
         except (OverflowError, ValueError, OSError):
             return fetched.received[:40]
         return f"{moment.astimezone(self._zone):%Y-%m-%d %H:%M %z}"

@@ -7,11 +7,8 @@ from email.utils import formataddr, parseaddr
 from pathlib import Path
 from typing import Any
 
-from nanobot.channels.email.headers import is_address
-from nanobot.channels.email.imap import ImapServer
-from nanobot.channels.email.incoming import Mail
+from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
-from nanobot.channels.email.smtp import SmtpServer
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
 from nanobot.net.http import is_loopback
@@ -22,9 +19,9 @@ class MailSettings:
     """The settings of a mailbox."""
 
     config: EmailConfig
-    imap: ImapServer
-    smtp: SmtpServer | None
-    """None without an SMTP server."""
+    tls: ssl.SSLContext
+    imap_tls: ssl.SSLContext | None
+    """None for an unencrypted connection, which is allowed only to this machine."""
     address: str
     """Our address in lower case."""
     sender: str
@@ -42,13 +39,10 @@ class MailSettings:
         own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
         tls = _tls(config.ca_file)
         public_suffixes()
-        uses_tls = config.imap_use_ssl or not is_loopback(config.imap_host)
         return cls(
             config,
-            ImapServer(
-                config.imap_host, config.imap_port, tls if uses_tls else None, starts_plain=not config.imap_use_ssl
-            ),
-            _smtp(config, tls) if config.smtp_host else None,
+            tls,
+            tls if config.imap_use_ssl or not is_loopback(config.imap_host) else None,
             address.lower(),
             formataddr((name, address)) if name else address,
             frozenset(own),
@@ -67,7 +61,7 @@ class MailSettings:
         if self.config.server_checks_senders:
             return SenderVerdict(True)
         verdict = verify_sender(mail.headers.lines, mail.sender.rpartition("@")[2], self.checker)
-        if verdict.is_verified or mail.headers.has("Authentication-Results"):
+        if verdict.is_verified or mail.headers.all("Authentication-Results"):
             return verdict
         return replace(
             verdict,
@@ -89,6 +83,8 @@ def _check(config: EmailConfig) -> None:
         raise ChannelSetupError(
             f"The mailbox is not set up. Set {', '.join(missing)}; docs/guides/email.md has examples."
         )
+    if any(char in config.imap_username + config.imap_password for char in "\r\n\0"):
+        raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
 
 
 def _own_address(config: EmailConfig) -> tuple[str, str]:
@@ -98,18 +94,6 @@ def _own_address(config: EmailConfig) -> tuple[str, str]:
             return name, address
     raise ChannelSetupError(
         "nanobot does not know its own mail address. Set channels.email.fromAddress, such as bot@example.org."
-    )
-
-
-def _smtp(config: EmailConfig, tls: ssl.SSLContext) -> SmtpServer:
-    return SmtpServer(
-        config.smtp_host,
-        config.smtp_port,
-        config.smtp_username,
-        config.smtp_password,
-        tls,
-        use_ssl=config.smtp_use_ssl,
-        use_starttls=config.smtp_use_tls and not config.smtp_use_ssl,
     )
 
 
@@ -128,3 +112,11 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
                 f"channels.email.caFile: {ca_file} holds no certificates that can be read ({error.strerror or error})."
             ) from error
     return context
+
+
+def untrusted_text(host: str, key: str, error: ssl.SSLCertVerificationError) -> str:
+    """The error text for a certificate that cannot be verified."""
+    return (
+        f"The certificate of {host} is not trusted: {error.verify_message}. Check channels.email.{key}; for a "
+        "server with a certificate authority of its own, set channels.email.caFile to its file."
+    )

@@ -1,13 +1,23 @@
-"""The Slack channel: the user's own app in Socket Mode (docs.slack.dev/apis/events-api/using-socket-mode)."""
+"""The Slack channel: the user's own app in Socket Mode (docs.slack.dev/apis/events-api/using-socket-mode).
+
+The SDK keeps the connection open and replaces it. An outage that lasts longer ends `start`, so that the next login says
+what the owner has to do.
+"""
 
 import asyncio
 import logging
 import re
-from collections import OrderedDict
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from typing import Any, ClassVar
+
+import aiohttp
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.socket_mode.response import SocketModeResponse
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
@@ -16,15 +26,14 @@ from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendErr
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.slack.history import SlackHistory, open_history
-from nanobot.channels.slack.incoming import IncomingMessage, read_command, read_event, read_press
-from nanobot.channels.slack.names import UserNames
+from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
+from nanobot.channels.slack.web_api import SDK_LOG, SlackApi, open_api
 from nanobot.config.channels import SlackConfig
-from nanobot.markdown.chunks import Chunk, split_message
+from nanobot.errors import StorageError
+from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
-
-if TYPE_CHECKING:
-    from nanobot.channels.slack.socket_mode import Envelope
-    from nanobot.channels.slack.web_api import SlackApi
+from nanobot.utils.bounded_dict import put_bounded
+from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
@@ -32,45 +41,15 @@ _LONGEST_SECTION = 3000
 _LONGEST_LABEL = 75
 _LONGEST_VALUE = 2000
 _MOST_BUTTONS = 25
+_MENTION_DELAY_S = 0.3
+"""How long a mention waits for its `message` event, which has at least as much: a mention may lack its files."""
+_NAMES_S, _MOST_NAMES, _MOST_CACHED = 1.0, 10, 1000
+"""How long a message waits for user names, and for how many. Slack expects an acknowledgement within three seconds."""
 _AT_ONCE = 4
 """Chats whose missed messages are fetched concurrently."""
-_DUPLICATE_S = 0.3
-"""How long a mention waits for its `message` event."""
-_MAX_EVENTS = 512
-_TRIES, _LONGEST_PAUSE_S = 2, 30.0
+_TRIES, _LONGEST_PAUSE_S = 3, 30.0
 """How often, and for how long, Slack may throttle the fetch of one chat's missed messages."""
 _MENTIONED_ID = re.compile(r"@([A-Z0-9]+)\b")
-_REMOVAL_EVENTS = ("tokens_revoked", "app_uninstalled")
-
-
-class MentionDeduplicator:
-    """Finds the duplicate of a mention: it arrives as `app_mention` and as `message`, in either order.
-
-    The message has at least as much: a mention may lack its files. So a mention without files waits a moment for its
-    message; an app that receives mentions only pays that moment for each.
-    """
-
-    def __init__(self) -> None:
-        self._messages: OrderedDict[tuple[str, str], asyncio.Event] = OrderedDict()
-
-    def record_message(self, chat: str, ts: str) -> None:
-        """Record that a `message` event arrived."""
-        self._event_of(chat, ts).set()
-
-    async def has_message(self, chat: str, ts: str) -> bool:
-        """Whether the `message` event of a mention has arrived or does so within a moment."""
-        try:
-            async with asyncio.timeout(_DUPLICATE_S):
-                await self._event_of(chat, ts).wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _event_of(self, chat: str, ts: str) -> asyncio.Event:
-        event = self._messages.setdefault((chat, ts), asyncio.Event())
-        while len(self._messages) > _MAX_EVENTS:
-            self._messages.popitem(last=False)
-        return event
 
 
 class SlackChannel(ChatChannel):
@@ -81,7 +60,10 @@ class SlackChannel(ChatChannel):
     largest_file = 1024 * 1024 * 1024
     can_edit = True
     can_react = True
-    stall_s = 30.0  # a ping goes out every ten seconds
+    stall_s = 30.0  # the SDK notices a lost connection, and opens another, within 13 s
+    ping_s: float = 5.0
+    """How often the SDK pings, and looks whether it has to reconnect."""
+    connect_s: float = 15.0
     delta_interval_s: ClassVar[float] = 1.5
     """`chat.update` may be called fifty times a minute (docs.slack.dev/apis/web-api/rate-limits, tier 3)."""
 
@@ -89,43 +71,54 @@ class SlackChannel(ChatChannel):
         super().__init__(config, bus)
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
         self._current_api: SlackApi | None = None
-        self._names: UserNames | None = None
+        self._work = asyncio.TaskGroup()
+        self._chat_locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._history = SlackHistory()
-        self._mentions = MentionDeduplicator()
+        self._messages: dict[tuple[str, str], None] = {}
+        """The last `message` events, by chat and timestamp: a mention comes as one, too."""
         self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
+        self._names: dict[tuple[str, date], str] = {}
+        """User names by id and the day they were looked up."""
 
     async def start(self) -> None:
-        """Log in, and receive messages until the connection ends."""
-        await _load_sdk()
-        from nanobot.channels.slack.socket_mode import SocketModeCallbacks, SocketModeConnections
-        from nanobot.channels.slack.web_api import open_api
-
-        clock = self.services.clock
-        async with open_api(self._settings, clock) as api:
+        """Log in, and receive messages until the SDK cannot reconnect."""
+        async with open_api(self._settings, self.services.clock) as api:
             me = await api.log_in()
-            async with open_history(self.services.state, me.user) as history:
-                self._current_api, self._history = api, history
-                names = self._names = UserNames(api.name_of, clock)
-                cursors_by_chat = history.cursors(clock.now())
-                missed = {chat: partial(self._process_missed, chat, after) for chat, after in cursors_by_chat.items()}
-                callbacks = SocketModeCallbacks(
-                    self._on_arrival, self._process, self.status.touch, self.mark_up, lambda: self.stall_s
-                )
+            async with open_history(self.services.state, me.user) as self._history:
+                self._current_api, self._work = api, asyncio.TaskGroup()
                 try:
-                    await SocketModeConnections(api, callbacks).run(missed)
+                    async with self._work:
+                        await self._serve(api)
+                except BaseExceptionGroup as errors:
+                    raise errors.exceptions[0] from None
                 finally:
-                    self._current_api = self._names = None
-                    await names.close()
+                    self._current_api = None
+
+    async def _serve(self, api: SlackApi) -> None:
+        url = await api.socket_url()
+        client = SocketModeClient(api.app_token, SDK_LOG, api.sdk, proxy=api.sdk.proxy, ping_interval=self.ping_s)
+        client.wss_uri = url
+        client.message_listeners.append(self._on_message)
+        try:
+            try:
+                async with asyncio.timeout(self.connect_s):
+                    await client.connect()  # type: ignore[no-untyped-call]
+            except TimeoutError:
+                raise NotConnectedError("Slack opens no WebSocket; behind a proxy, set HTTPS_PROXY") from None
+            while api.refusal is None:
+                if await client.is_connected():
+                    self.status.touch()
+                await asyncio.sleep(self.ping_s)
+            raise api.refusal
+        finally:
+            await client.aiohttp_client_session.close()  # first: a dead connection answers no goodbye for ten seconds
+            await client.close()  # type: ignore[no-untyped-call]
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
-        await _load_sdk()
-        from nanobot.channels.slack.web_api import open_api
-        from nanobot.utils.clock import SystemClock
-
         async with open_api(self._settings, SystemClock()) as api:
             me = await api.log_in()
-            await api.socket_address()
+            await api.socket_url()
         print(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel.")  # noqa: T201 a person waits
         return True
 
@@ -155,114 +148,117 @@ class SlackChannel(ChatChannel):
         return self._api.download(attachment)
 
     @property
-    def _api(self) -> "SlackApi":
+    def _api(self) -> SlackApi:
         if self._current_api is None:
             raise NotConnectedError("Slack is not connected")
         return self._current_api
 
-    def _on_arrival(self, envelope: "Envelope") -> None:
-        event = _event_of(envelope)
-        incoming = self._read_event(event) if event.get("type") == "message" else None
-        if incoming is not None:
-            self._mentions.record_message(incoming.chat_id, incoming.message_id)
+    async def _on_message(self, client: Any, message: dict[str, Any], _: str | None = None) -> None:
+        """Start processing what arrived; the SDK calls this for one message after the other."""
+        if message.get("type") == "hello":  # the first of each connection
+            self.mark_up()
+            for chat, cursors in self._history.cursors(self.services.clock.now()).items():
+                self._work.create_task(self._process_missed(chat, cursors))
+        elif (request := SocketModeRequest.from_dict(message)) is not None:
+            self._work.create_task(self._process(client, request))
 
-    async def _process(self, envelope: "Envelope") -> None:
-        """Process an envelope. Raises StorageError if it cannot be journaled."""
-        incoming = self._read(envelope)
-        if incoming is None or (incoming.kind == "mpim" and not self._settings.dm.enabled):
+    async def _process(self, client: SocketModeClient, request: SocketModeRequest) -> None:
+        """Process a request and acknowledge it, unless it could not be journaled: then Slack sends it again."""
+        incoming = self._read(request)
+        if incoming is not None and incoming.is_mention_event:
+            await asyncio.sleep(_MENTION_DELAY_S)
+            if (incoming.chat_id, incoming.message_id) in self._messages:
+                incoming = None
+        elif incoming is not None:
+            put_bounded(self._messages, (incoming.chat_id, incoming.message_id), None, _MOST_CACHED)
+        try:
+            if incoming is not None and (self._settings.dm.enabled or not incoming.is_group_chat):
+                async with self._lock_of(incoming.chat_id):
+                    await self._receive(incoming)
+        except StorageError as error:
+            log.warning("slack: a message could not be journaled, and is not acknowledged to Slack: %s", error)
             return
-        is_mention = incoming.is_mention_event and not incoming.files
-        if is_mention and await self._mentions.has_message(incoming.chat_id, incoming.message_id):
-            return  # the message event has everything, and is acknowledged separately
-        await self._receive(incoming)
+        try:
+            await client.send_socket_mode_response(SocketModeResponse(request.envelope_id))
+        except (aiohttp.ClientError, OSError):
+            log.debug("slack: the connection was lost before an acknowledgement; a duplicate will be dropped")
 
-    async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
-        """Process the messages of a chat and its threads after these cursors. Raises StorageError as `receive` does."""
-        missed: dict[str, IncomingMessage] = {}
-        for thread, last in cursors.items():
-            try:
-                messages = await self._fetch_missed(chat, thread, last)
-            except UndeliverableError as error:
-                log.debug("slack: missed messages in %s are not fetched any more: %s", chat, error)
-                self._history.forget(chat, thread)
-                continue
-            except SendError as error:  # new messages must not wait for old ones
-                log.warning("slack: missed messages in %s cannot be fetched (%s); send them again", chat, error)
-                return
-            for message in messages:
-                incoming = self._read_event({**message, "type": "message", "channel": chat})
-                if incoming is not None:
-                    missed[incoming.message_id] = incoming
-        for _, incoming in sorted(missed.items()):
-            await self._receive(incoming)
+    def _lock_of(self, chat: str) -> asyncio.Lock:
+        return self._chat_locks.setdefault(chat, asyncio.Lock())
 
-    async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> list[Mapping[str, Any]]:
-        async with self._fetch_slots:
-            for _ in range(_TRIES):
-                try:
-                    return await self._api.messages_after(chat, thread, last)
-                except RateLimitedError as error:
-                    if error.retry_after_s > _LONGEST_PAUSE_S:
-                        raise
-                    await asyncio.sleep(error.retry_after_s)
-            return await self._api.messages_after(chat, thread, last)
-
-    def _read(self, envelope: "Envelope") -> IncomingMessage | None:
-        match envelope.kind:
+    def _read(self, request: SocketModeRequest) -> SlackIncoming | None:
+        match request.type:
             case "events_api":
-                event = _event_of(envelope)
-                if event.get("type") in _REMOVAL_EVENTS:  # the next login tells the owner what to do
+                event = request.payload.get("event")
+                event = event if isinstance(event, Mapping) else {}
+                if event.get("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
                     raise ConnectionResetError("the app was removed from the workspace")
                 return self._read_event(event)
             case "slash_commands":
-                return read_command(envelope.payload)
+                return read_command(request.payload)
             case "interactive":
-                return read_press(envelope.payload)
+                return read_press(request.payload)
             case _:
                 return None
 
-    def _read_event(self, event: Mapping[str, Any]) -> IncomingMessage | None:
+    def _read_event(self, event: Mapping[str, Any]) -> SlackIncoming | None:
         return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
 
-    async def _receive(self, incoming: IncomingMessage) -> None:
-        when = incoming.when
-        accepted = await self.receive(
-            incoming.sender_id,
-            incoming.chat_id,
-            await self._text_with_names(incoming),
-            message_id=incoming.message_id,
-            thread_id=incoming.thread_id,
-            is_private=incoming.is_private,
-            is_mentioned=incoming.is_mentioned,
-            attachments=incoming.files,
-            timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
-            quotes_others=incoming.quotes_others,
-            sender_name=await self._name_of_stranger(incoming),
-        )
-        self._history.note(incoming, accepted=accepted)
+    async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
+        """Process the messages of a chat and its threads after these cursors, before any new ones."""
+        missed: dict[str, SlackIncoming] = {}
+        async with self._lock_of(chat):
+            try:
+                for thread, last in cursors.items():
+                    for message in await self._fetch_missed(chat, thread, last):
+                        incoming = self._read_event({**message, "type": "message", "channel": chat})
+                        if incoming is not None:
+                            missed[incoming.message_id] = incoming
+                for _, incoming in sorted(missed.items()):
+                    await self._receive(incoming)
+            except SendError as error:  # new messages must not wait for old ones
+                log.warning("slack: missed messages in %s cannot be fetched (%s); send them again", chat, error)
+            except StorageError as error:
+                log.warning("slack: missed messages in %s could not be journaled: %s", chat, error)
 
-    async def _name_of_stranger(self, incoming: IncomingMessage) -> str:
-        """The name of somebody who is about to be offered a pairing code; otherwise empty."""
-        if self._names is None or not incoming.is_private or self.services.access.is_allowed(incoming.sender_id):
-            return ""
-        return (await self._names.look_up([incoming.sender_id])).get(incoming.sender_id, "")
+    async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Mapping[str, Any]]:
+        async with self._fetch_slots:
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    return await self._api.messages_after(chat, thread, last)
+                except RateLimitedError as error:
+                    if not tries_left or error.retry_after_s > _LONGEST_PAUSE_S:
+                        raise
+                    await asyncio.sleep(error.retry_after_s)
+                except UndeliverableError as error:
+                    log.debug("slack: missed messages in %s are not fetched any more: %s", chat, error)
+                    self._history.forget(chat, thread)
+                    break
+            return ()
 
-    async def _text_with_names(self, incoming: IncomingMessage) -> str:
-        """The text with the names of mentioned users before their ids, if it is from an allowed sender to the bot."""
+    async def _receive(self, incoming: SlackIncoming) -> None:
+        is_allowed = self.services.access.is_allowed(incoming.sender_id)
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
-        if not (incoming.people and is_for_bot and self._names is not None):
-            return incoming.text
-        if not self.services.access.is_allowed(incoming.sender_id):
-            return incoming.text
-        names = await self._names.look_up(incoming.people)
-        return _MENTIONED_ID.sub(
+        people = incoming.people if is_allowed and is_for_bot else ()
+        if incoming.is_private and not is_allowed:  # they are about to be offered a pairing code
+            people = (incoming.sender_id,)
+        names = await self._look_up_names(people)
+        text = _MENTIONED_ID.sub(
             lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
         )
+        name = "" if is_allowed else names.get(incoming.sender_id, "")
+        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
+        self._history.note(incoming, accepted=accepted)
 
-
-def _event_of(envelope: "Envelope") -> Mapping[str, Any]:
-    event = envelope.payload.get("event") if envelope.kind == "events_api" else None
-    return event if isinstance(event, Mapping) else {}
+    async def _look_up_names(self, people: Sequence[str]) -> dict[str, str]:
+        """The names of these users that Slack says within a moment, by id. Cached for a day."""
+        today = self.services.clock.now().date()
+        with suppress(TimeoutError, SendError):  # then an id stays an id
+            async with asyncio.timeout(_NAMES_S):
+                for user in people[:_MOST_NAMES]:
+                    if (user, today) not in self._names:
+                        put_bounded(self._names, (user, today), await self._api.name_of(user), _MOST_CACHED)
+        return {user: name for user in people if (name := self._names.get((user, today)))}
 
 
 def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
@@ -273,7 +269,7 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     """
     texts = [chunk.text]
     if len(chunk.text) > _LONGEST_SECTION:
-        texts = [part.text for part in split_message(chunk.source, SLACK, _LONGEST_SECTION)]
+        texts = [part.text for part in split_message(chunk.content, SLACK, _LONGEST_SECTION)]
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
     return [*sections, {"type": "actions", "elements": elements}]
@@ -288,8 +284,3 @@ def _button(number: int, button: Button) -> dict[str, Any]:
         "text": {"type": "plain_text", "text": label, "emoji": True},
         "value": value,
     }
-
-
-async def _load_sdk() -> None:
-    """Import the SDK in a thread: it takes 0.3 s, and other channels are starting too."""
-    await asyncio.to_thread(import_module, "nanobot.channels.slack.socket_mode")

@@ -1,17 +1,19 @@
 """Reads the payloads of envelopes: sender, chat, text, files. Never raises, whatever they contain.
 
 Messages: https://docs.slack.dev/reference/events/message and .../app_mention. Buttons: .../interaction-payloads/
-block_actions-payload. Commands: https://docs.slack.dev/interactivity/implementing-slash-commands.
+block_actions-payload. Commands: https://docs.slack.dev/interactivity/implementing-slash-commands. Text: .../messaging/
+formatting-message-text.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.slack.mrkdwn import mentioned_ids, mentions_user, to_plain_text
 
 COMMAND = "/nanobot"
 """The command whose argument is the message. Any other command is passed on by its name."""
@@ -20,6 +22,8 @@ _USER_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 _UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
 """Modes of files that cannot be downloaded."""
 _MAX_FILES = 20
+_MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
+_ADDRESS = re.compile(r"\A(?:mailto:|tel:)?(?:https?://)?(.*?)/?\Z")
 
 Payload = Mapping[str, Any]
 
@@ -32,40 +36,20 @@ class BotIdentity:
     name: str = "nanobot"
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingMessage:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackIncoming(Incoming):
     """A message, slash command or button press of a person."""
 
-    sender_id: str
-    chat_id: str
-    text: str
     message_id: str
-    thread_id: str | None
-    kind: str
-    """im: a private chat; mpim: a private group; else a channel."""
-    is_mentioned: bool
-    files: tuple[Attachment, ...] = ()
-    quotes_others: bool = False
+    is_group_chat: bool = False
+    """Whether it is a private chat of several people."""
     is_mention_event: bool = False
     """Whether it is an `app_mention`, which usually arrives as a `message` event, too, perhaps with more."""
     people: tuple[str, ...] = ()
     """The ids of other users mentioned in the text without their names."""
 
-    @property
-    def is_private(self) -> bool:
-        """Whether only the sender and the bot read the chat."""
-        return self.kind == "im"
 
-    @property
-    def when(self) -> datetime | None:
-        """When it was sent: message ids are timestamps."""
-        try:
-            return datetime.fromtimestamp(float(self.message_id), UTC)
-        except (ValueError, OverflowError, OSError):
-            return None
-
-
-def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> IncomingMessage | None:
+def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
     """Read a message event; None for other events and for messages of bots, including our own."""
     is_mention = event.get("type") == "app_mention"
     if not is_mention and (event.get("type") != "message" or _text(event, "subtype") not in _USER_SUBTYPES):
@@ -85,22 +69,24 @@ def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> Inc
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
         thread = ts
-    return IncomingMessage(
-        user,
-        chat,
-        "\n".join(line for line in lines if line),
-        ts,
-        thread or None,
-        kind,
-        is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
-        tuple(attachments),
-        bool(shares),
-        is_mention,
-        tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
+    return SlackIncoming(
+        sender_id=user,
+        chat_id=chat,
+        text="\n".join(line for line in lines if line),
+        message_id=ts,
+        thread_id=thread or None,
+        is_private=kind == "im",
+        is_group_chat=kind == "mpim",
+        is_mentioned=is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
+        attachments=tuple(attachments),
+        quotes_others=bool(shares),
+        sent_at=_time_of(ts),
+        is_mention_event=is_mention,
+        people=tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
     )
 
 
-def read_command(payload: Payload) -> IncomingMessage | None:
+def read_command(payload: Payload) -> SlackIncoming | None:
     """Read a slash command of the app: `/nanobot what is new` is "what is new", `/stop` is "/stop"."""
     user, chat = _text(payload, "user_id"), _text(payload, "channel_id")
     command, trigger = _text(payload, "command"), _text(payload, "trigger_id")
@@ -109,10 +95,18 @@ def read_command(payload: Payload) -> IncomingMessage | None:
     words = _text(payload, "text").strip()
     text = (words or "/help") if command == COMMAND else f"{command} {words}".strip()
     kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
-    return IncomingMessage(user, chat, text, trigger, None, kind, is_mentioned=True)
+    return SlackIncoming(
+        sender_id=user,
+        chat_id=chat,
+        text=text,
+        message_id=trigger,
+        is_private=kind == "im",
+        is_group_chat=kind == "mpim",
+        is_mentioned=True,
+    )
 
 
-def read_press(payload: Payload) -> IncomingMessage | None:
+def read_press(payload: Payload) -> SlackIncoming | None:
     """Read a button press as a message with the button's value, in the chat of the button."""
     if payload.get("type") != "block_actions":
         return None
@@ -125,7 +119,16 @@ def read_press(payload: Payload) -> IncomingMessage | None:
     if not (value and pressed):
         return None
     thread = _text(message, "thread_ts") or _text(container, "thread_ts") or None
-    return IncomingMessage(_text(user, "id"), chat, value, pressed, thread, _kind({}, chat), is_mentioned=True)
+    return SlackIncoming(
+        sender_id=_text(user, "id"),
+        chat_id=chat,
+        text=value,
+        message_id=pressed,
+        thread_id=thread,
+        is_private=_kind({}, chat) == "im",
+        is_mentioned=True,
+        sent_at=_time_of(pressed),
+    )
 
 
 def describe_file(file: Payload) -> Attachment:
@@ -162,6 +165,14 @@ def _kind(payload: Payload, chat: str) -> str:
     return _text(payload, "channel_type") or ("im" if chat.startswith("D") else "channel")
 
 
+def _time_of(ts: str) -> datetime | None:
+    """When a message was sent: most ids are timestamps."""
+    try:
+        return datetime.fromtimestamp(float(ts), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _text(payload: Payload, name: str) -> str:
     value = payload.get(name)
     return value if isinstance(value, str) else ""
@@ -175,3 +186,39 @@ def _dict(payload: Payload, name: str) -> Payload:
 def _list(payload: Payload, name: str) -> Sequence[Payload]:
     value = payload.get(name)
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def mentions_user(text: str, user: str) -> bool:
+    """Whether the text mentions this user."""
+    return re.search(rf"<@{re.escape(user)}(?:\|[^<>]*)?>", text) is not None
+
+
+def mentioned_ids(text: str) -> list[str]:
+    """The ids of users that the text mentions without their names."""
+    return [match[2] for match in _MARK.finditer(text) if match[1] == "@" and match[2] and not match[3]]
+
+
+def to_plain_text(text: str, me: str, my_name: str) -> str:
+    """The plain text, without a mention of the bot at its start."""
+    mention = re.compile(rf"\A(?:\s*<@{re.escape(me)}(?:\|[^<>]*)?>[ \t]*[,:]?)+\s*")
+    plain = _MARK.sub(lambda match: _read(match, me, my_name), mention.sub("", text))
+    return plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+
+
+def _read(match: "re.Match[str]", me: str, my_name: str) -> str:
+    sign, target, label = match[1], match[2], match[3]
+    if sign == "@":
+        return f"@{my_name if target == me else label or target}"
+    if sign == "#":
+        return f"#{label or target}"
+    if sign == "!":  # <!here>, <!subteam^S1|@team>, <!date^1^{date}|1 May>
+        return label or f"@{target.partition('^')[0]}"
+    if not label or _bare(label) == _bare(target):
+        return target.removeprefix("mailto:").removeprefix("tel:")
+    return f"{label} ({target})"
+
+
+def _bare(address: str) -> str:
+    """An address as people write it, without scheme: Slack makes every address a link."""
+    match = _ADDRESS.match(address)
+    return match[1].lower() if match else address

@@ -1,10 +1,13 @@
 """Telegram, by long polling.
 
-`channel` has TelegramChannel, `polling` receives updates and confirms them, `incoming` reads an update, `client` sends,
-`state` is kept across restarts, `api` runs the SDK over our own connections. `client`, `incoming` and `api` import the
-SDK, which takes 0.3 s and 35 MB, so they are imported when a bot is started.
+`channel` has TelegramChannel, `bot` connects to Telegram and converts the SDK's errors, `incoming` reads an update,
+`state` is kept across restarts.
 """
 
-from nanobot.channels.telegram.channel import TelegramChannel
+from nanobot.net.clients import load_httpx
 
-__all__ = ["TelegramChannel"]
+load_httpx()  # without its command line, which the SDK would import: 50 ms and 5 MB
+
+from nanobot.channels.telegram.channel import PollTimeouts, TelegramChannel  # noqa: E402 behind load_httpx
+
+__all__ = ["PollTimeouts", "TelegramChannel"]

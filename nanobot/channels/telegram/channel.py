@@ -1,29 +1,93 @@
-"""The Telegram channel: the user's own bot, by long polling (core.telegram.org/bots/api)."""
+"""The Telegram channel: the user's own bot, by long polling (core.telegram.org/bots/api).
+
+Telegram deletes confirmed updates and sends others again (core.telegram.org/bots/api#getupdates), so a poll confirms
+updates only once they are journaled. The SDK's own Updater confirms them before.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from telegram import (
+    Bot,
+    CallbackQuery,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    InputFile,
+    LinkPreviewOptions,
+    Message,
+    MessageEntity,
+    ReplyParameters,
+    Update,
+)
+from telegram.error import ChatMigrated, TelegramError
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.errors import NotConnectedError, UndeliverableError
+from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
-from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.telegram.polling import Poller, PollTimeouts, Raw
+from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.status import ChannelState
+from nanobot.channels.telegram.bot import (
+    ConflictError,
+    Raw,
+    connection_error,
+    download,
+    error_of,
+    get_updates,
+    open_bot,
+)
+from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
+from nanobot.channels.telegram.state import TelegramState
 from nanobot.config.channels import TelegramConfig
-from nanobot.markdown.chunks import Chunk
+from nanobot.errors import StorageError
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
-from nanobot.net.clients import load_httpx
-from nanobot.utils.clock import SystemClock
-
-if TYPE_CHECKING:
-    from nanobot.channels.telegram.client import TelegramClient
-    from nanobot.channels.telegram.incoming import Incoming
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LARGEST_PHOTO = 10 * 1024 * 1024
+"""A larger picture is sent as a document (core.telegram.org/bots/api#sendphoto)."""
+UPLOAD_S = 60.0
+"""How long Telegram may take to respond after a file was uploaded."""
+_LONGEST_PAUSE_S = 30.0
+_LONGEST_HINT = 256
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+"""Telegram would fetch the page of a URL in a message, which a prompt injection could use to leak data in the URL."""
+_BY_KIND = {
+    MediaKind.IMAGE: "photo", MediaKind.VOICE: "voice", MediaKind.AUDIO: "audio", MediaKind.VIDEO: "video",
+    MediaKind.FILE: "document",
+}  # fmt: skip
+_BY_SUFFIX = {
+    ".ogg": "voice", ".oga": "voice", ".opus": "voice", ".mp3": "audio", ".m4a": "audio", ".gif": "animation",
+    ".mp4": "video", ".jpg": "photo", ".jpeg": "photo", ".png": "photo", ".webp": "photo",
+}  # fmt: skip
+"""How Telegram shows a file; all others are documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimeouts:
+    """Timeouts and intervals in seconds."""
+
+    poll_s: float = 30.0
+    """How long Telegram holds a poll open without updates."""
+    busy_s: float = 1.0
+    """Shortest interval between polls that bring nothing."""
+    album_s: float = 0.8
+    """How long to wait for the other parts of an album."""
+    pause_s: float = 2.0
+    """First pause before a retry; it grows."""
 
 
 class TelegramChannel(ChatChannel):
@@ -41,72 +105,278 @@ class TelegramChannel(ChatChannel):
         super().__init__(config, bus)
         self._section = config
         self._timeouts = timeouts or PollTimeouts()
-        self._current_client: TelegramClient | None = None
+        self._current_bot: Bot | None = None
+        self._state = TelegramState(bot=0)
+        self._conflicts = 0
         self._has_warned = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or proxy that cannot be used."""
-        await _load_sdk()
-        from nanobot.channels.telegram.client import open_client
-
-        folder = self.services.state
-        async with open_client(self._section, folder / "bot.json" if folder else None, self.services.clock) as client:
-            self._current_client = client
-            self._check_privacy(client)
-            menu = asyncio.create_task(client.show_menu(self.services.commands), name="telegram menu")
+        async with open_bot(self._section) as bot:
+            folder = self.services.state
+            self._state = await asyncio.to_thread(TelegramState.load, folder / "bot.json" if folder else None, bot.id)
+            self._check_privacy(bot)
+            self._current_bot = bot
+            menu = asyncio.create_task(self._show_menu(bot), name="telegram menu")
             try:
-                await Poller(
-                    client.updates, self._handle, client.state, self.status, self.mark_up, self._timeouts, self._give_up
-                ).run()
+                await self._poll(bot)
             finally:
-                self._current_client = None
+                self._current_bot = None
                 menu.cancel()
                 await asyncio.wait([menu])
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Telegram is unreachable."""
-        await _load_sdk()
-        from nanobot.channels.telegram.client import open_client
-
-        async with open_client(self._section, None, SystemClock()) as client:
-            bot_user = client.me
-        print(f"The token works. Your bot is {bot_user.first_name}:\nhttps://t.me/{bot_user.username}")  # noqa: T201 a person waits
+        async with open_bot(self._section) as bot:
+            print(f"The token works. Your bot is {bot.first_name}:\n{bot.link}")  # noqa: T201 a person waits
         return True
+
+    # receiving
+
+    async def _poll(self, bot: Bot) -> None:
+        """Receive updates, and confirm them once they are journaled.
+
+        After a cancellation, those that were not confirmed arrive again; the journal drops what it has.
+        """
+        wait_s, has_failed = 0.0, True  # the first poll returns at once and shows whether we are connected
+        albums: set[str] = set()
+        while True:
+            started_at = time.monotonic()
+            try:
+                updates = await get_updates(bot, self._state.next_offset, wait_s)
+            except TelegramError as error:
+                problem = connection_error(error, self._section)
+                if isinstance(problem, RateLimitedError):
+                    self.status.touch()
+                    await asyncio.sleep(min(max(problem.retry_after_s, self._timeouts.busy_s), _LONGEST_PAUSE_S))
+                elif isinstance(problem, ConflictError):
+                    await self._wait_for_other_poller(problem)
+                elif has_failed:  # once is tolerated: servers are known to reject a good token for a moment
+                    raise problem from error
+                else:
+                    has_failed = True
+                    await self._pause_after(started_at)
+                wait_s = 0.0
+                continue
+            has_failed = False
+            self._record_connected(after_waiting=wait_s > 0)
+            count, batches, albums = split_batches(updates, albums)
+            for batch in batches:
+                await self._journal(batch)
+            if count:
+                await self._state.save_offset(updates[count - 1]["update_id"] + 1)
+            if albums:
+                await asyncio.sleep(self._timeouts.album_s)
+            elif wait_s > 0 and not updates:
+                await self._pause_after(started_at)
+            wait_s = 0.0 if albums else self._timeouts.poll_s
+
+    def _record_connected(self, *, after_waiting: bool) -> None:
+        self.status.touch()
+        if not self._conflicts:
+            self.mark_up()
+            return
+        self.status.set_state(ChannelState.UP)  # not logged: two programs taking turns would fill the log
+        if after_waiting:
+            self._conflicts = 0
+            log.info("telegram: no other program polls this bot any more; receiving again")
+
+    async def _wait_for_other_poller(self, error: ConflictError) -> None:
+        if not self._conflicts:
+            log.error("telegram: %s", error)
+        self._conflicts += 1
+        self.status.set_state(ChannelState.DOWN, str(error))
+        await asyncio.sleep(min(self._timeouts.pause_s * self._conflicts, _LONGEST_PAUSE_S))
+
+    async def _pause_after(self, started_at: float) -> None:
+        """Throttle polls that return at once."""
+        if time.monotonic() - started_at < self._timeouts.busy_s:
+            await asyncio.sleep(self._timeouts.busy_s)
+
+    async def _journal(self, batch: Sequence[Raw]) -> None:
+        """Process an update, or an album, until it is journaled. If it cannot be read, its sender is told."""
+        refusals = 0
+        while True:
+            try:
+                await self._handle(batch)
+                return
+            except StorageError as error:
+                if not refusals:
+                    log.error("telegram: a message could not be journaled and waits at Telegram: %s", error)  # noqa: TRY400
+                refusals += 1
+                self.status.touch()  # it is the disk that stalls
+                await asyncio.sleep(min(self._timeouts.pause_s * refusals, _LONGEST_PAUSE_S))
+            except Exception:  # one unreadable update must not stop the others
+                log.exception("telegram: the update %s could not be read", batch[0]["update_id"])
+                await self._report_unreadable(batch[0])
+                return
+
+    async def _handle(self, batch: Sequence[Raw]) -> None:
+        """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
+        updates = [Update.de_json(raw, self._bot) for raw in batch]
+        if (query := updates[0].callback_query) is not None:
+            await self._take_press(query)
+            return
+        messages = [update.message for update in updates if update.message is not None]
+        for message in messages:
+            if message.migrate_to_chat_id is not None:
+                await self._state.record_move(str(message.chat.id), str(message.migrate_to_chat_id))
+        names = {menu_name(entry.name): entry.name for entry in self.services.commands}
+        me = self._bot.bot
+        incoming = [read for message in messages if (read := read_message(message, me, names)) is not None]
+        if incoming:
+            await self._receive(merge_album(incoming))
+
+    async def _take_press(self, query: CallbackQuery) -> None:
+        """Process a button press, and remove accepted buttons."""
+        value = self._state.value_of(query.data or "")
+        pressed = read_press(query, value) if value else None
+        is_allowed = pressed is not None and (
+            not Button.is_for_owners(pressed.text) or self.services.access.is_owner(pressed.sender_id)
+        )
+        is_accepted = pressed is not None and is_allowed and await self._receive(pressed)
+        try:
+            await query.answer(None if is_accepted else "This button was used already, or is not for you.")
+            if is_accepted and query.message is not None:
+                await self._bot.edit_message_reply_markup(query.message.chat.id, query.message.message_id)
+        except TelegramError as error:  # the press is journaled already
+            log.debug("telegram: a button press could not be acknowledged: %s", error)
+
+    async def _receive(self, incoming: Incoming) -> bool:
+        former_id = self._state.former_id(incoming.chat_id)
+        if former_id:  # a migrated group keeps its session and its entries in lists
+            session_key = ":".join(part for part in (self.name, former_id, incoming.thread_id) if part)
+            incoming = replace(incoming, session_key=session_key, parent_ids=(former_id,))
+        return await self.receive(incoming)
+
+    async def _report_unreadable(self, raw: Raw) -> None:
+        """Tell the sender that their update could not be read. None of its fields can be relied on."""
+        chat, sender = (_part(raw.get("message"), name) for name in ("chat", "from"))
+        chat_id, sender_id = _part(chat, "id"), _part(sender, "id")
+        if isinstance(chat_id, int) and isinstance(sender_id, int):
+            to = Address(self.name, str(chat_id))
+            await self.report_unreadable(str(sender_id), to, is_private=_part(chat, "type") == "private")
+
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Download a file."""
+        return download(self._bot, attachment.source, self._section.proxy or None)
+
+    # sending
+
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post one chunk."""
+        fields = await self._fields(to, options)
+        message = await self._send_text(to, chunk, partial(self._bot.send_message, **fields))
+        return str(message.message_id)
+
+    async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Replace the text of a message; no error if it has this text already."""
+        try:
+            await self._send_text(to, chunk, partial(self._bot.edit_message_text, message_id=int(platform_id)))
+        except UndeliverableError as error:
+            if "message is not modified" not in str(error).lower():
+                raise
+
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post a file by its kind; as a document if Telegram rejects that kind."""
+        fields = await self._fields(to, options)
+
+        async def send(method: str, chat_id: str) -> Message:
+            with ExitStack() as opened:
+                media: InputFile | str = file.url or ""  # Telegram fetches a URL itself
+                if file.path is not None:
+                    handle = opened.enter_context(await asyncio.to_thread(open_outgoing, file.path))
+                    media = InputFile(handle, filename=file.name, read_file_handle=False)
+                sent: Message = await getattr(self._bot, f"send_{method}")(
+                    chat_id, media, read_timeout=UPLOAD_S, **fields
+                )
+                return sent
+
+        method = _method_of(file)
+        try:
+            message = await self._request(to, partial(send, method))
+        except UndeliverableError:
+            if method == "document":
+                raise
+            message = await self._request(to, partial(send, "document"))
+        return str(message.message_id)
+
+    async def show_typing(self, to: Address) -> None:
+        """Show the typing indicator, which expires after five seconds."""
+        await self._request(to, partial(self._bot.send_chat_action, action="typing", message_thread_id=_thread(to)))
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Set the reaction on a message (core.telegram.org/bots/api#reactiontypeemoji has the allowed ones)."""
+        number = _number_of(message_id)
+        if number is None:
+            raise UndeliverableError(f"{message_id!r} is not a Telegram message id")
+        await self._request(to, partial(self._bot.set_message_reaction, message_id=number, reaction=emoji))
 
     def delta_pause_s(self, chat_id: str) -> float:
         """Longer in groups, whose ids are negative."""
         return self.group_interval_s if chat_id.startswith("-") else self.delta_interval_s
 
-    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post one chunk."""
-        return await self._client.post(to, chunk, options)
+    @property
+    def _bot(self) -> Bot:
+        if self._current_bot is None:
+            raise NotConnectedError("Telegram is not connected")
+        return self._current_bot
 
-    async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
-        await self._client.edit(to, int(platform_id), chunk)
+    async def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
+        """The parameters that every message has."""
+        number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
+        rows = [
+            [InlineKeyboardButton(button.label, callback_data=await self._state.data_of(button.value))]
+            for button in options.buttons
+        ]
+        return {
+            "message_thread_id": _thread(to),
+            "reply_parameters": ReplyParameters(number, allow_sending_without_reply=True) if number else None,
+            "reply_markup": InlineKeyboardMarkup(rows) if rows else None,
+            "disable_notification": options.quiet,
+        }
 
-    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Post a file as a photo, voice message, audio, video or document."""
-        return await self._client.post_file(to, file, options)
+    async def _send_text(self, to: Address, chunk: Chunk, send: Callable[..., Awaitable[T]]) -> T:
+        """Send text with entities, so that nothing in it is taken for markup; without them if Telegram rejects them."""
+        entities = [
+            MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
+            for entity in chunk.entities
+        ]
+        send = partial(send, text=chunk.text, link_preview_options=_NO_PREVIEW)
+        try:
+            return await self._request(to, partial(send, entities=entities))
+        except UndeliverableError as error:
+            if "entit" not in str(error).lower():
+                raise
+            log.warning("telegram: sending a message without formatting: %s", error)
+            return await self._request(to, send)
 
-    async def show_typing(self, to: Address) -> None:
-        """Show the typing indicator."""
-        await self._client.show_typing(to)
+    async def _request(self, to: Address, request: Callable[..., Awaitable[T]]) -> T:
+        """Send a request for a chat, under its current id. Raises SendError."""
+        chat_id = self._state.current_id(to.chat_id)
+        try:
+            try:
+                return await request(chat_id=chat_id)
+            except ChatMigrated as moved:
+                await self._state.record_move(chat_id, str(moved.new_chat_id))
+                return await request(chat_id=str(moved.new_chat_id))
+        except TelegramError as error:
+            raise error_of(error) from error
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Set the reaction on a message."""
-        client = self._client
-        from nanobot.channels.telegram.incoming import number_of
+    async def _show_menu(self, bot: Bot) -> None:
+        """Set the bot's command menu. Never raises: the commands work without it."""
+        commands = [(menu_name(entry.name), entry.text[:_LONGEST_HINT]) for entry in self.services.commands]
+        if not commands:  # keep the menu that is set
+            return
+        try:
+            await bot.set_my_commands(commands)
+        except TelegramError as error:
+            log.debug("telegram: the command menu was not set: %s", error)
 
-        number = number_of(message_id)
-        if number is None:
-            raise UndeliverableError(f"{message_id!r} is not a Telegram message id")
-        await client.react(to, number, emoji)
-
-    def _check_privacy(self, client: "TelegramClient") -> None:
+    def _check_privacy(self, bot: Bot) -> None:
         """Warn once if the bot's privacy mode hides group messages that the config wants it to receive."""
         policy = self._section.group_policy
-        if policy == "mention" or client.me.can_read_all_group_messages or self._has_warned:
+        if policy == "mention" or bot.can_read_all_group_messages or self._has_warned:
             return
         self._has_warned = True
         log.warning(
@@ -115,77 +385,46 @@ class TelegramChannel(ChatChannel):
             policy,
         )
 
-    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
-        return self._client.download(attachment.source)
 
-    @property
-    def _client(self) -> "TelegramClient":
-        if self._current_client is None:
-            raise NotConnectedError("Telegram is not connected")
-        return self._current_client
+def split_batches(updates: Sequence[Raw], known: set[str]) -> tuple[int, list[list[Raw]], set[str]]:
+    """Split updates into those to process together: single ones, and the parts of an album, which arrive one by one.
 
-    async def _handle(self, raws: Sequence[Raw]) -> None:
-        """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
-        from telegram import Update
-
-        from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
-
-        client = self._client
-        updates = [Update.de_json(raw, client.bot) for raw in raws]
-        if (query := updates[0].callback_query) is not None:
-            value = client.state.value_of(query.data or "")
-            pressed = read_press(query, value) if value else None
-            if pressed is not None and Button.is_for_owners(pressed.text):
-                pressed = pressed if self.services.access.is_owner(pressed.sender_id) else None
-            await client.take_press(query, accepted=pressed is not None and await self._receive(pressed))
-            return
-        messages = [update.message for update in updates if update.message is not None]
-        for message in messages:
-            if message.migrate_to_chat_id is not None:
-                await client.state.record_move(str(message.chat.id), str(message.migrate_to_chat_id))
-        names = {menu_name(entry.name): entry.name for entry in self.services.commands}
-        incoming = [read for message in messages if (read := read_message(message, client.me, names)) is not None]
-        if incoming:
-            await self._receive(merge_album(incoming))
-
-    async def _give_up(self, raw: Raw) -> None:
-        """Tell the sender that their update could not be read. None of its fields can be relied on."""
-        message = raw.get("message")
-        fields = message if isinstance(message, dict) else {}
-        chat, sender = (part if isinstance(part := fields.get(name), dict) else {} for name in ("chat", "from"))
-        if isinstance(chat.get("id"), int) and isinstance(sender.get("id"), int):
-            to = Address(self.name, str(chat["id"]))
-            await self.report_unreadable(str(sender["id"]), to, is_private=chat.get("type") == "private")
-
-    async def _receive(self, incoming: "Incoming") -> bool:
-        session_key = None
-        former_id = self._client.state.former_id(incoming.chat_id)
-        if former_id:  # a migrated group keeps its session and its entries in lists
-            session_key = ":".join(part for part in (self.name, former_id, incoming.thread_id) if part)
-        return await self.receive(
-            incoming.sender_id,
-            incoming.chat_id,
-            incoming.text,
-            message_id=incoming.message_id,
-            thread_id=incoming.thread_id,
-            is_private=incoming.is_private,
-            is_mentioned=incoming.is_mentioned,
-            parent_ids=(former_id,) if former_id else (),
-            attachments=incoming.files,
-            session_key=session_key,
-            timestamp=incoming.when.astimezone(self.services.clock.now().tzinfo) if incoming.when else None,
-            quotes_others=incoming.quotes_others,
-            sender_name=incoming.sender_name,
-            sender_handle=incoming.sender_handle,
-        )
+    Stops before the first part of an album that is not in `known`: the other parts may be on their way, and as long as
+    it is not confirmed, a later poll returns all of them. Returns how many updates are in the batches, the batches, and
+    the albums behind them, which are complete at the next poll.
+    """
+    batches: dict[str, list[Raw]] = {}
+    for count, raw in enumerate(updates):
+        album = _album_of(raw)
+        if album is not None and album not in known:
+            rest = {album for raw in updates[count:] if (album := _album_of(raw)) is not None}
+            return count, [*batches.values()], rest
+        batches.setdefault(album or f"update {raw['update_id']}", []).append(raw)
+    return len(updates), [*batches.values()], set()
 
 
-async def _load_sdk() -> None:
-    """Import the SDK in a thread: it takes 0.3 s, and other channels are starting too."""
+def _album_of(raw: Raw) -> str | None:
+    album = _part(raw.get("message"), "media_group_id")
+    return None if album is None else str(album)
 
-    def load() -> None:
-        load_httpx()  # before the SDK does, which would load httpx's command line
-        import_module("nanobot.channels.telegram.client")
 
-    await asyncio.to_thread(load)
+def _part(payload: object, name: str) -> object:
+    """A field of an unparsed object; None if missing."""
+    return payload.get(name) if isinstance(payload, dict) else None
+
+
+def _number_of(message_id: str) -> int | None:
+    """The Telegram message of an id of ours: the first of an album, the message with the buttons for a press."""
+    match = re.match(r"\d+", message_id)
+    return int(match.group()) if match else None
+
+
+def _thread(to: Address) -> int | None:
+    return int(to.thread_id) if to.thread_id and to.thread_id.isdigit() else None
+
+
+def _method_of(file: Outgoing) -> str:
+    if file.path is None:
+        return _BY_KIND[file.kind]
+    method = _BY_SUFFIX.get(file.path.suffix.lower(), "document")
+    return "document" if method == "photo" and file.size > LARGEST_PHOTO else method

@@ -1,47 +1,43 @@
-"""Converts the SDK's messages and button presses to the arguments of `receive`. Pure functions.
+"""Converts the SDK's messages and button presses to `Incoming`. Pure functions.
 
 Source: core.telegram.org/bots/api#message.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from telegram import CallbackQuery, Message, MessageEntity, MessageOrigin, User
+from telegram import (
+    Animation,
+    Audio,
+    CallbackQuery,
+    Checklist,
+    Contact,
+    Dice,
+    Document,
+    Game,
+    Location,
+    Message,
+    MessageEntity,
+    MessageOrigin,
+    PaidMediaInfo,
+    Poll,
+    Sticker,
+    Story,
+    User,
+    Venue,
+    Video,
+    VideoNote,
+    Voice,
+)
 
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
 _LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _PRESS = "press"
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A message or button press of a person."""
-
-    sender_id: str
-    chat_id: str
-    text: str
-    message_id: str
-    thread_id: str | None
-    is_private: bool
-    is_mentioned: bool
-    when: datetime | None
-    files: tuple[Attachment, ...] = ()
-    quotes_others: bool = False
-    """Whether it contains words of somebody else."""
-    sender_name: str = ""
-    sender_handle: str = ""
-
-
-def number_of(message_id: str | None) -> int | None:
-    """The Telegram message of an id of ours: the first of an album, the message with the buttons for a press."""
-    match = re.match(r"\d+", message_id or "")
-    return int(match.group()) if match else None
 
 
 def menu_name(command: str) -> str:
@@ -67,13 +63,13 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     elif command and (command_name := commands.get(command[1].lower())) is not None:
         words = f"/{command_name}{words[command.end(1) :]}"
     files = _files_of(message)
-    described = [describe(message) for name, describe in _DESCRIPTIONS if getattr(message, name, None)]
-    text = "\n".join(part for part in (_strip_mention(words, me), *described) if part)
+    text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
     is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
     is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _is_reply_to(message, me)
     if not text and not files and not _mentions_bot(message, me):
         return None
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
+    name, handle = _names_of(message)
     return Incoming(
         sender,
         str(message.chat.id),
@@ -82,10 +78,11 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
         _thread_of(message),
         is_private,
         is_mentioned,
-        message.date,
-        files,
-        quotes_others or message.via_bot is not None,
-        *_names_of(message),
+        sender_name=name,
+        sender_handle=handle,
+        attachments=files,
+        quotes_others=quotes_others or message.via_bot is not None,
+        sent_at=message.date,
     )
 
 
@@ -102,7 +99,6 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
         _thread_of(message) if isinstance(message, Message) else None,
         message.chat.type == message.chat.PRIVATE,
         is_mentioned=True,
-        when=None,
     )
 
 
@@ -115,7 +111,7 @@ def merge_album(parts: Sequence[Incoming]) -> Incoming:
         text="\n".join(part.text for part in parts if part.text),
         message_id=f"{parts[0].message_id}-{parts[-1].message_id}",
         is_mentioned=any(part.is_mentioned for part in parts),
-        files=tuple(file for part in parts for file in part.files),
+        attachments=tuple(file for part in parts for file in part.attachments),
         quotes_others=any(part.quotes_others for part in parts),
     )
 
@@ -219,74 +215,42 @@ def _one_line(name: str) -> str:
     return " ".join(re.sub(r"[\[\]]", "", name).split())[:80]
 
 
-_FILES = (
-    ("voice", MediaKind.VOICE),
-    ("audio", MediaKind.AUDIO),
-    ("animation", MediaKind.VIDEO),
-    ("video", MediaKind.VIDEO),
-    ("video_note", MediaKind.VIDEO),
-    ("document", MediaKind.FILE),
-)
-"""In this order: an animation has a document, too."""
-
-
 def _files_of(message: Message) -> tuple[Attachment, ...]:
-    if message.photo:
-        largest = max(message.photo, key=lambda size: size.width * size.height)
-        return (_attachment(MediaKind.IMAGE, largest),)
-    sticker = message.sticker
-    if sticker is not None and not (sticker.is_animated or sticker.is_video):
-        return (_attachment(MediaKind.IMAGE, sticker),)
-    for name, kind in _FILES:
-        if (file := getattr(message, name)) is not None:
-            return (_attachment(kind, file),)
-    return ()
-
-
-def _attachment(kind: MediaKind, file: Any) -> Attachment:
+    match message.photo or message.effective_attachment:
+        case tuple() as sizes:
+            kind, file = MediaKind.IMAGE, max(sizes, key=lambda size: size.width * size.height)
+        case Sticker(is_animated=False, is_video=False) as file:
+            kind = MediaKind.IMAGE
+        case Voice() as file:
+            kind = MediaKind.VOICE
+        case Audio() as file:
+            kind = MediaKind.AUDIO
+        case Animation() | Video() | VideoNote() as file:
+            kind = MediaKind.VIDEO
+        case Document() as file:
+            kind = MediaKind.FILE
+        case _:
+            return ()
     name, content_type = getattr(file, "file_name", None), getattr(file, "mime_type", None)
-    return Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id)
+    return (Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id),)
 
 
-def _sticker(message: Message) -> str:
-    return f"[sticker {message.sticker.emoji or ''}".rstrip() + "]" if message.sticker else ""
-
-
-def _location(message: Message) -> str:
-    if message.venue is not None:
-        place = message.venue
-        return f"[place: {place.title}, {place.address}; {place.location.latitude}, {place.location.longitude}]"
-    return f"[location: {message.location.latitude}, {message.location.longitude}]" if message.location else ""
-
-
-def _contact(message: Message) -> str:
-    contact = message.contact
-    names = (contact.first_name, contact.last_name or "", contact.phone_number) if contact else ()
-    return f"[contact: {' '.join(name for name in names if name)}]"
-
-
-def _poll(message: Message) -> str:
-    poll = message.poll
-    return f"[poll: {poll.question} ({' / '.join(option.text for option in poll.options)})]" if poll else ""
-
-
-def _dice(message: Message) -> str:
-    return f"[{message.dice.emoji} {message.dice.value}]" if message.dice else ""
-
-
-def _unreadable(_: Message) -> str:
-    return "[a message of a kind that bots cannot read]"
-
-
-_DESCRIPTIONS: tuple[tuple[str, Callable[[Message], str]], ...] = (
-    ("sticker", _sticker),
-    ("location", _location),
-    ("contact", _contact),
-    ("poll", _poll),
-    ("dice", _dice),
-    ("story", _unreadable),
-    ("game", _unreadable),
-    ("checklist", _unreadable),
-    ("paid_media", _unreadable),
-)
-"""Content that is neither text nor file, described in words."""
+def _describe(message: Message) -> str:
+    """Content that is neither text nor file, in words; empty if there is none."""
+    match message.venue or message.checklist or message.effective_attachment:
+        case Sticker(emoji=emoji):
+            return f"[sticker {emoji}]" if emoji else "[sticker]"
+        case Venue(title=title, address=address, location=place):
+            return f"[place: {title}, {address}; {place.latitude}, {place.longitude}]"
+        case Location(latitude=latitude, longitude=longitude):
+            return f"[location: {latitude}, {longitude}]"
+        case Contact(first_name=first_name, last_name=last_name, phone_number=number):
+            return f"[contact: {' '.join(part for part in (first_name, last_name, number) if part)}]"
+        case Poll(question=question, options=options):
+            return f"[poll: {question} ({' / '.join(option.text for option in options)})]"
+        case Dice(emoji=emoji, value=value):
+            return f"[{emoji} {value}]"
+        case Story() | Game() | Checklist() | PaidMediaInfo():
+            return "[a message of a kind that bots cannot read]"
+        case _:
+            return ""

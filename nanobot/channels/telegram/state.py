@@ -2,92 +2,66 @@
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic.alias_generators import to_camel
+
+from nanobot.channels.cursors import load_state, save_state
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.files import make_private_folder, write_atomic
-from nanobot.utils.text import strict_json
 
 log = logging.getLogger(__name__)
 
 LONGEST_DATA = 64
 """Maximum size of a button's data in bytes (core.telegram.org/bots/api#inlinekeyboardbutton)."""
+RENUMBERED_S = 6 * 86400.0
+"""After a week without updates their numbers restart at random; an offset of that age would hide new ones."""
 _MOST_VALUES = 500
 _TOKEN = "#"  # noqa: S105 prefix of the key of a stored value
 
 
-@dataclass(slots=True)
-class TelegramState:
+class TelegramState(BaseModel):
     """The state of one bot, in one file; without a path it is kept in memory only."""
 
-    path: Path | None = None
-    bot_id: int = 0
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+
+    bot: int
     offset: int | None = None
     """The first unconfirmed update."""
     heard_at: float = 0.0
     """When the last update arrived, in seconds since 1970."""
-    moved: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = {}
     """Groups that became supergroups: new id by old id."""
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = {}
     """Values of buttons that exceed the limit of a button's data, by the data sent instead."""
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
-    _has_failed: bool = False
+    _path: Path | None = PrivateAttr(None)
+    _lock: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
 
     @classmethod
     def load(cls, path: Path | None, bot_id: int) -> "TelegramState":
         """Load the state of this bot; an empty one if the file is another bot's or unreadable. Never raises."""
-        if path is None:
-            return cls(None, bot_id)
-        try:
-            payload = json.loads(path.read_text(encoding="utf-8"))
-            if payload["bot"] != bot_id:
-                return cls(path, bot_id)
-            return cls(
-                path,
-                bot_id,
-                int(payload["offset"]) if payload.get("offset") is not None else None,
-                float(payload.get("heardAt", 0)),
-                _texts(payload.get("moved", {})),
-                _texts(payload.get("values", {})),
-            )
-        except FileNotFoundError:
-            return cls(path, bot_id)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # Unconfirmed updates arrive again, and the journal drops those that it has.
-            log.warning("%s cannot be read (%s); starting a new one", path.name, error)
-            return cls(path, bot_id)
+        state = load_state(path, lambda: cls(bot=bot_id))
+        if state.bot != bot_id:
+            state = cls(bot=bot_id)
+        state._path = path
+        return state
 
     async def save(self) -> None:
         """Save the state. Never raises: without it, updates only arrive twice, and the journal drops duplicates."""
-        if self.path is None:
-            return
-        path = self.path
         async with self._lock:
-            payload = {
-                "bot": self.bot_id,
-                "offset": self.offset,
-                "heardAt": self.heard_at,
-                "moved": self.moved,
-                "values": self.values,
-            }
-            try:
-                await asyncio.to_thread(_write, path, strict_json(payload))
-                self._has_failed = False
-            except OSError as error:
-                if not self._has_failed:
-                    log.error("%s cannot be written: %s. Check the disk.", path.name, error)  # noqa: TRY400
-                self._has_failed = True
+            await save_state(self._path, self)
 
-    async def save_offset(self, offset: int | None) -> None:
+    @property
+    def next_offset(self) -> int | None:
+        """What to poll from; None, which means all there is, if the offset is unknown or too old."""
+        return None if time.time() - self.heard_at > RENUMBERED_S else self.offset
+
+    async def save_offset(self, offset: int) -> None:
         """Save the offset: all updates before it are journaled."""
-        if offset is not None and offset != self.offset:
-            self.offset, self.heard_at = offset, time.time()
-            await self.save()
+        self.offset, self.heard_at = offset, time.time()
+        await self.save()
 
     async def record_move(self, old: str, new: str) -> None:
         """Record the new id of a migrated group."""
@@ -106,9 +80,10 @@ class TelegramState:
 
     async def data_of(self, value: str) -> str:
         """The button data for this value; saved when this returns."""
-        if len(value.encode("utf-8", "surrogatepass")) <= LONGEST_DATA and not value.startswith(_TOKEN):
+        encoded = value.encode("utf-8", "surrogatepass")
+        if len(encoded) <= LONGEST_DATA and not value.startswith(_TOKEN):
             return value
-        token = _TOKEN + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        token = _TOKEN + hashlib.sha256(encoded).hexdigest()[:32]
         if token not in self.values:
             put_bounded(self.values, token, value, _MOST_VALUES)
             await self.save()
@@ -117,12 +92,3 @@ class TelegramState:
     def value_of(self, data: str) -> str | None:
         """The value of a pressed button; None if it is no longer stored."""
         return self.values.get(data) if data.startswith(_TOKEN) else data
-
-
-def _write(path: Path, text: str) -> None:
-    make_private_folder(path.parent)
-    write_atomic(path, text)
-
-
-def _texts(payload: Mapping[str, object]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in payload.items()}

@@ -29,6 +29,7 @@ from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment, StoredAttachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.websocket.backlog import FrameBacklog
@@ -399,19 +400,15 @@ class WebSocketChannel(BaseChannel):
             return {"type": "error", "reason": str(error)} | ids
 
     async def _message(self, client: Client, frame: Fields) -> Fields:
-        incoming = IncomingFrame.of(frame)
+        sent = IncomingFrame.of(frame)
+        fetch = partial(self._store_files, sent.files) if sent.files else None
         try:
             accepted = await self.receive(
-                client.name,
-                client.name,
-                incoming.text,
-                message_id=incoming.id,
-                thread_id=incoming.thread,
-                fetch=partial(self._store_files, incoming.files) if incoming.files else None,
+                Incoming(client.name, client.name, sent.text, sent.id, sent.thread, fetch=fetch)
             )
         except StorageError as error:
-            return {"type": "nack", "id": incoming.id, "reason": str(error)}
-        return {"type": "ack", "id": incoming.id, "accepted": accepted}
+            return {"type": "nack", "id": sent.id, "reason": str(error)}
+        return {"type": "ack", "id": sent.id, "accepted": accepted}
 
     async def _store_files(self, files: Sequence[Fields]) -> list[StoredAttachment]:
         """Store the files of a message. Raises FrameError, which rejects the message."""

@@ -20,7 +20,7 @@ from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, open_outgoing, prepare_outgoing
 from nanobot.channels.websocket.backlog import FrameBacklog
 from nanobot.errors import NanobotError
-from nanobot.markdown.chunks import well_formed
+from nanobot.markdown import well_formed
 
 MOST_PARTS = 50_000
 """Most brackets and commas in a frame: the parser is slow for many small parts, not for a long text."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.channels.errors import ChannelSetupError, MissingSettingsError
-from nanobot.channels.registry import CHANNELS, find, load_channel, plugin_names
+from nanobot.channels.registry import CHANNELS, check_channel, find, load_channel, plugin_names
 from nanobot.cli.common import (
     EXIT_INTERRUPTED,
     NO_GATEWAY,
@@ -70,7 +70,7 @@ def offline_status(config: Config) -> dict[str, dict[str, Any]]:
     states: dict[str, dict[str, Any]] = {}
     for name in config.channels.enabled:
         try:
-            load_channel(name, config.plugins.disabled)
+            check_channel(name, config.plugins.disabled)
             problem = _missing_settings(name, config)
         except NanobotError as error:
             problem = str(error)

@@ -32,16 +32,15 @@ from nanobot.cron.format import (
     format_job,
     format_next,
     format_schedule,
-    job_zone_or_host,
     parse_schedule,
     parse_seconds,
 )
-from nanobot.cron.schedule import from_ms, seconds_between_runs
+from nanobot.cron.schedule import from_ms, job_zone_or_host, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, Misfire, Notify
 from nanobot.errors import NanobotError, UsageError
-from nanobot.utils.text import count_noun, format_when
+from nanobot.utils.text import count_noun, duration, format_when
 
 if TYPE_CHECKING:
     from nanobot.bus.events import Address
@@ -424,20 +423,18 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
     """A row for each run in progress."""
     selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
     return [
-        (format_when(from_ms(lease.due_ms, jobs.zone(job))), job.id, job.name, "running", "", "")
+        (format_when(from_ms(lease.due.at_ms, jobs.zone(job))), job.id, job.name, "running", "", "")
         for job in selected
         if (lease := job.state.running) is not None
     ]
 
 
 def _remark(row: "HistoryRow") -> str:
-    from nanobot.cron.misfire import format_lateness
-
     remarks: list[str] = []
     if row["trigger"] != "schedule":
         remarks.append(row["trigger"])
     if "lateMs" in row:
-        remarks.append(f"late by {format_lateness(row['lateMs'])}")
+        remarks.append(f"late by {duration(row['lateMs'] / 1000)}")
     if "count" in row:
         remarks.append(count_noun(row["count"], "run"))
     if "reason" in row:

@@ -36,7 +36,8 @@ from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
-from nanobot.cron.format import format_time, job_zone_or_host
+from nanobot.cron.format import format_time
+from nanobot.cron.schedule import job_zone_or_host
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox

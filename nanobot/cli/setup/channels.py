@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import typer
 
-from nanobot.channels.access import AccessControl, AccessPolicy, AccessRequest, Decision, Ignored
+from nanobot.channels.access import AccessControl, AccessPolicy, Decision, Ignored
 from nanobot.channels.base import BaseChannel
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.registry import find, load_channel
 from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.layout import print_heading
@@ -228,19 +229,19 @@ class _SenderWatch(AccessControl):
         """`refused`: the keys of senders to ignore."""
         super().__init__(policy, store)
         self._refused = refused
-        self.first: asyncio.Future[AccessRequest] = asyncio.get_running_loop().create_future()
+        self.first: asyncio.Future[Incoming] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
 
-    async def decide(self, request: AccessRequest) -> Decision:
+    async def decide(self, incoming: Incoming) -> Decision:
         """Hold the first message until the channel is closed: then the platform keeps it for the gateway."""
-        if request.is_private and request.is_verified and Sender.of(request.sender_id).key not in self._refused:
+        if incoming.is_private and incoming.is_verified and Sender.of(incoming.sender_id).key not in self._refused:
             if not self.first.done():
-                self.first.set_result(request)
+                self.first.set_result(incoming)
             await self.closed.wait()
         return Ignored()
 
 
-async def _first_sender(name: str, config: Config, places: DataPaths, refused: Container[str]) -> AccessRequest | None:
+async def _first_sender(name: str, config: Config, places: DataPaths, refused: Container[str]) -> Incoming | None:
     """Run the channel until somebody else than `refused` writes to the bot in private. None after OWNER_WAIT_S."""
     from nanobot.channels.supervisor import ChannelSupervisor
 
@@ -312,11 +313,11 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
         f"Now write anything to your bot on {platform.title} (it waits {minutes}; Ctrl+C: pair with a code later)."
     )
     try:
-        while (request := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
-            sender = Sender.of(request.sender_id)
-            who = f"{request.name}, ID {sender.id}," if request.name else f"ID {sender.id}"
+        while (incoming := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
+            sender = Sender.of(incoming.sender_id)
+            who = f"{incoming.display_name}, ID {sender.id}," if incoming.display_name else f"ID {sender.id}"
             if prompts.confirm(f"{to_one_line(who)} just wrote: is that you?", default=True):
-                return sender.id, request.name
+                return sender.id, incoming.display_name
             refused.add(sender.key)
             prompts.say("Then write to it now.")
     except KeyboardInterrupt:

@@ -15,9 +15,8 @@ from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.base import call_context
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire import responses
-from nanobot.providers.wire.chat_request import ToolsEncoder
 from nanobot.providers.wire.exchange import Endpoint, EndpointSettings
-from nanobot.providers.wire.responses_request import UndecryptableReasoning, conversation_key, flat_tool
+from nanobot.providers.wire.responses_request import conversation_key
 from nanobot.utils.clock import Clock
 
 BACKEND = "https://chatgpt.com/backend-api/codex"
@@ -40,10 +39,8 @@ class OpenAICodexProvider(AccountProvider):
             BACKEND,
             config_key="providers.openaiCodex.apiBase",
             timeouts=Timeouts.reasoning(),
-            tools=ToolsEncoder(flat_tool),
         )
         super().__init__(defaults.with_settings(api_base, settings), default_model, store, openai.renew, clock)
-        self._undecryptable = UndecryptableReasoning()
 
     def create_call(
         self,
@@ -64,4 +61,4 @@ class OpenAICodexProvider(AccountProvider):
         endpoint = replace(
             self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
         )
-        return responses.ResponsesCall(endpoint, messages, tools, model, self._undecryptable, self._on_fixup)
+        return responses.ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)

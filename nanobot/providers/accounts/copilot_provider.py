@@ -18,9 +18,8 @@ from nanobot.providers.errors import ModelCallError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire import chat as completions
 from nanobot.providers.wire import responses
-from nanobot.providers.wire.chat_request import ToolsEncoder, has_images
+from nanobot.providers.wire.chat_request import has_images
 from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, WireCall
-from nanobot.providers.wire.responses_request import UndecryptableReasoning, flat_tool
 from nanobot.utils.clock import Clock
 
 API = "https://api.githubcopilot.com"
@@ -47,8 +46,6 @@ class CopilotProvider(AccountProvider):
         )
         super().__init__(defaults.with_settings(api_base, settings), default_model, store, github.renew, clock)
         self._has_custom_base = bool(api_base)
-        self._flat_tools = ToolsEncoder(flat_tool)
-        self._undecryptable = UndecryptableReasoning()
 
     def create_call(
         self,
@@ -72,9 +69,7 @@ class CopilotProvider(AccountProvider):
             extra_headers={**headers, **self._endpoint.extra_headers},
         )
         if NEEDS_RESPONSES in endpoint.capabilities.get(endpoint.api_base, model).needs:
-            return responses.ResponsesCall(
-                replace(endpoint, tools=self._flat_tools), messages, tools, model, self._undecryptable, self._on_fixup
-            )
+            return responses.ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)
         return completions.ChatCall(endpoint, messages, tools, model, max_tokens, temperature, self._on_fixup)
 
     def learn(self, error: ModelCallError, account: Account, model: str) -> bool:

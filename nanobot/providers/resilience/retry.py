@@ -19,7 +19,6 @@ from nanobot.providers.errors import (
     ModelCallError,
     ModelUnavailableError,
     ProviderTimeoutError,
-    ServerNotRunningError,
     StreamCutError,
     TryElsewhere,
     format_wait,
@@ -163,10 +162,8 @@ class _Retries:
     def wait_after(self, error: ModelCallError) -> float | None:
         """The seconds to wait before the next retry, after telling the user; None to give up."""
         policy = self._policy
-        if not is_transient(error) or self._retries == policy.retries:
-            return None
-        if isinstance(error, ProviderTimeoutError | ServerNotRunningError):  # a timeout has cost a minute already
-            return None
+        if not is_transient(error) or isinstance(error, ProviderTimeoutError) or self._retries == policy.retries:
+            return None  # a timeout has cost a minute already
         wait_s = backoff(policy, self._retries) if error.retry_after_s is None else error.retry_after_s
         if wait_s > (self._fallback_wait_left() if self._context.has_fallback else policy.max_wait_s):
             return None

@@ -5,25 +5,14 @@ implementations. `chat_request` builds the body, `chat_response` reads the respo
 """
 
 import asyncio
-import json
-from collections.abc import Sequence
 from typing import Any
 
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.capabilities import EndpointCapabilities
-from nanobot.providers.error_patterns import error_response_of, parse_error_response
-from nanobot.providers.errors import (
-    ContentFilteredError,
-    MalformedResponseError,
-    ModelCallError,
-    StreamCutError,
-    TryElsewhere,
-)
+from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
 from nanobot.providers.wire import exchange
 from nanobot.providers.wire.chat_request import RequestDialect, encode, has_images, request_body, wire_messages
 from nanobot.providers.wire.chat_response import ChatAnswer
-from nanobot.providers.wire.exchange import Endpoint, FixupCallback
 
 _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that expect their reasoning back with their tool calls."""
@@ -34,25 +23,13 @@ class ChatCall(exchange.WireCall):
 
     path = "/chat/completions"
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        on_fixup: FixupCallback | None = None,
-    ) -> None:
-        super().__init__(endpoint, messages, tools, model, on_fixup)
-        self._sampling = {"max_tokens": max_tokens, "temperature": temperature}
-
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
         endpoint = self._endpoint
         fields = {
             "model": self._model,
-            **self._sampling,
+            "max_tokens": self._max_tokens,
+            "temperature": self._temperature,
             "reasoning_effort": endpoint.reasoning_effort,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -99,13 +76,14 @@ class ChatCall(exchange.WireCall):
         return _StreamReader(self, self._endpoint.name)
 
 
-class _StreamReader:
+class _StreamReader(exchange.Reader):
     """Reads a chat completions response, streamed or plain."""
 
+    content_key = "choices"
+
     def __init__(self, call: ChatCall, provider_name: str) -> None:
-        self._call = call
+        super().__init__(call)
         self._answer = ChatAnswer(provider=provider_name)
-        self.done = False
 
     @property
     def began(self) -> bool:
@@ -115,36 +93,21 @@ class _StreamReader:
     def finished(self) -> bool:
         return self._answer.finished
 
-    def event(self, data: bytes) -> list[Delta]:
-        """One event. Invalid JSON is skipped: what is missing shows at the end."""
-        if data.strip() == b"[DONE]":
-            self.done = True
-            return []
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError):
-            return []
-        if not isinstance(chunk, dict):
-            return []
-        if _is_error_chunk(chunk):
-            raise self._failure(chunk)
-        return self._answer.feed(chunk)
+    def is_error(self, data: dict[str, Any]) -> bool:
+        """Whether a chunk reports a failure. Some servers do so next to `choices`, with a finish_reason."""
+        choices = data.get("choices")
+        if not data.get("error") or not isinstance(choices, list):
+            return bool(data.get("error")) and not choices
+        return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
 
-    def plain(self, body: bytes) -> list[Delta]:
-        try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            excerpt = parse_error_response(200, body).message
-            if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
-                raise self._call.error(StreamCutError, "the answer is incomplete") from None
-            raise self._call.error(MalformedResponseError, f"not JSON: {excerpt}") from None
-        if isinstance(data, dict) and _is_error_chunk(data):
-            raise self._failure(data)  # an error with status 200
-        if not isinstance(data, dict) or not data.get("choices"):
-            raise self._call.error(MalformedResponseError, f"no choices in the response: {json.dumps(data)[:200]}")
-        deltas = self._answer.feed(data)
+    def read_event(self, event: dict[str, Any]) -> list[Delta]:
+        if self.is_error(event):
+            raise self.failure(event)
+        return self._answer.feed(event)
+
+    def read_response(self, response: dict[str, Any]) -> list[Delta]:
         self._answer.plain = True
-        return deltas
+        return self._answer.feed(response)
 
     def end(self) -> list[Delta]:
         answer = self._answer
@@ -158,18 +121,3 @@ class _StreamReader:
         if response.finish_reason == "error":
             raise self._call.error(StreamCutError, "the server ended the stream with an error")
         return [*deltas, Finished(response)]
-
-    def _failure(self, data: dict[str, Any]) -> ModelCallError:
-        """The error that arrived instead of an answer. In the middle of an answer, a transient one is a cut stream."""
-        error = self._call.error_of(error_response_of(data))
-        if self.began and error.try_elsewhere is TryElsewhere.OTHER_MODEL:
-            return self._call.error(StreamCutError, error.detail)
-        return error
-
-
-def _is_error_chunk(data: dict[str, Any]) -> bool:
-    """Whether a chunk reports a failure. Some servers do so next to `choices`, with a finish_reason."""
-    choices = data.get("choices")
-    if not data.get("error") or not isinstance(choices, list):
-        return bool(data.get("error")) and not choices
-    return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]

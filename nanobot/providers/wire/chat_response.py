@@ -7,6 +7,7 @@ an object, `function_call`, reasoning under three names or in `<think>` tags, to
 import json
 import math
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -91,24 +92,66 @@ class ThinkSplitter:
 
 
 @dataclass(slots=True)
-class _Call:
+class PartialCall:
+    """A tool call under construction."""
+
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     extra_content: dict[str, Any] | None = None
 
 
-class ChatAnswer:
+class Answer:
     """An answer under construction. The concatenated deltas equal the response it ends with."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[PartialCall] = []
+        self.thinking: list[dict[str, Any]] = []
+
+    def emit(self, deltas: Iterable[Delta], out: list[Delta]) -> None:
+        """Add text and reasoning to the answer and to the output."""
+        for delta in deltas:
+            if isinstance(delta, TextDelta) and delta.text:
+                self.text.append(delta.text)
+                out.append(delta)
+            elif isinstance(delta, ReasoningDelta) and delta.text:
+                self.reasoning.append(delta.text)
+                out.append(delta)
+
+    def response(self, finish_reason: str, usage: dict[str, int], cost_usd: float | None = None) -> LLMResponse:
+        """The finished response. Calls without an id, or with that of another call, get a new one."""
+        seen: set[str] = set()
+        calls = []
+        for call in self.calls:
+            if not call.name and not call.arguments:
+                continue
+            if not call.id or call.id in seen:
+                call.id = new_call_id()
+            seen.add(call.id)
+            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments), call.extra_content))
+        if calls and finish_reason in ("stop", "function_call", "eos"):
+            finish_reason = "tool_calls"
+        return LLMResponse(
+            content="".join(self.text) or None,
+            tool_calls=calls,
+            finish_reason=finish_reason,
+            usage=usage,
+            reasoning_content="".join(self.reasoning) or None,
+            thinking_blocks=self.thinking or None,
+            cost_usd=cost_usd,
+        )
+
+
+class ChatAnswer(Answer):
+    """An answer made of chat completions chunks."""
 
     def __init__(self, *, provider: str = "") -> None:
         """`provider` is the provider's name: only one provider reports the cost in dollars."""
+        super().__init__()
         self._reports_cost = provider == REPORTS_COST
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[_Call] = []
         self._by_index: dict[int, int] = {}
-        self._thinking: list[dict[str, Any]] = []
         self._splitter = ThinkSplitter()
         self._usage: dict[str, int] = {}
         self._cost: float | None = None
@@ -144,10 +187,10 @@ class ChatAnswer:
             self.began = True
             reasoning = next((delta[name] for name in _REASONING_FIELDS if isinstance(delta.get(name), str)), "")
             if reasoning:
-                self._emit([ReasoningDelta(reasoning)], out)
+                self.emit([ReasoningDelta(reasoning)], out)
             self._add_content(delta.get("content"), out)
             if isinstance(delta.get("refusal"), str):
-                self._emit([TextDelta(delta["refusal"])], out)
+                self.emit([TextDelta(delta["refusal"])], out)
             self._add_thinking(delta.get("thinking_blocks"))
             calls = delta.get("tool_calls")
             for position, call in enumerate(calls if isinstance(calls, list) else []):
@@ -157,23 +200,23 @@ class ChatAnswer:
                 self._add_call({"index": 0, "function": delta["function_call"]}, 0, out)
         elif isinstance(choice.get("text"), str):
             self.began = True
-            self._emit(self._splitter.feed(choice["text"]), out)
+            self.emit(self._splitter.feed(choice["text"]), out)
         if choice.get("finish_reason"):
             self._finish_reason = str(choice["finish_reason"])
 
     def _add_content(self, content: object, out: list[Delta]) -> None:
         if isinstance(content, str):
-            self._emit(self._splitter.feed(content), out)
+            self.emit(self._splitter.feed(content), out)
         elif isinstance(content, list):  # Mistral sends blocks, thinking among them
             for block in content:
                 if not isinstance(block, dict):
                     continue
                 if isinstance(block.get("text"), str):
-                    self._emit(self._splitter.feed(block["text"]), out)
+                    self.emit(self._splitter.feed(block["text"]), out)
                 inner = block.get("thinking")
                 for part in inner if isinstance(inner, list) else [{"text": inner}]:
                     if isinstance(part, dict) and isinstance(part.get("text"), str):
-                        self._emit([ReasoningDelta(part["text"])], out)
+                        self.emit([ReasoningDelta(part["text"])], out)
 
     def _add_call(self, call: dict[str, Any], position: int, out: list[Delta]) -> None:
         function = call.get("function")
@@ -182,7 +225,7 @@ class ChatAnswer:
         index = call.get("index")
         index = index if isinstance(index, int) else self._infer_index(call_id, name, position)
         slot = self._slot(index, call_id, name)
-        pending = self._calls[slot]
+        pending = self.calls[slot]
         pending.id = pending.id or call_id
         if isinstance(call.get("extra_content"), dict):
             pending.extra_content = call["extra_content"]
@@ -199,8 +242,8 @@ class ChatAnswer:
 
     def _infer_index(self, call_id: str, name: str, position: int) -> int:
         """The index of a fragment without one: a new id or a name starts a call, anything else continues the last."""
-        known = next((slot for slot, call in enumerate(self._calls) if call_id and call.id == call_id), None)
-        if known is not None and not (name and self._calls[known].arguments):
+        known = next((slot for slot, call in enumerate(self.calls) if call_id and call.id == call_id), None)
+        if known is not None and not (name and self.calls[known].arguments):
             return next((index for index, slot in self._by_index.items() if slot == known), known)
         if name or (call_id and known is None):
             return max(self._by_index, default=-1) + 1
@@ -209,11 +252,11 @@ class ChatAnswer:
     def _slot(self, index: int, call_id: str, name: str) -> int:
         slot = self._by_index.get(index)
         # Some servers number every call 0: a different id together with a name means another call.
-        if slot is not None and call_id and name and self._calls[slot].id not in ("", call_id):
+        if slot is not None and call_id and name and self.calls[slot].id not in ("", call_id):
             slot = None
         if slot is None:
-            slot = len(self._calls)
-            self._calls.append(_Call())
+            slot = len(self.calls)
+            self.calls.append(PartialCall())
             self._by_index[index] = slot
         return slot
 
@@ -224,7 +267,7 @@ class ChatAnswer:
         for block in blocks if isinstance(blocks, list) else []:
             if not isinstance(block, dict):
                 continue
-            last = self._thinking[-1] if self._thinking else None
+            last = self.thinking[-1] if self.thinking else None
             if (
                 block.get("type") == "thinking"
                 and last
@@ -235,47 +278,13 @@ class ChatAnswer:
                 if block.get("signature"):
                     last["signature"] = block["signature"]
             else:
-                self._thinking.append({name: value for name, value in block.items() if value is not None})
-
-    def _emit(self, deltas: list[Delta], out: list[Delta]) -> None:
-        for delta in deltas:
-            if isinstance(delta, TextDelta) and delta.text:
-                self._text.append(delta.text)
-                out.append(delta)
-            elif isinstance(delta, ReasoningDelta) and delta.text:
-                self._reasoning.append(delta.text)
-                out.append(delta)
+                self.thinking.append({name: value for name, value in block.items() if value is not None})
 
     def end(self) -> tuple[list[Delta], LLMResponse]:
         """The last deltas, and the response."""
         out: list[Delta] = []
-        self._emit(self._splitter.end(), out)
-        calls = self._complete_calls()
-        reason = self._finish_reason or "stop"
-        if calls and reason in ("stop", "function_call", "eos"):
-            reason = "tool_calls"
-        response = LLMResponse(
-            content="".join(self._text) or None,
-            tool_calls=calls,
-            finish_reason=reason,
-            usage=self._usage,
-            reasoning_content="".join(self._reasoning) or None,
-            thinking_blocks=self._thinking or None,
-            cost_usd=self._cost,
-        )
-        return out, response
-
-    def _complete_calls(self) -> list[ToolCallRequest]:
-        seen: set[str] = set()
-        calls = []
-        for call in self._calls:
-            if not call.name and not call.arguments:
-                continue
-            if not call.id or call.id in seen:
-                call.id = new_call_id()
-            seen.add(call.id)
-            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments), call.extra_content))
-        return calls
+        self.emit(self._splitter.end(), out)
+        return out, self.response(self._finish_reason or "stop", self._usage, self._cost)
 
 
 def _text_or_empty(value: object) -> str:

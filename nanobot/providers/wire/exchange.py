@@ -4,30 +4,39 @@ Shared by both wires; `chat` and `responses` add the body and the reader.
 """
 
 import asyncio
+import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.connection import BodyError, Connection, HttpError, UnreachableError, parse_server_address
-from nanobot.net.http import HttpPools, is_loopback
+from nanobot.net.connection import BodyError, Connection, HttpError, parse_server_address
+from nanobot.net.http import HttpPools
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
-from nanobot.providers.error_patterns import ErrorResponse, error_of, fixup_for, parse_error_response
+from nanobot.providers.error_patterns import (
+    ErrorResponse,
+    error_of,
+    error_response_of,
+    fixup_for,
+    parse_error_response,
+)
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
     MalformedResponseError,
     ModelCallError,
-    ServerNotRunningError,
     StreamCutError,
+    TryElsewhere,
 )
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.wire.chat_request import ToolsEncoder
 from nanobot.providers.wire.encoded_rows import RowsEncoder
+from nanobot.providers.wire.responses_request import UndecryptableReasoning, flat_tool
 from nanobot.providers.wire.sse import EventTooLongError, SseParser
 from nanobot.providers.wire.tool_text import TextToolDeltas
 from nanobot.security.secrets import redact, request_secrets
@@ -78,7 +87,9 @@ class Endpoint:
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
+    flat_tools: ToolsEncoder = field(default_factory=lambda: ToolsEncoder(flat_tool))
     rows: RowsEncoder = field(default_factory=RowsEncoder)
+    undecryptable: UndecryptableReasoning = field(default_factory=UndecryptableReasoning)
 
     def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
         """A copy with the owner's settings and its own connection pools; `api_base` overrides the default."""
@@ -102,36 +113,79 @@ class Endpoint:
         return request_secrets(self.api_key, self.extra_headers)
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Turns a server's data into deltas, the last of which is Finished. Raises a ModelCallError for invalid data."""
 
+    content_key: ClassVar[str]
+    """Where a whole response has its content."""
+
+    def __init__(self, call: "WireCall") -> None:
+        self._call = call
+        self.done = False
+        """Whether the server sent its end marker."""
+
     @property
+    @abstractmethod
     def began(self) -> bool:
         """Whether the answer has begun; from then on the idle limit applies."""
-        ...
 
     @property
+    @abstractmethod
     def finished(self) -> bool:
         """Whether the answer is complete, so that a lost connection loses nothing."""
-        ...
 
-    @property
-    def done(self) -> bool:
-        """Whether the server sent its end marker."""
-        ...
+    @abstractmethod
+    def read_event(self, event: dict[str, Any]) -> list[Delta]:
+        """The deltas of one event."""
 
-    def event(self, data: bytes) -> list[Delta]: ...
+    @abstractmethod
+    def read_response(self, response: dict[str, Any]) -> list[Delta]:
+        """The deltas of the whole response of a server that did not stream."""
+
+    @abstractmethod
+    def end(self) -> list[Delta]:
+        """The remaining deltas at the end of the data; Finished is the last. Raises if the answer may not end here."""
+
+    def is_error(self, data: dict[str, Any]) -> bool:
+        """Whether this is an error instead of content."""
+        return bool(data.get("error"))
+
+    def event(self, data: bytes) -> list[Delta]:
+        """One event as sent. Invalid JSON is skipped: what is missing shows at the end."""
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return []
+        try:
+            event = json.loads(data)
+        except (ValueError, RecursionError):
+            return []
+        return self.read_event(event) if isinstance(event, dict) else []
 
     def plain(self, body: bytes) -> list[Delta]:
-        """The whole response of a server that did not stream."""
-        ...
+        """The whole body of a server that did not stream."""
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
+                raise self._call.error(StreamCutError, "the answer is incomplete") from None
+            excerpt = parse_error_response(200, body).message
+            raise self._call.error(MalformedResponseError, f"not JSON: {excerpt}") from None
+        if isinstance(data, dict) and self.is_error(data):
+            raise self.failure(data)  # an error with status 200
+        if not isinstance(data, dict) or not isinstance(data.get(self.content_key), list):
+            detail = f"no {self.content_key} in the response: {json.dumps(data)[:200]}"
+            raise self._call.error(MalformedResponseError, detail)
+        return self.read_response(data)
 
-    def end(self) -> list[Delta]:
-        """The remaining deltas at the end of the data; Finished is the last."""
-        ...
+    def failure(self, data: dict[str, Any]) -> ModelCallError:
+        """The error that arrived instead of content. In the middle of an answer, a transient one is a cut stream."""
+        error = self._call.error_of(error_response_of(data))
+        if self.began and error.try_elsewhere is TryElsewhere.OTHER_MODEL:
+            return self._call.error(StreamCutError, error.detail)
+        return error
 
 
-class WireCall:
+class WireCall(ABC):
     """One call. Subclasses provide the request and the reader."""
 
     path: ClassVar[str]
@@ -143,22 +197,29 @@ class WireCall:
         messages: Sequence[ChatMessage],
         tools: Sequence[ToolSchema],
         model: str,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
         on_fixup: FixupCallback | None = None,
     ) -> None:
-        """`on_fixup` is called for each request that was rejected and corrected."""
+        """None leaves length and temperature to the server. `on_fixup` is called for each request that was rejected
+        and corrected.
+        """
         self._endpoint = endpoint
         self._on_fixup = on_fixup
         self._messages = messages
         self._tools = tools
         self._model = model
+        self._max_tokens = max_tokens
+        self._temperature = temperature
         self._target = endpoint.target(model)
 
+    @abstractmethod
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reader(self) -> Reader:
-        raise NotImplementedError
+        """The reader of the response."""
 
     async def run(self) -> AsyncGenerator[Delta, None]:
         """Send the request and yield deltas as they arrive. Closing the generator closes the connection."""
@@ -223,10 +284,7 @@ class WireCall:
                 except BaseException:
                     await pools.release(connection)
                     raise
-        except UnreachableError as error:
-            kind = ServerNotRunningError if is_loopback(address.host) else ConnectionFailedError
-            raise self.error(kind, str(error)) from None
-        except (HttpError, ValueError) as error:  # lost, or an invalid address
+        except (HttpError, ValueError) as error:  # no connection, or an invalid address
             raise self.error(ConnectionFailedError, str(error)) from None
         return connection
 

@@ -1,34 +1,33 @@
-"""The OpenAI Responses wire as the ChatGPT backend speaks it: input items go out, typed events come back.
+"""The OpenAI Responses wire: input items go out, typed events come back.
 
 Sources. The public reference (platform.openai.com/docs/api-reference/responses and .../responses-streaming) for items,
 tools and events; the published source of OpenAI's own client (github.com/openai/codex: codex-rs/codex-api, the request
-in common.rs, the events in sse/responses.rs) for what this backend requires:
+in common.rs, the events in sse/responses.rs) for what the ChatGPT backend requires: `instructions`, `store` false and
+`stream` true.
 
-- `instructions` is required, `store` is false and `stream` true. The server stores nothing, so every request carries
-  everything, including the reasoning as the server encrypted it (`include: ["reasoning.encrypted_content"]`), without
-  item ids, which refer to stored items.
-- `temperature` and `max_output_tokens` are rejected by name ("Unsupported parameter: ..."), so they are not sent.
+The server stores nothing, so every request carries everything, including the reasoning as the server encrypted it
+(`include: ["reasoning.encrypted_content"]`), without item ids, which refer to stored items.
 
 `responses_request` builds the request, `responses_response` reads the events, `exchange` sends the call.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import call_context
 from nanobot.providers.capabilities import EndpointCapabilities
 from nanobot.providers.error_patterns import ErrorResponse
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.wire import exchange
 from nanobot.providers.wire.chat_request import encode, has_images, request_body
-from nanobot.providers.wire.exchange import Endpoint, FixupCallback
-from nanobot.providers.wire.responses_request import UndecryptableReasoning, build_input, conversation_key
+from nanobot.providers.wire.responses_request import build_input, conversation_key
 from nanobot.providers.wire.responses_response import ResponsesReader
+
+MIN_OUTPUT_TOKENS = 16
+"""The API rejects a smaller `max_output_tokens`."""
 
 
 class ResponsesCall(exchange.WireCall):
@@ -36,30 +35,21 @@ class ResponsesCall(exchange.WireCall):
 
     path = "/responses"
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        undecryptable: UndecryptableReasoning,
-        on_fixup: FixupCallback | None = None,
-    ) -> None:
-        super().__init__(endpoint, messages, tools, model, on_fixup)
-        self._undecryptable = undecryptable
-
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
         endpoint = self._endpoint
         effort = {"effort": endpoint.reasoning_effort} if endpoint.reasoning_effort else {}
         session_key = call_context().session_key
         with_tools = bool(self._tools) and "tools" not in capabilities.dropped
+        summary = {} if "reasoning.summary" in capabilities.dropped else {"summary": "auto"}
         fields: dict[str, Any] = {
             "model": self._model,
+            "max_output_tokens": self._max_tokens and max(self._max_tokens, MIN_OUTPUT_TOKENS),
+            "temperature": self._temperature,
             "store": False,
             "stream": True,
             "include": ["reasoning.encrypted_content"],
-            "reasoning": {**effort, "summary": "auto"},
+            "reasoning": {**effort, **summary} or None,
             "tool_choice": "auto" if with_tools else None,
             "parallel_tool_calls": True if with_tools else None,
             "prompt_cache_key": conversation_key(session_key) if session_key else None,
@@ -69,11 +59,11 @@ class ResponsesCall(exchange.WireCall):
             name: value for name, value in fields.items() if value is not None and name not in capabilities.dropped
         }
         images = "images" not in capabilities.dropped and has_images(self._messages)
-        build = partial(build_input, self._messages, images=images, undecryptable=self._undecryptable)
+        build = partial(build_input, self._messages, images=images, undecryptable=endpoint.undecryptable)
         built = await asyncio.to_thread(build) if images else build()
-        tools = endpoint.tools.encode(self._tools) if with_tools else None
+        tools = endpoint.flat_tools.encode(self._tools) if with_tools else None
         droppable = [name for name in fields if name not in ("model", "store", "stream")]
-        droppable += ["images"] * images + ["tools"] * with_tools
+        droppable += ["reasoning.summary"] * bool(summary) + ["images"] * images + ["tools"] * with_tools
         return request_body(
             {**fields, "instructions": built.instructions}, tools, encode(built.items), "input"
         ), droppable
@@ -82,7 +72,7 @@ class ResponsesCall(exchange.WireCall):
         """Learn from the error response; reasoning that this server cannot decrypt is left out from now on."""
         error_text = f"{response.message} {' '.join(response.codes)}"
         if response.status == 400 and re.search(r"encrypted[_ ]content", error_text, re.IGNORECASE):
-            return self._undecryptable.add(self._messages)
+            return self._endpoint.undecryptable.add(self._messages) or super().apply_fixup(response, droppable)
         return super().apply_fixup(response, droppable)
 
     def error_of(self, response: ErrorResponse) -> ModelCallError:

@@ -4,115 +4,74 @@ Source: the public reference (platform.openai.com/docs/api-reference/responses-s
 `response.completed`, `response.incomplete` or `response.failed`; there is no `[DONE]`.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nanobot.providers.base import (
-    Delta,
-    Finished,
-    LLMResponse,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallRequest,
-)
-from nanobot.providers.error_patterns import error_response_of, parse_error_response
+from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
-from nanobot.providers.wire.chat_response import new_call_id, normal_usage
-from nanobot.providers.wire.exchange import WireCall
+from nanobot.providers.wire.chat_response import Answer, PartialCall, normal_usage
+from nanobot.providers.wire.exchange import Reader, WireCall
 from nanobot.providers.wire.responses_request import Item, is_encrypted_reasoning
 
 
 @dataclass(slots=True)
 class _OutputItem:
-    """One output item under construction: the text emitted so far and, for a call, its identity."""
+    """One output item under construction: the text emitted so far and, for a call, the call and its index."""
 
-    index: int = -1
-    call_id: str = ""
-    name: str = ""
     emitted: str = ""
+    call: PartialCall | None = None
+    index: int = 0
 
 
-class ResponsesReader:
+class ResponsesReader(Reader):
     """Reads the events of a stream, or the whole response object of a server that did not stream.
 
     Deltas are emitted as they arrive. Finished items and the final response fill in what was missing, so a server may
     omit either.
     """
 
+    content_key = "output"
+
     def __init__(self, call: WireCall) -> None:
-        self._call = call
+        super().__init__(call)
+        self._answer = Answer()
         self._items: dict[str, _OutputItem] = {}
-        self._calls: list[_OutputItem] = []
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._encrypted_reasoning: list[Item] = []
         self._response: Item | None = None
-        self.done = False
 
     @property
     def began(self) -> bool:
-        return bool(self._text or self._reasoning or self._calls)
+        return bool(self._answer.text or self._answer.reasoning or self._answer.calls)
 
     @property
     def finished(self) -> bool:
         return self._response is not None
 
-    def event(self, data: bytes) -> list[Delta]:
-        """One event. Invalid JSON and unknown event types are skipped."""
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
-            return []
-        if not isinstance(event, dict):
-            return []
+    def read_event(self, event: Item) -> list[Delta]:
+        """Unknown event types are skipped."""
         out: list[Delta] = []
         handler = self._EVENTS.get(str(event.get("type")))
         if handler is not None:
             handler(self, event, out)
-        elif event.get("error"):
-            raise self._call.error_of(error_response_of(event))
+        elif self.is_error(event):
+            raise self.failure(event)
         return out
 
-    def plain(self, body: bytes) -> list[Delta]:
-        """The whole response object."""
-        try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
-                raise self._call.error(StreamCutError, "the answer is incomplete") from None
-            excerpt = parse_error_response(200, body).message
-            raise self._call.error(MalformedResponseError, f"not JSON: {excerpt}") from None
-        if isinstance(data, dict) and data.get("error"):
-            raise self._call.error_of(error_response_of(data))
-        if not isinstance(data, dict) or not isinstance(data.get("output"), list):
-            raise self._call.error(MalformedResponseError, f"no output in the response: {json.dumps(data)[:200]}")
+    def read_response(self, response: Item) -> list[Delta]:
         out: list[Delta] = []
-        self._set_response(data, out)
+        self._set_response(response, out)
         return out
 
     def end(self) -> list[Delta]:
-        """The Finished delta. Raises if the stream may not end here."""
-        if self._response is None:
+        if self._response is None and self.began:
             raise self._call.error(StreamCutError, "the stream ended without response.completed")
-        calls = [self._request_of(output_item) for output_item in self._calls]
-        text = "".join(self._text)
-        if not (text or calls or self._reasoning or self._encrypted_reasoning):
+        if self._response is None or not (self.began or self._answer.thinking):
             if self._stop_reason() == "content_filter":
                 raise self._call.error(ContentFilteredError, "")
             raise self._call.error(MalformedResponseError, "an empty answer")
         usage = self._response.get("usage")
-        response = LLMResponse(
-            content=text or None,
-            tool_calls=calls,
-            finish_reason=self._stop_reason() or ("tool_calls" if calls else "stop"),
-            usage=normal_usage(usage) if isinstance(usage, dict) else {},
-            reasoning_content="".join(self._reasoning) or None,
-            thinking_blocks=self._encrypted_reasoning or None,
-        )
-        return [Finished(response)]
+        counts = normal_usage(usage) if isinstance(usage, dict) else {}
+        return [Finished(self._answer.response(self._stop_reason() or "stop", counts))]
 
     def _stop_reason(self) -> str:
         """Why it ended early, as a finish_reason of chat completions; empty if it did not."""
@@ -145,12 +104,12 @@ class ResponsesReader:
 
     def _on_failure(self, event: Item, _out: list[Delta]) -> None:
         response = event.get("response")
-        raise self._call.error_of(error_response_of(response if isinstance(response, dict) else event))
+        raise self.failure(response if isinstance(response, dict) else event)
 
     def _on_error(self, event: Item, _out: list[Delta]) -> None:
         """An error event wraps an error or is one; in the latter case `type` is not an error code."""
         error = {name: value for name, value in event.items() if name != "type"}
-        raise self._call.error_of(error_response_of(event if event.get("error") else {"error": error}))
+        raise self.failure(event if event.get("error") else {"error": error})
 
     _EVENTS: ClassVar[dict[str, Callable[[Any, Item, list[Delta]], None]]] = {
         "response.output_text.delta": _on_text,
@@ -195,10 +154,9 @@ class ResponsesReader:
                 item.get("content"), "text"
             )
             self._add_reasoning(output_item, "" if output_item.emitted else summary, out)
-            if is_encrypted_reasoning(item) and not any(
-                _is_same_reasoning(item, reasoning) for reasoning in self._encrypted_reasoning
-            ):
-                self._encrypted_reasoning.append(item)
+            seen = [reasoning["encrypted_content"] for reasoning in self._answer.thinking]
+            if is_encrypted_reasoning(item) and item["encrypted_content"] not in seen:
+                self._answer.thinking.append(item)
 
     def _set_response(self, response: object, out: list[Delta]) -> None:
         self._response = response if isinstance(response, dict) else {}
@@ -212,70 +170,48 @@ class ResponsesReader:
 
     def _streamed_item(self, item: Item) -> _OutputItem | None:
         """The item that was streamed, wherever it stands in the output now."""
-        by_call = next(
-            (
-                output_item
-                for output_item in self._calls
-                if output_item.call_id and output_item.call_id == item.get("call_id")
-            ),
-            None,
+        call_id = _text_or_empty(item, "call_id")
+        by_call = (
+            streamed for streamed in self._items.values() if call_id and streamed.call and streamed.call.id == call_id
         )
-        return by_call or self._items.get(str(item.get("id")))
+        return next(by_call, None) or self._items.get(str(item.get("id")))
+
+    def _call_of(self, output_item: _OutputItem) -> PartialCall:
+        if output_item.call is None:
+            output_item.call, output_item.index = PartialCall(), len(self._answer.calls)
+            self._answer.calls.append(output_item.call)
+        return output_item.call
 
     def _add_call(self, output_item: _OutputItem, item: Item, out: list[Delta]) -> None:
-        if output_item.index < 0:
-            output_item.index = len(self._calls)
-            self._calls.append(output_item)
-        output_item.call_id = output_item.call_id or _text_or_empty(item, "call_id")
-        if not output_item.name and (name := _text_or_empty(item, "name")):
-            output_item.name = name
+        call = self._call_of(output_item)
+        call.id = call.id or _text_or_empty(item, "call_id")
+        if not call.name and (name := _text_or_empty(item, "name")):
+            call.name = name
             out.append(ToolCallDelta(output_item.index, name))
 
     def _add_arguments(self, output_item: _OutputItem, text: str, out: list[Delta]) -> None:
-        if not text:
-            return
-        if output_item.index < 0:
-            output_item.index = len(self._calls)
-            self._calls.append(output_item)
-        output_item.emitted += text
-        out.append(ToolCallDelta(output_item.index, "", text))
+        if text:
+            self._call_of(output_item).arguments.append(text)
+            output_item.emitted += text
+            out.append(ToolCallDelta(output_item.index, "", text))
 
     def _add_text(self, output_item: _OutputItem, text: str, out: list[Delta]) -> None:
-        if not text:
-            return
-        if self._text and not output_item.emitted:  # a further message of the same answer
-            self._text.append("\n\n")
-            out.append(TextDelta("\n\n"))
-        output_item.emitted += text
-        self._text.append(text)
-        out.append(TextDelta(text))
+        if text:
+            is_further = self._answer.text and not output_item.emitted  # a further message of the same answer
+            self._answer.emit([TextDelta("\n\n")] * bool(is_further) + [TextDelta(text)], out)
+            output_item.emitted += text
 
     def _add_reasoning(self, output_item: _OutputItem, text: str, out: list[Delta]) -> None:
-        if not text:
-            return
-        if self._reasoning and not output_item.emitted:
-            self._reasoning.append("\n\n")
-            out.append(ReasoningDelta("\n\n"))
-        output_item.emitted += text
-        self._reasoning.append(text)
-        out.append(ReasoningDelta(text))
+        if text:
+            is_further = self._answer.reasoning and not output_item.emitted
+            self._answer.emit([ReasoningDelta("\n\n")] * bool(is_further) + [ReasoningDelta(text)], out)
+            output_item.emitted += text
 
     def _separate_reasoning(self, output_item: _OutputItem, out: list[Delta]) -> None:
         """The next part of a summary begins."""
         if output_item.emitted:
             output_item.emitted += "\n\n"
-            self._reasoning.append("\n\n")
-            out.append(ReasoningDelta("\n\n"))
-
-    def _request_of(self, output_item: _OutputItem) -> ToolCallRequest:
-        same_id = [other for other in self._calls if other.call_id == output_item.call_id]
-        if not output_item.call_id or same_id[0] is not output_item:
-            output_item.call_id = new_call_id()
-        return ToolCallRequest.from_text(output_item.call_id, output_item.name, output_item.emitted)
-
-
-def _is_same_reasoning(first: Item, second: Item) -> bool:
-    return bool(first["encrypted_content"] == second["encrypted_content"])
+            self._answer.emit([ReasoningDelta("\n\n")], out)
 
 
 def _text_or_empty(holder: Item, name: str) -> str:

@@ -16,7 +16,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import CallContext, Delta, TextDelta, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
-from nanobot.runtime import build_runtime
+from nanobot.runtime.build import build_runtime
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot

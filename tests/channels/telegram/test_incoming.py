@@ -1,14 +1,17 @@
 """What people say to a bot, and whether it is meant for it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobot.bus.events import MenuEntry
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.telegram import TelegramChannel
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import LiveChannel, live
-from tests.fakes.platform_telegram import ANNA, HALL, TOPIC, ZOE, TelegramPlatform
+from tests.fakes.platform_telegram import ANNA, HALL, QUICK, TOPIC, ZOE, TelegramPlatform
 from tests.fakes.telegram import BOT, Json
 from tests.support.eventually import eventually
 
@@ -201,6 +204,30 @@ async def test_an_album_is_one_message(telegram, tmp_path):
     album, _ = life.heard
     assert album.content.startswith("our trip\n[image: ")
     assert sorted(Path(one).read_bytes() for one in album.media) == [JPEG + bytes([number]) for number in range(3)]
+
+
+async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
+    class Patient(TelegramPlatform):
+        def channel(self, bus: MessageBus, **settings: Any) -> TelegramChannel:
+            return TelegramChannel(super().channel(bus, **settings).config, bus, timeouts=replace(QUICK, album_s=2))
+
+    async def part(telegram: TelegramPlatform, number: int, **more: Any) -> None:
+        photo = [telegram.server.file(JPEG + bytes([number])) | {"width": 9, "height": 9}]
+        await telegram.server.message(ANNA, ANNA, media_group_id="a", photo=photo, **more)
+
+    (folder := tmp_path / "platform").mkdir()
+    async with Patient(folder).open() as telegram, live(telegram, tmp_path, silent=True) as life:
+        await life.is_up()
+        await telegram.server.message(HALL, ANNA, f"{NANO} before")
+        await part(telegram, 1, caption="our trip")
+        await life.hears("before")  # so the first part was fetched, too
+        await telegram.server.message(HALL, ANNA, f"{NANO} between")
+        await part(telegram, 2)
+        await life.hears("between")
+        await life.hears("our trip")
+
+    assert [len(one.media) for one in life.heard if "our trip" in one.content] == [2]
+    assert len(life.heard) == 3
 
 
 @pytest.mark.parametrize(

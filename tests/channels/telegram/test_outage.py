@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import nanobot.channels.telegram.client  # noqa: F401 so that no thread has to load the SDK while time flies
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import ChannelServices
 from nanobot.channels.telegram import TelegramChannel

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nanobot.channels.status import ChannelState
 from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
-from nanobot.channels.telegram import TelegramChannel
-from nanobot.channels.telegram.polling import RENUMBERED_S, OffsetTracker, PollTimeouts
+from nanobot.channels.telegram import PollTimeouts, TelegramChannel
+from nanobot.channels.telegram.bot import CONNECT_S, POLL_SLACK_S
+from nanobot.channels.telegram.state import RENUMBERED_S
 from nanobot.testing.live_channel import live
 from tests.fakes.platform_telegram import ANNA, QUICK, ZOE
 from tests.fakes.telegram import BAD_GATEWAY, BOT, CONFLICT, CUT, RefusedError
@@ -27,21 +26,6 @@ from tests.support.eventually import eventually
 def from_json(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
-
-
-@given(numbers=st.lists(st.integers(0, 50), unique=True), data=st.data())
-def test_nothing_is_confirmed_before_all_up_to_it_is_safe(numbers, data):
-    tray = OffsetTracker(0)
-    taken = [number for number in sorted(numbers) if tray.take(number)]
-    unsafe = set(taken)
-
-    for number in data.draw(st.permutations(taken)):
-        tray.done(number)
-        unsafe.discard(number)
-        assert all(one >= (tray.offset or 0) for one in unsafe)
-
-    assert tray.is_empty
-    assert tray.offset == max(taken, default=-1) + 1
 
 
 async def test_slow_download_keeps_nothing_waiting_but_its_own_chat(telegram, tmp_path):
@@ -203,8 +187,6 @@ async def test_who_holds_no_poll_open_is_not_asked_without_end(telegram, tmp_pat
 
 
 def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
-    from nanobot.channels.telegram.api import CONNECT_S, POLL_SLACK_S
-
     dead_line = PollTimeouts().poll_s + POLL_SLACK_S
 
     assert 30 <= PollTimeouts().poll_s <= 50

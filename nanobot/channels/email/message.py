@@ -1,0 +1,299 @@
+"""Parses the bytes of a mail: sender, subject, thread, text and files; and finds mails that get no answer.
+
+Nothing raises, whatever the bytes: unreadable parts are left out, the others kept.
+"""
+
+import codecs
+import hashlib
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.errors import HeaderParseError
+from email.header import decode_header
+from email.message import EmailMessage, Message
+from email.parser import BytesParser
+from email.policy import EmailPolicy
+from email.utils import getaddresses
+from typing import cast
+
+from nanobot.markdown.html import visible_markdown
+
+_DEEPEST = 20
+_MOST_FILES = 20
+_LONGEST_TEXT = 1_000_000
+_LONGEST_SUBJECT = 500
+_LONGEST_ID = 250
+_MOST_REFERENCES = 100
+_MOST_DASHES = 20_000
+"""Most lines that may begin a part: each costs the parser as much as a kilobyte of text."""
+_MOST_LOOKS = 50_000_000
+"""Most lines times boundaries: in nested parts the parser compares each line with each boundary."""
+_LONGEST_HEADER = 20_000
+_LONGEST_PARAMETERS = 4_000
+"""Characters of a header whose parameters the parser splits, in quadratic time."""
+_CHARSETS = {
+    "gb2312": "gb18030", "gbk": "gb18030", "x-gbk": "gb18030", "ks_c_5601-1987": "cp949", "ks_c_5601": "cp949",
+    "euc-kr": "cp949", "shift_jis": "cp932", "x-sjis": "cp932", "iso-8859-1": "cp1252", "latin1": "cp1252",
+    "us-ascii": "utf-8", "ascii": "utf-8", "iso-8859-8-i": "iso-8859-8", "utf8mb4": "utf-8", "windows-874": "cp874",
+    "x-mac-roman": "mac-roman",
+}  # fmt: skip
+"""Other names of charsets, and supersets that are used under their names."""
+_NO_CHARSETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
+"""Codecs of no mail; the time of one grows with the square of its text."""
+_TEXTS = ("text/plain", "text/html", "text/enriched", "text/x-amp-html", "text")
+_ID = re.compile(r"<([^<>\s]+)>")
+_LIKE_AN_ADDRESS = re.compile(r"[^\s<>\"',;()]{1,64}@[^\s<>\"',;()]{1,255}")
+
+LOOP_HEADER = "X-Loop"
+_MACHINE_NAMES = re.compile(
+    r"mailer-daemon|postmaster|majordomo|listserv|daemon|(?:do[-_.]?)?not?[-_.]?reply(?:[-_.+].*)?|bounces?(?:[-_.+].*)?|"
+    r"owner-.*|.*-(?:request|bounces)"
+)
+_MACHINE_HEADERS = (
+    *("List-Id", "List-Post", "List-Unsubscribe", "Mailing-List", "X-Mailman-Version", "X-BeenThere"),
+    *("X-Autoreply", "X-Autorespond", "X-Auto-Reply-From", "X-Failed-Recipients"),
+    "X-MS-Exchange-Inbox-Rules-Loop",
+)
+_BULK = ("bulk", "list", "junk", "auto_reply")
+
+
+class Headers:
+    """The header lines of a mail, top first."""
+
+    def __init__(self, message: "Message[str, str]") -> None:
+        self.lines = [(str(name), str(value)[:_LONGEST_HEADER]) for name, value in message.raw_items()]
+
+    def all(self, name: str) -> list[str]:
+        """The raw values of all lines of this name."""
+        return [value for line_name, value in self.lines if line_name.lower() == name.lower()]
+
+    def text(self, name: str) -> str:
+        """The first line of this name, readable; empty if there is none."""
+        return next((readable(value) for value in self.all(name)), "")
+
+    def ids(self, name: str) -> list[str]:
+        """The message ids in lines of this name, without brackets."""
+        ids = [message_id for value in self.all(name) for message_id in _ID.findall(readable(value))]
+        return [message_id for message_id in ids if len(message_id) <= _LONGEST_ID]
+
+    def sender(self) -> tuple[str, bool]:
+        """The author's address in lower case (empty if there is none), and whether it is unambiguous."""
+        lines = self.all("From")
+        try:
+            addresses = [address.strip().lower() for _, address in getaddresses(lines) if address]
+        except Exception:  # the standard library's parsers may raise anything for broken input
+            addresses = []
+        is_plain = len(lines) == 1 and len(addresses) == 1
+        addresses = addresses or _LIKE_AN_ADDRESS.findall(" ".join(map(readable, lines)).lower())
+        address = next((candidate for candidate in addresses if is_address(candidate)), "")
+        return address, is_plain and bool(address)
+
+
+@dataclass(frozen=True, slots=True)
+class MailFile:
+    """An attachment."""
+
+    name: str | None
+    content_type: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A parsed mail. None of it is trusted."""
+
+    headers: Headers
+    content_type: str
+    sender: str
+    """The address in lower case; empty if there is none."""
+    has_one_sender: bool
+    """Whether the sender is unambiguous."""
+    subject: str
+    message_id: str
+    """Its id without brackets; a hash of its bytes if it has none."""
+    ancestors: tuple[str, ...]
+    """The mails of its thread that it names, oldest first; it answers the last."""
+    text: str
+    files: tuple[MailFile, ...]
+
+    @property
+    def root(self) -> str:
+        """The first known mail of its thread."""
+        return next(iter(self.ancestors), self.message_id)
+
+
+def read_mail(raw: bytes) -> Mail:
+    """Parse a mail. Never raises."""
+    message = _parse(raw)
+    headers = Headers(message)
+    sender, has_one_sender = headers.sender()
+    texts: list[str] = []
+    files: list[MailFile] = []
+    _read(message, texts, files, 0)
+    ids = headers.ids("Message-ID")
+    return Mail(
+        headers,
+        message.get_content_type(),
+        sender,
+        has_one_sender,
+        headers.text("Subject")[:_LONGEST_SUBJECT],
+        ids[0] if ids else f"{hashlib.sha256(raw).hexdigest()[:40]}@without-an-id",
+        tuple(dict.fromkeys([*headers.ids("References")[:_MOST_REFERENCES], *headers.ids("In-Reply-To")[:1]])),
+        "\n\n".join(text.strip("\n") for text in texts if text.strip()).strip(),
+        tuple(files[:_MOST_FILES]),
+    )
+
+
+class _BoundedPolicy(EmailPolicy):
+    """Limits the length of headers: a stranger's must not occupy the parser for minutes."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        """A header's name and value."""
+        name, value = super().header_source_parse(sourcelines)
+        has_parameters = name.lower().startswith("content-")
+        return name, value[: _LONGEST_PARAMETERS if has_parameters else _LONGEST_HEADER]
+
+
+def _parse(raw: bytes) -> EmailMessage:
+    """Parse the mail; only its head if it breaks the parser, or is made to exhaust it."""
+    parser = BytesParser(EmailMessage, policy=_BoundedPolicy())
+    if raw.count(b"\n--") <= _MOST_DASHES and raw.count(b"\n") * raw.lower().count(b"boundary=") <= _MOST_LOOKS:
+        with suppress(Exception):  # such as a RecursionError; if raised, the mail would be read again for ever
+            message = cast(EmailMessage, parser.parsebytes(raw))
+            message.get_content_type()
+            return message
+    head = cast(EmailMessage, parser.parsebytes(raw, headersonly=True))
+    del head["Content-Type"]
+    return head
+
+
+def _read(part: EmailMessage, texts: list[str], files: list[MailFile], depth: int) -> None:
+    """Collect the texts and files of a part and its children."""
+    try:
+        content_type = part.get_content_type()
+        is_multipart = part.is_multipart() and content_type != "message/rfc822" and depth < _DEEPEST
+        if is_multipart and content_type == "multipart/alternative":
+            # the plain text if not blank, else the richest; files of all
+            forms = []
+            for child in _children(part):
+                form: list[str] = []
+                _read(child, form, files, depth + 1)
+                if any(text.strip() for text in form):
+                    forms.append((child.get_content_type() == "text/plain", form))
+            texts += next((form for is_plain, form in forms if is_plain), forms[-1][1] if forms else [])
+        elif is_multipart:
+            for child in _children(part):
+                _read(child, texts, files, depth + 1)
+        elif _is_text(part, content_type):
+            texts.append(_text(part, content_type))
+        elif data := _bytes(part, content_type):
+            files.append(MailFile(readable(part.get_filename() or "") or None, content_type, data))
+    except Exception:  # the standard library's parsers may raise anything for broken input
+        texts.append("[a part of this mail cannot be read]")
+
+
+def _children(part: EmailMessage) -> list[EmailMessage]:
+    return cast("list[EmailMessage]", part.get_payload()) if part.is_multipart() else []
+
+
+def _is_text(part: EmailMessage, content_type: str) -> bool:
+    """Whether it is text of the mail, not an attachment."""
+    disposition = part.get_content_disposition()
+    is_file = disposition == "attachment" or (disposition != "inline" and bool(part.get_filename()))
+    return content_type in _TEXTS and not is_file
+
+
+def _text(part: EmailMessage, content_type: str) -> str:
+    data = _bytes(part, content_type)[: 2 * _LONGEST_TEXT]
+    text = _decode(data, part.get_content_charset()).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    if content_type == "text/html":
+        text = visible_markdown(text)
+    elif str(part.get_param("format")).lower() == "flowed":
+        text = _unwrap(text, joins=str(part.get_param("delsp")).lower() == "yes")
+    return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
+
+
+def _unwrap(text: str, *, joins: bool) -> str:
+    """Join the lines of flowed text (RFC 3676)."""
+    lines: list[str] = []
+    depth_before, is_open = 0, False
+    for line in text.split("\n"):
+        bare = line.lstrip(">")
+        depth = len(line) - len(bare)
+        bare = bare.removeprefix(" ")
+        flows = bare.endswith(" ") and bare != "-- "
+        if is_open and depth == depth_before and bare != "-- ":
+            lines[-1] = (lines[-1][:-1] if joins else lines[-1]) + bare
+        else:
+            lines.append(("> " * depth) + bare)
+        depth_before, is_open = depth, flows
+    return "\n".join(line if line == "-- " else line.rstrip(" ") for line in lines)
+
+
+def _bytes(part: EmailMessage, content_type: str) -> bytes:
+    """The decoded content of a part; raw if its encoding is broken."""
+    if content_type == "message/rfc822":
+        return b"".join(child.as_bytes() for child in _children(part))
+    data = part.get_payload(decode=True)
+    return data if isinstance(data, bytes) else b""
+
+
+def readable(value: str) -> str:
+    """A header's value decoded (RFC 2047), on one line."""
+    value = _decode(value.encode("utf-8", "surrogateescape"), None)
+    try:
+        words = [(word, charset) for word, charset in decode_header(value)]
+        value = "".join(word if isinstance(word, str) else _decode(word, charset) for word, charset in words)
+    except HeaderParseError:  # broken base64
+        pass
+    return " ".join("".join(char if char.isprintable() else " " for char in value).split())
+
+
+def _decode(data: bytes, charset: str | None) -> str:
+    """Decode text in the charset that the sender names, else as UTF-8 or CP1252."""
+    name = (charset or "utf-8").partition("*")[0].strip("\"' ").lower()
+    text: object
+    for candidate in (_CHARSETS.get(name, name), "utf-8"):
+        try:
+            codec = codecs.lookup(candidate)
+            text = None if codec.name.replace("_", "-") in _NO_CHARSETS else codec.decode(data)[0]
+        except Exception:  # a stranger chose the name: any codec may run, and raise anything
+            text = None
+        if isinstance(text, str):  # zlib and its like are codecs, too
+            return text
+    return data.decode("cp1252", "replace")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is a valid mail address."""
+    local, at, domain = text.rpartition("@")
+    is_valid = text.isprintable() and not any(char in text for char in ' <>()[],;:"\\') and len(text) <= 254
+    return bool(at and local and domain) and is_valid and not domain.startswith((".", "-")) and ".." not in domain
+
+
+def auto_reply_reason(mail: Mail, own: Collection[str]) -> str:
+    """Why this mail gets no answer (RFC 3834 and common practice); empty if it may get one.
+
+    `own` are the addresses of this mailbox. Two programs that answer each other would never stop.
+    """
+    headers = mail.headers
+    if not mail.sender:
+        return "it has no sender who could be answered"
+    if mail.sender in own:
+        return "it comes from this mailbox itself"
+    if any(address.strip().lower() in own for address in headers.all(LOOP_HEADER)):
+        return "it is one of ours that came back"
+    submitted = headers.text("Auto-Submitted").partition(";")[0].strip().lower()
+    if submitted not in ("", "no"):
+        return f"a program sent it (Auto-Submitted: {submitted[:40]})"
+    if (precedence := headers.text("Precedence").lower()) in _BULK:
+        return f"it went to many (Precedence: {precedence})"
+    for name in _MACHINE_HEADERS:
+        if headers.all(name):
+            return f"it went to a list, or a program sent it ({name})"
+    if mail.content_type == "multipart/report" or any(path.strip() == "<>" for path in headers.all("Return-Path")):
+        return "it reports about another mail"
+    if _MACHINE_NAMES.fullmatch(mail.sender.partition("@")[0]):
+        return "nobody reads answers there"
+    return ""
