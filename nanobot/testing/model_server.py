@@ -404,7 +404,8 @@ class FakeModels:
             writer.write(b"0\r\n\r\n")
             return True
         if isinstance(step, Say | Calls):
-            self.bill.append(step.usage or {})  # before the response, so that a client that has it finds it
+            counted = step.usage or {}
+            self.bill.append(counted)  # before the response, so that a client that has it finds it
             try:
                 if streamed:
                     return await _stream(writer, wire.stream(step, body), each_s)
@@ -710,7 +711,7 @@ class Responses(_Format):
         return items
 
     def plain(self, step: Say | Calls, body: dict[str, Any]) -> dict[str, Any]:
-        usage = step.usage if isinstance(step, Say) else USAGE
+        usage = step.usage
         counts = {}
         if usage:
             details = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}

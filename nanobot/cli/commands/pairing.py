@@ -17,6 +17,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
@@ -68,9 +69,9 @@ def approve(
             {"channel": pending.channel, "sender_id": pending.sender_id, "state": "owner" if owner else "approved"}
         )
         return
-    typer.echo(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
+    print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
-        typer.echo(
+        print_line(
             f"{to_one_line(pending.channel)} has no owner yet, so owner commands work only in the terminal. "
             "If this was you, write /pairing there and approve the new code with --owner.",
             err=True,
@@ -83,7 +84,7 @@ def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = Fal
     if json:
         print_json({"channel": pending.channel, "sender_id": pending.sender_id, "state": "denied"})
     else:
-        typer.echo(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
+        print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
@@ -98,9 +99,9 @@ def revoke(
     if json:
         print_json({"channel": channel.lower(), "sender_id": sender_id, "state": "revoked", "was": role})
     else:
-        typer.echo(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
+        print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
     if _is_listed(setup.config, channel.lower(), sender_id):
-        typer.echo(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
+        print_line(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
 
 
 def _store(setup: Setup) -> PairingStore:

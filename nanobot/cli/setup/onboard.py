@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
-from nanobot.cli.layout import print_heading, print_warning
+from nanobot.cli.layout import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
@@ -64,7 +64,7 @@ def onboard(
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
     if target.exists:
-        prompts.say(f"Config already exists: {target.config_path} (existing values preserved)")
+        print_line(f"Config already exists: {target.config_path} (existing values preserved)")
 
     problem = ""
     if yes:
@@ -74,7 +74,7 @@ def onboard(
         plan = _ask_setup(given, target)
 
     target.save(plan)
-    prompts.say(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent="  ")
+    print_line(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent=2)
     if problem:
         print_warning(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
@@ -118,8 +118,8 @@ class SetupTarget:
         except ConfigError:
             config, left_out = repair_config(self.config_path)
             for line in left_out:
-                typer.echo(f"Left out: {line}", err=True)
-            typer.echo(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
+                print_line(f"Left out: {line}", err=True)
+            print_line(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
             return config
         return None
 
@@ -145,7 +145,7 @@ class SetupTarget:
         """
         folder = self.load().workspace_path
         made = prepare_workspace(folder)
-        prompts.say(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent="  ")
+        print_line(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent=2)
         if not self.exists or plan or self._workspace is not None or self._repaired is not None:
             self._save(plan)
         for channel in plan.channels:
@@ -158,15 +158,15 @@ class SetupTarget:
                 write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             except OSError as error:
                 raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
-            prompts.say(f"The old config is saved as {backup}", indent="  ")
+            print_line(f"The old config is saved as {backup}", indent=2)
         change_config(self.load, plan.apply_to, self.config_path)
-        prompts.say(f"Config saved: {self.config_path}", indent="  ")
+        print_line(f"Config saved: {self.config_path}", indent=2)
 
     def problem_with(self, provider: ProviderChoice) -> str:
         """Send one request to the model; return what is wrong, or an empty text."""
         typer.echo("Asking the model ...")
         try:
-            prompts.say(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent="  ")
+            print_line(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent=2)
         except (ProviderError, ConfigError) as error:
             return str(error)
         return ""
@@ -176,7 +176,7 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
     print_heading("nanobot setup")
     if prompts.is_interactive():
-        prompts.say("Ctrl+C leaves at any time. Nothing is saved before step 3.")
+        print_line("Ctrl+C leaves at any time. Nothing is saved before step 3.")
     try:
         print_heading("Step 1 of 3: Model")
         provider = _ask_for_model(given, target)
@@ -203,7 +203,7 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         if not problem:
             return provider
         typer.echo()
-        prompts.say(problem)
+        print_line(problem)
         typer.echo()
         decision = prompts.choose_after_failure("Quit without saving")
         if decision == SAVE:
@@ -263,4 +263,4 @@ def _print_next_steps(plan: SetupPlan, config: str) -> None:
         places = DataPaths(paths.get_data_dir())
         typer.echo(f"\n{start_instructions(places, config)}")
         for line in {channel.next_steps(places, config): None for channel in plan.channels}:
-            prompts.say(line)
+            print_line(line)
