@@ -311,13 +311,14 @@ def test_a_rejected_answer_has_its_reason():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
-def test_a_home_that_refuses_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_a_home_that_refuses_is_said_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/proc")
 
-    result = onboard("--yes")
+    result = onboard(answers="later\n")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: The workspace /proc/.nanobot/workspace cannot be created")
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: /proc/.nanobot cannot be written")
     assert result.stderr.count("\n") == 1
 
 

@@ -287,16 +287,15 @@ def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, ca
     """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
     if PairingStore(places).people(platform.name).owners:
         return "", ""
-    can_wait = can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places)
-    other = "write to the bot now" if can_wait else "pair with a code"
+    if can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places):
+        return _wait_for_owner(platform, config, places)
     try:
-        owner = _ask_valid(platform.owner, f"empty: {other}")
+        return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
         if prompts.is_interactive():
             raise
         typer.echo("")
         return "", ""
-    return _wait_for_owner(platform, config, places) if can_wait and not owner else (owner, "")
 
 
 def _is_served(platform: PlatformSetup, places: DataPaths) -> bool:
@@ -310,7 +309,8 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
     refused: set[str] = set()
     minutes = f"{OWNER_WAIT_S / 60:.0f} minutes"
     print_line(
-        f"Now write anything to your bot on {platform.title} (it waits {minutes}; Ctrl+C: pair with a code later)."
+        f"Now write anything to your bot on {platform.title}, so that it knows you as its owner. "
+        f"(Waiting {minutes}; Ctrl+C: pair with a code later.)"
     )
     try:
         while (incoming := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:

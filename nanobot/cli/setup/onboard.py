@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -35,6 +36,7 @@ from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
+from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
 from nanobot.utils.workspace import prepare_workspace
 
@@ -63,6 +65,7 @@ def onboard(
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
+    target.require_writable()
     if target.exists:
         print_line(f"Config already exists: {target.config_path} (existing values preserved)")
 
@@ -74,7 +77,8 @@ def onboard(
         plan = _ask_setup(given, target)
 
     target.save(plan)
-    print_line(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent=2)
+    chosen = current_selection(load_config(), paths.get_data_dir())
+    print_line(f"Model: {f'{chosen.model} ({chosen.provider})' if plan.provider else chosen}", indent=2)
     if problem:
         print_warning(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
@@ -132,6 +136,15 @@ class SetupTarget:
         if self._workspace is not None:
             config.agents.defaults.workspace = str(self._workspace)
         return config
+
+    def require_writable(self) -> None:
+        """Raise StorageError if the answers could not be saved."""
+        for folder in (self.config_path.parent, self.load().workspace_path):
+            try:
+                with TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())):
+                    pass
+            except OSError as error:
+                raise storage_error(f"{folder} cannot be written", error) from error
 
     @property
     def places(self) -> DataPaths:

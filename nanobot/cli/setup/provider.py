@@ -136,7 +136,7 @@ def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, dete
     if spec.is_local:
         print_line(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
     while True:
-        base = prompts.ask("Base URL, for example http://localhost:8000/v1", default)
+        base = prompts.ask("Base URL" if default else "Base URL, for example http://localhost:8000/v1", default)
         if base.startswith(("http://", "https://")):
             return _base_url_to_store(spec, config, base)
         print_line(f"{base!r} is not a URL: it must begin with http:// or https://." if base else "A URL is needed.")
