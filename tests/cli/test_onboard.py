@@ -268,8 +268,10 @@ def test_answers_may_come_from_a_pipe(models: FakeModels):
     assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
 
 
-def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels):
-    result = onboard(answers=f"custom\n{models.url}\n{KEY}\n")
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels, asks: bool):
+    flags = ["--yes", "--api-base", models.url, "--api-key", KEY, "--model", "stand-in"]
+    result = onboard(answers=f"custom\n{models.url}\n{KEY}\n") if asks else onboard(*flags)
 
     assert f"Found the API at {models.v1}." in result.stdout
     assert config()["providers"]["custom"]["apiBase"] == models.v1

@@ -24,6 +24,7 @@ from nanobot.cli.setup.provider import (
     NonInteractiveError,
     ProviderChoice,
     ask_provider,
+    complete_base_url,
     default_model,
     first_offered_model,
     local_server_address,
@@ -253,12 +254,13 @@ def _guess_provider(model: str | None, api_key: str | None, api_base: str | None
 
 
 def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
-    """Complete a provider without a model: its base URL, and its default or first model."""
-    if given.provider is None or given.model is not None:
+    """Complete a provider: its base URL, and its default or first model."""
+    if given.provider is None:
         return given
     spec = given.provider
     base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
-    model = default_model(spec, config) or first_offered_model(spec, base)
+    base = complete_base_url(base)
+    model = given.model or default_model(spec, config) or first_offered_model(spec, base)
     if not model:
         raise UsageError(
             f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."

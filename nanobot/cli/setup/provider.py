@@ -91,7 +91,7 @@ def ask_provider(
         return ProviderChoice()
     if provider != previous.provider:
         previous = ProviderChoice(provider)
-    base = _complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
+    base = complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
     key = given.api_key if given.api_key is not None else _ask_key(provider, config, previous)
     if provider.needs_key and key == "" and not provider.env_key(os.environ):
         return None
@@ -142,9 +142,9 @@ def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, dete
         print_line(f"{base!r} is not a URL: it must begin with http:// or https://." if base else "A URL is needed.")
 
 
-def _complete_base_url(base: str | None) -> str | None:
+def complete_base_url(base: str | None) -> str | None:
     """Append the `/v1` that people forget, if the server lists its models only there."""
-    if base is None or urlsplit(base).path.strip("/"):
+    if not base or urlsplit(base).path.strip("/"):
         return base
     with_v1 = f"{base.rstrip('/')}/v1"
     models_without, models_with = asyncio.run(_list_models_of_both(base, with_v1))
