@@ -122,6 +122,15 @@ async def test_a_reminder_that_no_model_worked_on_is_not_tried_again_once_it_is_
         assert jobs.get_job(job.id) is None
 
 
+async def test_a_reminder_that_came_is_no_longer_listed(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", "Tea!") as (_, jobs):
+        add(jobs, "Make tea")
+        await shows(telegram, "Tea!")
+        await eventually(lambda: not waiting(jobs))
+        await telegram.says("/cron")
+        await shows(telegram, "There are no jobs")
+
+
 async def test_a_retry_that_waits_survives_a_restart(telegram: TelegramPlatform, tmp_path: Path):
     async with gateway(telegram, tmp_path / "home", AuthenticationError()) as (_, jobs):
         job = add(jobs, "Water the plants")

@@ -156,6 +156,7 @@ def add(
         has_target or chat is not None if deliver is None else deliver,
         channel,
         to,
+        delete_after_run=schedule.kind == "at",
         notify=notify,
         misfire=misfire,
         misfire_within_s=None if within is None else parse_seconds(within),
