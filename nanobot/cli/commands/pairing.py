@@ -46,9 +46,9 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
                 row["channel"],
                 row["sender_id"],
                 row["state"],
-                row["code"] or "-",
-                duration(store.now() - row["created_at"]) if row["code"] else "-",
-                row["name"] or "-",
+                row["code"],
+                row["code"] and duration(store.now() - row["created_at"]),
+                row["name"],
             )
             for row in rows
         ],
