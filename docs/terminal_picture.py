@@ -97,6 +97,7 @@ def chat(home: Path, models: FakeModels) -> str:
     run("-f", os.devnull, "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), sys.executable, "-m", "nanobot")
     try:
         wait_for("demo-model")
+        time.sleep(2)  # the chat asks the server for the model's window
         run("send-keys", "-l", QUESTION)
         run("send-keys", "Enter")
         wait_for("Shall I remind you")
