@@ -87,7 +87,7 @@ class CronToolBackend:
         """A line per job: id, schedule, next and last run. With `chat`, only that chat's jobs."""
 
         def render() -> str:
-            jobs = self._service.list_jobs(include_disabled=True)
+            jobs = [job for job in self._service.list_jobs(include_disabled=True) if not job.is_over]
             if chat:
                 jobs = [job for job in jobs if _belongs_to(job, chat)]
             if not jobs:

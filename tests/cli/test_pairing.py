@@ -85,8 +85,8 @@ def test_everybody_is_listed_in_lines_and_as_json(store: PairingStore):
     lines = [line.split("\t")[:4] for line in run("list").stdout.splitlines()]
 
     assert lines == [
-        ["slack", "U1", "approved", "-"],
-        ["telegram", "111", "owner", "-"],
+        ["slack", "U1", "approved", ""],
+        ["telegram", "111", "owner", ""],
         ["telegram", "222", "waiting", code],
     ]
     assert [row["state"] for row in as_json("list")] == ["approved", "owner", "waiting"]

@@ -170,7 +170,6 @@ def _show_listing(server: McpServer, took_s: float) -> None:
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
         f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
-        wraps=True,
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
@@ -183,7 +182,6 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
-        wraps=True,
     )
 
 

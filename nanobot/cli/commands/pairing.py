@@ -17,6 +17,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
@@ -45,9 +46,9 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
                 row["channel"],
                 row["sender_id"],
                 row["state"],
-                row["code"] or "-",
-                duration(store.now() - row["created_at"]) if row["code"] else "-",
-                row["name"] or "-",
+                row["code"],
+                row["code"] and duration(store.now() - row["created_at"]),
+                row["name"],
             )
             for row in rows
         ],
@@ -61,9 +62,9 @@ def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption
     store = _store(setup)
     pending = store.approve(code, owner=owner)
     _welcome(setup, pending)
-    typer.echo(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
+    print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
-        typer.echo(
+        print_line(
             f"{to_one_line(pending.channel)} has no owner yet, so owner commands work only in the terminal. "
             "If this was you, write /pairing there and approve the new code with --owner.",
             err=True,
@@ -73,7 +74,7 @@ def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption
 def deny(code: CodeArgument, config: ConfigOption = None) -> None:
     """Reject a pairing code."""
     pending = _store(read_setup(config, None, secrets=False)).deny(code)
-    typer.echo(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
+    print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
@@ -84,9 +85,9 @@ def revoke(
     """Remove a paired person."""
     setup = read_setup(config, None, secrets=False)
     role = _store(setup).revoke(channel.lower(), sender_id)
-    typer.echo(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
+    print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
     if _is_listed(setup.config, channel.lower(), sender_id):
-        typer.echo(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
+        print_line(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
 
 
 def _store(setup: Setup) -> PairingStore:

@@ -42,7 +42,6 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         ("Skill", "From", "Ready", "Description"),
         [(skill.name, skill.source, _short_readiness(skill), skill.description) for skill in skills],
         empty="There are no skills.",
-        wraps=True,
     )
     if is_terminal(sys.stdout) and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
