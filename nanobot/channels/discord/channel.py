@@ -146,10 +146,10 @@ class DiscordChannel(ChatChannel):
         self.mark_up()
 
     async def on_disconnect(self) -> None:
-        """The SDK resumes the session. If it is lost, or after some failures, the supervisor reconnects, which is faster."""
+        """The SDK resumes the session. If it is lost, or after some failures, the supervisor reconnects: it is faster."""
         self.status.set_state(ChannelState.CONNECTING)
         self._failures += 1
-        is_lost = self._client.ws is not None and self._client.ws.session_id is None
+        is_lost = getattr(self._client.ws, "session_id", None) is None
         if is_lost or self._failures > _MOST_FAILURES:
             await self._client.close()
 
