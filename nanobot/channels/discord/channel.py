@@ -146,7 +146,7 @@ class DiscordChannel(ChatChannel):
         self.mark_up()
 
     async def on_disconnect(self) -> None:
-        """The SDK resumes the session. If it is lost, or after some failures, the supervisor reconnects: it is faster."""
+        """The SDK resumes the session. If that is lost, or after some failures, the supervisor reconnects sooner."""
         self.status.set_state(ChannelState.CONNECTING)
         self._failures += 1
         is_lost = getattr(self._client.ws, "session_id", None) is None
