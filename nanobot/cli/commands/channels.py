@@ -186,7 +186,6 @@ def test(
     name: NameArgument,
     to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
@@ -198,9 +197,6 @@ def test(
     text = "This is a test of nanobot. It works."
     request = {"do": "send", "channel": name, "text": text, "person": to is None}
     sent = {chat: require_gateway(places, request | {"to": chat})["ids"] for chat in chats}
-    if json:
-        print_json({"channel": name, "sent": sent})
-        return
     for chat, ids in sent.items():
         shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
         print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")

@@ -17,13 +17,11 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
-    get_data_paths,
     print_json,
     print_table,
     print_text,
     print_warnings,
     read_setup,
-    require_gateway,
     to_one_line,
     unknown_name_error,
 )
@@ -239,36 +237,6 @@ def run(
     print_line(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
     if row["outcome"] != "ran":
         raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
-
-
-def test(
-    job_id: IdArgument,
-    send: Annotated[bool, typer.Option("--send", help="Post a test message there, through the gateway.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Show where a job posts, without running it."""
-    job = _open_jobs(config, workspace).get(job_id)
-    payload, sent_ids = job.payload, None
-    if send:
-        if not payload.deliver:
-            raise NanobotError(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
-        text = f"This is a test of the job {job.name!r}: its answers will be posted here."
-        request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        sent_ids = require_gateway(get_data_paths(config), {**request, "text": text})["ids"]
-    if json:
-        chat = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        target = chat if payload.deliver else None
-        print_json({"id": job.id, "target": target, "notify": payload.notify, "sent": sent_ids})
-        return
-    if not payload.deliver:
-        print_line(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
-        return
-    thread = f", thread {payload.thread_id}" if payload.thread_id else ""
-    print_line(f"Job {job.id} posts to {to_one_line(_target(job))}{to_one_line(thread)}.")
-    if sent_ids is not None:
-        print_line(f"Test message posted: {', '.join(to_one_line(str(sent_id)) for sent_id in sent_ids) or 'sent'}.")
 
 
 def history(

@@ -98,7 +98,6 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the server of this name.")] = False,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Connect to a server, list its tools, and add it to the config. A server that fails is not added.
 
@@ -135,9 +134,6 @@ def add(
     except ServerFailedError as error:
         raise NanobotError(f"{redact(str(error))}\nNothing was saved.") from None
     set_key(setup.config_path, key, [entry])
-    if json:
-        print_json({**_facts(server, redact), "seconds": round(took_s, 3), "config": str(setup.config_path)})
-        return
     _show_listing(server, took_s)
     print_line(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
 

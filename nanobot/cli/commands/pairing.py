@@ -56,19 +56,12 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     )
 
 
-def approve(
-    code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None) -> None:
     """Approve the person who was shown this code."""
     setup = read_setup(config, None, secrets=False)
     store = _store(setup)
     pending = store.approve(code, owner=owner)
     _welcome(setup, pending)
-    if json:
-        print_json(
-            {"channel": pending.channel, "sender_id": pending.sender_id, "state": "owner" if owner else "approved"}
-        )
-        return
     print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
         print_line(
@@ -78,28 +71,21 @@ def approve(
         )
 
 
-def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+def deny(code: CodeArgument, config: ConfigOption = None) -> None:
     """Reject a pairing code."""
     pending = _store(read_setup(config, None, secrets=False)).deny(code)
-    if json:
-        print_json({"channel": pending.channel, "sender_id": pending.sender_id, "state": "denied"})
-    else:
-        print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
+    print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel, such as telegram.")],
     sender_id: Annotated[str, typer.Argument(metavar="ID", help="Their id, from `nanobot pairing list`.")],
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove a paired person."""
     setup = read_setup(config, None, secrets=False)
     role = _store(setup).revoke(channel.lower(), sender_id)
-    if json:
-        print_json({"channel": channel.lower(), "sender_id": sender_id, "state": "revoked", "was": role})
-    else:
-        print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
+    print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
     if _is_listed(setup.config, channel.lower(), sender_id):
         print_line(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
 
