@@ -324,7 +324,8 @@ class RootGroup(Group):
         """Whether only `agent` has this option."""
         if any(word in param.opts for param in self.get_params(ctx)):
             return False
-        return any(word.split("=")[0] in param.opts for param in self.commands["agent"].load().params)
+        agent = self.commands["agent"]
+        return isinstance(agent, LazyCommand) and any(word.split("=")[0] in param.opts for param in agent.load().params)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by section."""

@@ -39,9 +39,10 @@ class _ListItem(ListItem):
     """With a dot behind its number, as it was written."""
 
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        numeral, *rest = super().render_number(console, options, number, last_number)
-        yield Segment(f"{numeral.text[1:-1]}. ", numeral.style)
-        yield from rest
+        for part in super().render_number(console, options, number, last_number):
+            if isinstance(part, Segment) and part.text.strip().isdecimal():
+                part = Segment(f"{part.text[1:-1]}. ", part.style)  # noqa: PLW2901 the number with its dot
+            yield part
 
 
 class _BarredCode(CodeBlock):
