@@ -185,10 +185,15 @@ def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, pat
     return Ended(process.returncode, out.decode(), aside.decode())
 
 
-def told(*words: str) -> str:
-    """What one of the programs of the tests says: `python -m` these words, to its end."""
+def start_program(*words: str, **streams: Any) -> "subprocess.Popen[Any]":
+    """One of the programs of the tests, running: `python -m` these words."""
     env = {name: value for name, value in os.environ.items() if name in (*_KEPT, "HOME")}
-    child = started([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return started([sys.executable, "-m", *words], env=env, cwd=Path(__file__).parents[2], **streams)
+
+
+def told(*words: str) -> str:
+    """What one of the programs of the tests says, to its end."""
+    child = start_program(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     end = ended(child, patience=None)  # pytest's own is enough
     assert end.code == 0, end.aside[-2000:]
     return end.out
