@@ -120,19 +120,29 @@ class Home:
             yield Hasty(runtime, waits)
 
     def start(
-        self, *words: str, before: Sequence[str] = (), stdin: int = subprocess.DEVNULL, environ: Environ = _NOTHING
+        self,
+        *words: str,
+        before: Sequence[str] = (),
+        stdin: int = subprocess.DEVNULL,
+        environ: Environ = _NOTHING,
+        cwd: Path | None = None,
     ) -> "subprocess.Popen[bytes]":
         """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
         env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
         command = [*before, *NANOBOT, *words]
-        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd)
 
     def run(
-        self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING
+        self,
+        *words: str,
+        before: Sequence[str] = (),
+        stdin: bytes | None = None,
+        environ: Environ = _NOTHING,
+        cwd: Path | None = None,
     ) -> Ended:
         """The command, to its end."""
         given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
+        return ended(self.start(*words, before=before, stdin=given, environ=environ, cwd=cwd), stdin)
 
     def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
         """One message of the chat's session, unless the words name another."""
