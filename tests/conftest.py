@@ -56,8 +56,8 @@ class FilesToWorkers(LoadGroupScheduling):
         return nodeid.partition("::")[0] if group == nodeid else group
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadGroupScheduling:
-    return FilesToWorkers(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
+    return FilesToWorkers(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -158,12 +158,19 @@ def what_litellm_drops(request: pytest.FixtureRequest) -> Iterator[None]:
             gc.collect()
 
 
+@pytest.fixture(scope="session")
+def homes() -> list[Path]:
+    """The homes of the tests so far. The last one serves until a test leaves something in it."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, homes: list[Path]) -> None:
     """No test sees the home, the keys or the proxies of the machine it runs on."""
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USERPROFILE", str(home))
+    if not homes or not homes[-1].is_dir() or any(homes[-1].iterdir()):
+        homes.append(tmp_path_factory.mktemp("home"))  # which reads the names of all folders of tests
+    monkeypatch.setenv("HOME", str(homes[-1]))
+    monkeypatch.setenv("USERPROFILE", str(homes[-1]))
     for name in [*os.environ]:
         if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
             monkeypatch.delenv(name)
