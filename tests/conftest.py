@@ -48,7 +48,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores + 1
 
 
-class FilesToWorkers(LoadGroupScheduling):
+class FilesToWorkers(LoadGroupScheduling):  # type: ignore[misc]
     """Give a worker a group or a file at a time. Test by test, the scheduler's work grows with their square."""
 
     def _split_scope(self, nodeid: str) -> str:
