@@ -129,7 +129,7 @@ class Feishu:
         self.refusals: deque[RefusedError] = deque()
         self.loses_answers = 0
         self.scopes = {"im:message", "cardkit:card:write", "im:resource", "history"}
-        self.has_bot, self.activate_status = True, 2
+        self.has_bot, self.activate_status, self.endpoint_code = True, 2, 0
         self.takes_cards = True
         self.pushes_again = True
         """Whether what was not acknowledged comes again with the next connection; at Feishu after 15 s, 5 min, ..."""
@@ -238,6 +238,8 @@ class Feishu:
         self.calls.append("endpoint")
         if (asked.get("AppID"), asked.get("AppSecret")) != (APP_ID, self.secret):
             return web.json_response({"code": 514, "msg": "auth failed"})
+        if self.endpoint_code:
+            return web.json_response({"code": self.endpoint_code, "msg": "refused"})
         self._tickets.add(ticket := f"k{next(self._ids)}")
         url = f"{self.url.replace('http', 'ws')}/link?device_id=d1&service_id=33&access_key={ticket}&ticket={ticket}"
         config = {"ReconnectCount": -1, "ReconnectInterval": 120, "ReconnectNonce": 30, "PingInterval": self.ping_s}

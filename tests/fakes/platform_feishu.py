@@ -79,6 +79,7 @@ class FeishuPlatform(Platform):
         reply_to: str | None = None,
         kind: str = "text",
         content: dict[str, Any] | None = None,
+        mentions: list[dict[str, Any]] | None = None,
     ) -> str:
         room = self.feishu.room_of(chat or self.private)
         words = {"text": f"@_user_1 {text}" if mention else text}
@@ -89,6 +90,7 @@ class FeishuPlatform(Platform):
                 {"title": "", "content": [[{"tag": "text", "text": text}], [{"tag": "img", "image_key": key}]]},
             )
         post = self.feishu.add(room, sender or self.person, kind, content or words)
+        post.mentions = mentions or []
         if mention:
             post.mentions = [{"key": "@_user_1", "id": {"open_id": BOT}, "name": BOT_NAME, "tenant_key": "t"}]
         if (target := self.feishu.post_of(thread or reply_to or "")) is not None:

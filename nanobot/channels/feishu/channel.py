@@ -35,7 +35,6 @@ from nanobot.channels.feishu.incoming import (
     read_press,
 )
 from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import StorageError
@@ -46,6 +45,8 @@ from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
+_SDK_LOG = logging.getLogger(f"{__name__}.sdk")
+_SDK_LOG.setLevel(logging.CRITICAL)  # websockets logs whole messages, and the URL of the connection, which is a secret
 
 _TEXT_ELEMENT = "text"
 _LONGEST_PLAIN = 1000
@@ -53,6 +54,12 @@ _LONGEST_PLAIN = 1000
 _LONGEST_TEXT = 40_000
 """Of a text message (150 kB), for a card that is refused."""
 _LARGEST_IMAGE = 10 * 1024 * 1024
+_IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
+_FILE_TYPES = {
+    ".opus": "opus", ".ogg": "opus", ".oga": "opus", ".mp4": "mp4", ".pdf": "pdf", ".doc": "doc", ".docx": "doc",
+    ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
+}  # fmt: skip
+"""How Feishu shows a file by its suffix; others are a "stream"."""
 _MOST_BUTTONS = 20
 _MOST_ROOMS, _MOST_CARDS = 60, 256
 _LOOKUP_S = 1.0
@@ -132,7 +139,9 @@ class FeishuChannel(ChatChannel):
     async def _serve(self, api: FeishuApi) -> None:
         endpoint = await api.fetch_endpoint()
         try:
-            connection = await connect(endpoint.url, proxy=proxy_for(endpoint.url), max_size=None, close_timeout=1)
+            connection = await connect(
+                endpoint.url, proxy=proxy_for(endpoint.url), max_size=None, close_timeout=1, logger=_SDK_LOG
+            )
         except InvalidHandshake as error:
             raise NotConnectedError(f"Feishu refuses the long connection: {error}") from error
         async with connection:
@@ -291,7 +300,7 @@ class FeishuChannel(ChatChannel):
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk: a card, or a text if it is short, without formatting and will not be edited."""
-        is_plain = chunk.text == chunk.content.text and not chunk.content.spans and len(chunk.text) <= _LONGEST_PLAIN
+        is_plain = chunk.text == chunk.content.text and len(chunk.text) <= _LONGEST_PLAIN
         if is_plain and not options.growing and not options.buttons:
             return await self._send(to, "text", {"text": chunk.text}, options)
         buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
@@ -354,23 +363,24 @@ class FeishuChannel(ChatChannel):
             log.debug("feishu: a card still shows that it streams: %s", error)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Send a file: an image or video as such, a voice message if it is Opus."""
+        """Send a file; a larger picture, or one of another format, as a document."""
         if file.path is None:
             return await self._send(to, "text", {"text": file.url or file.name}, options)
         try:
             handle = await asyncio.to_thread(open_outgoing, file.path)
         except OSError as error:
             raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        suffix = file.path.suffix.lower()
         with handle:
-            if file.kind is MediaKind.IMAGE and file.size <= _LARGEST_IMAGE:
-                form = {"data": {"image_type": "message"}, "files": {"image": (file.name, handle)}}
+            if suffix in _IMAGES and file.size <= _LARGEST_IMAGE:
+                form: dict[str, Any] = {"data": {"image_type": "message"}, "files": {"image": (file.name, handle)}}
                 data = await self._api.call("POST", "/im/v1/images", **form)
                 return await self._send(to, "image", {"image_key": data.get("image_key")}, options)
-            suffix = file.path.suffix.lower()
-            kind, shown = {".mp4": ("mp4", "media"), ".opus": ("opus", "audio")}.get(suffix, ("stream", "file"))
+            kind = _FILE_TYPES.get(suffix, "stream")
             form = {"data": {"file_type": kind, "file_name": file.name}, "files": {"file": (file.name, handle)}}
             data = await self._api.call("POST", "/im/v1/files", **form)
-            return await self._send(to, shown, {"file_key": data.get("file_key")}, options)
+        shown = {"opus": "audio", "mp4": "media"}.get(kind, "file")
+        return await self._send(to, shown, {"file_key": data.get("file_key")}, options)
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Add a reaction to a message; `emoji` is its name at Feishu, such as THUMBSUP."""

@@ -107,9 +107,9 @@ def event_of(item: Payload, *, is_private: bool) -> Payload:
 
 def format_quote(items: Sequence[Payload], bot: str, app_id: str) -> tuple[str, list[Attachment], bool]:
     """The lines about a message that is replied to, its files, and whether somebody wrote it (not our bot)."""
-    if not items:
+    is_ours = bool(items) and _text(_dict(items[0], "sender"), "id") == app_id
+    if not items or (is_ours and _text(items[0], "msg_type") == "interactive"):  # Feishu does not return a card's text
         return "", [], False
-    is_ours = _text(_dict(items[0], "sender"), "id") == app_id
     text, files = read_content(_dict(event_of(items[0], is_private=False), "message"), bot)
     short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
     lines = "\n".join(f"> {line}" for line in short.splitlines())
