@@ -44,7 +44,7 @@ async def feishu(tmp_path: Path) -> AsyncIterator[FeishuPlatform]:
             {},
             "does not take channels.feishu.appId and channels.feishu.appSecret (app secret inv",
         ),
-        ({"app_id": "cli_other"}, {}, "set channels.feishu.domain to lark"),
+        ({"app_id": "cli_other"}, {}, "config set channels.feishu.domain lark"),
         ({}, {"has_bot": False}, "Add the capability Bot"),
         ({}, {"activate_status": 0}, "The app is not released. Create a version"),
         ({}, {"endpoint_code": 403}, "must be those of a custom app of your company"),
@@ -86,7 +86,7 @@ async def test_login_says_which_bot_it_is_and_what_to_do_next(feishu, capsys):
 
     told = capsys.readouterr().out
     assert "Your bot is nanobot" in told
-    assert f"/app/{APP_ID}, Events & Callbacks" in told
+    assert f"/app/{APP_ID}\nEvents & Callbacks" in told
 
 
 async def test_no_secret_and_no_token_is_in_the_log(feishu, tmp_path, caplog):

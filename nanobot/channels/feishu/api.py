@@ -41,7 +41,8 @@ _LIMITED = (99991400, 230020, 11232, 11233, 11247)
 _BUSY = (1, 1000040343)
 """Of the endpoint of the long connection: try later."""
 _MOST_CONNECTIONS = 1000040350
-CARD_REFUSED = (230099, 11310)
+CARD_REFUSED = (230099, 11310, 230001, 230025)
+"""Refusals that may be about a card, and not about the text in it."""
 GONE = (230011, 230110, 231003)
 """The message that is replied to was withdrawn or deleted."""
 _ADVICE = {
@@ -57,10 +58,11 @@ _ADVICE = {
     230034: "Feishu knows no such chat or person",
     230035: "the bot may not write in that chat",
     230053: "that person does not want messages from the bot",
+    231001: "Feishu knows no such reaction. Choose another name for channels.feishu.reactEmoji",
     232009: "the group was dissolved",
     99991672: "the app lacks a permission: {text}",
     99991679: "the app lacks a permission: {text}",
-    **dict.fromkeys(CARD_REFUSED, "it refuses the card: {text}"),
+    **dict.fromkeys((230099, 11310), "it refuses the card: {text}"),
     **dict.fromkeys(GONE, "the message is gone"),
 }
 """Why something is refused for good, by error code."""
@@ -207,8 +209,8 @@ class FeishuApi:
         if not self._token:
             raise ChannelSetupError(
                 f"Feishu does not take channels.feishu.appId and channels.feishu.appSecret ({answer.text}, "
-                f"{answer.code}). Copy both from {self.console}, Credentials & Basic Info. For an app of Lark, set "
-                "channels.feishu.domain to lark."
+                f"{answer.code}). Copy both from {self.console}, Credentials & Basic Info. For an app of Lark, run "
+                "`nanobot config set channels.feishu.domain lark`."
             )
         self._token_until = self._clock.monotonic() + _seconds(answer.body.get("expire"), 0.0) - _TOKEN_MARGIN_S
 

@@ -65,6 +65,8 @@ _MOST_ROOMS, _MOST_CARDS = 60, 256
 _LOOKUP_S = 1.0
 """How long a message waits for the one it quotes."""
 _PAGE, _MOST_PAGES = 50, 4
+_AT_ONCE = 4
+"""Chats whose missed messages are fetched concurrently."""
 _EPOCH, _TICKS_PER_S = 1_790_000_000, 5
 """Of the sequence numbers of cards, which fit into 31 bits."""
 
@@ -116,6 +118,7 @@ class FeishuChannel(ChatChannel):
         self._current_api: FeishuApi | None = None
         self._state = FeishuState()
         self._chat_locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
         self._cards: dict[str, _Card] = {}
 
     async def start(self) -> None:
@@ -166,8 +169,10 @@ class FeishuChannel(ChatChannel):
         parts = Parts()
         async for data in connection:
             self.status.touch()
+            if isinstance(data, str):
+                continue
             try:
-                frame = Frame.decode(data if isinstance(data, bytes) else b"")
+                frame = Frame.decode(data)
                 event = None if frame.is_control else parts.add(frame)
             except ValueError as error:
                 log.debug("feishu: a frame cannot be read: %s", error)
@@ -186,9 +191,9 @@ class FeishuChannel(ChatChannel):
         finally:
             await pools.close()
         print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}.\n"
-            f"While nanobot is connected, choose the long connection at {api.console}, Events & Callbacks, for events "
-            "and for callbacks, and save; then search for the bot in Feishu and write to it."
+            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{api.console}\n"
+            "Events & Callbacks: choose the long connection for events and for callbacks, and save.\n"
+            "Then search for the bot in Feishu and write to it."
         )
         return True
 
@@ -259,7 +264,7 @@ class FeishuChannel(ChatChannel):
             "container_id_type": "chat", "container_id": room, "start_time": str(since),
             "sort_type": "ByCreateTimeAsc", "page_size": str(_PAGE),
         }  # fmt: skip
-        async with self._lock_of(room):
+        async with self._lock_of(room), self._fetch_slots:
             try:
                 for item in await self._messages("", query):
                     event = event_of(item, is_private=is_private)
@@ -401,14 +406,14 @@ class FeishuChannel(ChatChannel):
                 if error.code not in GONE:
                     raise
             else:
-                return str(data["message_id"])
+                return str(data.get("message_id"))
         chat = to.chat_id
         id_type = {"oc_": "chat_id", "ou_": "open_id", "on_": "union_id"}.get(
             chat[:3], "email" if "@" in chat else "user_id"
         )
         query = {"receive_id_type": id_type}
         data = await self._api.call("POST", "/im/v1/messages", params=query, json=body | {"receive_id": chat})
-        return str(data["message_id"])
+        return str(data.get("message_id"))
 
 
 def _card(chunk: Chunk, buttons: Sequence[dict[str, Any]] = (), *, growing: bool = False) -> dict[str, Any]:

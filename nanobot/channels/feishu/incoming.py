@@ -59,7 +59,7 @@ def read_message(event: Payload, bot: str, *, topic_isolation: bool) -> FeishuIn
         message_id=message_id,
         thread_id=thread,
         is_private=is_private,
-        is_mentioned=bot in _mentioned(message).values() if bot else False,
+        is_mentioned=bot in _mentioned(message).values(),
         attachments=tuple(attachments[:_MAX_FILES]),
         quotes_others=kind not in ("text", "post", *_FILES),
         sent_at=_time_of(message),

@@ -221,7 +221,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         instructions=(
             "At https://open.feishu.cn/app: Create Custom App. Add Features: Bot. Permissions & Scopes, Batch import: "
             "paste those of docs/guides/feishu.md. Version Management & Release: create a version. Credentials & Basic "
-            "Info has the App ID and the App Secret. (Lark: first set channels.feishu.domain to lark.)"
+            "Info has the App ID and the App Secret. (For an app of Lark, first run `nanobot config set "
+            "channels.feishu.domain lark`.)"
         ),
         fields=(
             SetupField(
