@@ -156,6 +156,7 @@ class Feishu:
                     ("GET", "/im/v1/messages/{message}/resources/{key}", self._resource),
                     ("POST", "/im/v1/images", self._upload_image),
                     ("POST", "/im/v1/files", self._upload_file),
+                    ("POST", "/cardkit/v1/cards", self._create_card),
                     ("POST", "/cardkit/v1/cards/id_convert", self._convert),
                     ("PUT", "/cardkit/v1/cards/{card}/elements/{element}/content", self._stream_text),
                     ("PUT", "/cardkit/v1/cards/{card}", self._update_card),
@@ -369,26 +370,34 @@ class Feishu:
         if again is not None:
             return {"data": self._told(again), "again": True}
         kind, content = asked.get("msg_type"), json.loads(asked["content"])
-        size = len(asked["content"].encode())
+        size, card = len(asked["content"].encode()), None
         if kind == "text":
             if not content["text"].strip():
                 raise RefusedError(230001, "Your request contains an invalid request parameter.")
             if size > _TEXT_BYTES:
                 raise RefusedError(230025, "The length of the message content reaches its limit.")
+        elif kind == "interactive" and content.get("type") == "card":
+            card = self.cards.get(content["data"]["card_id"])
+            if card is None or card.message:
+                raise RefusedError(230099, "Failed to create card content: a card entity can be sent once")
+            content = card.told
         elif kind == "interactive":
-            self._check_card(content, size)
+            card = self._new_card(content, size)
         elif content.get(_FOR_TYPE.get(str(kind), "")) not in self.files:
             raise RefusedError(230001, "invalid key")
         post = self.add(room, APP_ID, str(kind), content)
         post.uuid = uuid
+        if card is not None:
+            post.card, card.message = card, post.id
         if to is not None:
             post.root, post.parent, post.topic = to.root or to.id, to.id, to.topic
-        if kind == "interactive":
-            post.card = Card(
-                f"7{next(self._ids):012}", post.id, content, content["config"].get("streaming_mode", False)
-            )
-            self.cards[post.card.id] = post.card
         return {"data": self._told(post)}
+
+    def _new_card(self, told: Json, size: int) -> Card:
+        self._check_card(told, size)
+        card = Card(f"7{next(self._ids):012}", "", told, told["config"].get("streaming_mode", False))
+        self.cards[card.id] = card
+        return card
 
     def _check_card(self, card: Json, size: int) -> None:
         if size > _CARD_BYTES:
@@ -490,9 +499,18 @@ class Feishu:
 
     # CardKit
 
-    def _card_of(self, request: web.Request) -> Card:
+    def _check_scope(self) -> None:
         if "cardkit:card:write" not in self.scopes:
             raise RefusedError(99991672, "Access denied. One of the following scopes is required: [cardkit:card:write]")
+
+    async def _create_card(self, request: web.Request) -> Json:
+        self._check_scope()
+        asked = await request.json()
+        assert asked["type"] == "card_json"
+        return {"data": {"card_id": self._new_card(json.loads(asked["data"]), len(asked["data"].encode())).id}}
+
+    def _card_of(self, request: web.Request) -> Card:
+        self._check_scope()
         card = self.cards.get(request.match_info["card"])
         if card is None:
             raise RefusedError(300301, "card not found")

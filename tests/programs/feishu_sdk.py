@@ -10,6 +10,8 @@ import threading
 from lark_channel import Client, EventDispatcherHandler
 from lark_channel.api.cardkit.v1.model.content_card_element_request import ContentCardElementRequest
 from lark_channel.api.cardkit.v1.model.content_card_element_request_body import ContentCardElementRequestBody
+from lark_channel.api.cardkit.v1.model.create_card_request import CreateCardRequest
+from lark_channel.api.cardkit.v1.model.create_card_request_body import CreateCardRequestBody
 from lark_channel.api.cardkit.v1.model.id_convert_card_request import IdConvertCardRequest
 from lark_channel.api.cardkit.v1.model.id_convert_card_request_body import IdConvertCardRequestBody
 from lark_channel.api.cardkit.v1.model.settings_card_request import SettingsCardRequest
@@ -54,7 +56,10 @@ def stream_a_card() -> None:
     client = Client.builder().app_id(APP_ID).app_secret(SECRET).domain(URL).build()
     element = {"tag": "markdown", "content": "say", "element_id": "text"}
     card = {"schema": "2.0", "config": {"streaming_mode": True}, "body": {"elements": [element]}}
-    body = CreateMessageRequestBody.builder().receive_id("ou_anna").msg_type("interactive").content(json.dumps(card))
+    body = CreateCardRequestBody.builder().type("card_json").data(json.dumps(card)).build()
+    made = client.cardkit.v1.card.create(CreateCardRequest.builder().request_body(body).build())
+    content = json.dumps({"type": "card", "data": {"card_id": made.data.card_id}})
+    body = CreateMessageRequestBody.builder().receive_id("ou_anna").msg_type("interactive").content(content)
     request = CreateMessageRequest.builder().receive_id_type("open_id").request_body(body.uuid("u1").build()).build()
     first, again = client.im.v1.message.create(request), client.im.v1.message.create(request)
     body = IdConvertCardRequestBody.builder().message_id(again.data.message_id).build()
@@ -65,7 +70,7 @@ def stream_a_card() -> None:
     settings = json.dumps({"config": {"streaming_mode": False}})
     body = SettingsCardRequestBody.builder().settings(settings).sequence(2).build()
     ended = client.cardkit.v1.card.settings(SettingsCardRequest.builder().card_id(card_id).request_body(body).build())
-    codes = [answer.code for answer in (first, again, written, ended)]
+    codes = [made.data.card_id == card_id, *(answer.code for answer in (first, again, written, ended))]
     print(json.dumps({"codes": codes, "frames": decodes_alike()}), flush=True)
 
 

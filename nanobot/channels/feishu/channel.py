@@ -88,7 +88,7 @@ class _Card:
 
     to: Address
     id: str = ""
-    """Its id in CardKit; looked up with the first edit."""
+    """Its id in CardKit; empty if it has to be looked up."""
     is_streaming: bool = True
     sequence: int = 0
 
@@ -308,18 +308,25 @@ class FeishuChannel(ChatChannel):
         is_plain = chunk.text == chunk.content.text and len(chunk.text) <= _LONGEST_PLAIN
         if is_plain and not options.growing and not options.buttons:
             return await self._send(to, "text", {"text": chunk.text}, options)
-        buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
-        card = _card(chunk, buttons, growing=options.growing)
+        if options.growing:
+            return await self._post_growing(to, chunk, options)
         try:
-            posted = await self._send(to, "interactive", card, options)
+            buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
+            return await self._send(to, "interactive", _card(chunk, buttons), options)
         except RefusedError as error:
-            if error.code not in CARD_REFUSED or options.growing:
+            if error.code not in CARD_REFUSED:
                 raise
             log.warning("feishu: a card is sent as text: %s", error)
             plain = split_message(chunk.content, PLAIN, _LONGEST_TEXT)[0].text
             return await self._send(to, "text", {"text": plain}, options)
-        if options.growing:
-            put_bounded(self._cards, posted, _Card(to), _MOST_CARDS)
+
+    async def _post_growing(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post a card of CardKit, which may be edited often (cardkit-v1/streaming-updates-openapi-overview)."""
+        card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
+        card_id = str((await self._api.call("POST", "/cardkit/v1/cards", json=card)).get("card_id"))
+        posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
+        # after a lost confirmation the message may have the card of the earlier attempt
+        put_bounded(self._cards, posted, _Card(to, "" if options.is_retry else card_id), _MOST_CARDS)
         return posted
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
