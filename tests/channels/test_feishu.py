@@ -200,6 +200,7 @@ async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):
     plan = server.add(server.rooms[HALL], ZOE, "file", content)
     words = server.add(server.rooms[HALL], ZOE, "text", {"text": "buy milk"})
     async with live(feishu, tmp_path) as life:
+        life.people.admit("feishu", ANNA, owner=True)
         _, own, answer = await life.asked("hello")
         await feishu.says("sum it up", chat=HALL, mention=True, reply_to=plan.id)
         of_file = await life.hears("sum it up")
@@ -207,12 +208,17 @@ async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):
         of_words = await life.hears("who?")
         await feishu.says("sure?", reply_to=answer.id)
         of_ours = await life.hears("sure?")
+        mine = await feishu.says("my words")
+        await feishu.says("these?", reply_to=mine)
+        of_own = await life.hears("these?")
         await feishu.says("/status", reply_to=words.id)
         command = await life.hears("/status")
 
     assert [Path(path).read_bytes() for path in of_file.media] == [b"the plan"]
     assert of_words.content == f"[in reply to {ZOE}]\n> buy milk\nwho?"
-    assert (of_words.provenance, own.provenance) == (Provenance.PERSON, of_ours.provenance)
+    assert of_own.content == f"[in reply to {ANNA}]\n> my words\nthese?"
+    assert {one.provenance for one in (own, of_ours, of_own)} == {Provenance.OWNER}
+    assert {one.provenance for one in (of_words, of_file)} == {Provenance.PERSON}
     assert of_ours.content == "[in reply to you]\n> You said: hello\nsure?"
     assert command.content == "/status"
 
@@ -221,6 +227,7 @@ async def test_a_bundle_of_forwarded_messages_is_read(feishu, tmp_path):
     server = feishu.feishu
     async with live(feishu, tmp_path) as life:
         await life.is_up()
+        life.people.admit("feishu", ANNA, owner=True)
         for text in ("one", "two"):
             server.add(server.rooms["oc_zoe"], ZOE, "text", {"text": text}).root = "in om_bundle"
         bundle = server.add(server.rooms["oc_anna"], ANNA, "merge_forward", {}, message_id="om_bundle")

@@ -47,7 +47,7 @@ def decodes_alike() -> bool:
     ours = OurFrame.decode(theirs.SerializeToString())
     answered = Frame()
     answered.ParseFromString(ours.answer(200))
-    return is_read and answered.LogIDNew == "log" and answered.SeqID == 1 << 60 and answered.payload == b'{"code": 200}'
+    return (is_read, answered.LogIDNew, answered.SeqID, answered.payload) == (True, "log", 1 << 60, b'{"code": 200}')
 
 
 def stream_a_card() -> None:

@@ -39,7 +39,7 @@ _ENABLED = 2
 _TOKEN_ENDED = (99991661, 99991663, 99991664, 99991665, 99991668)
 _LIMITED = (99991400, 230020, 11232, 11233, 11247)
 _BUSY = (1, 1000040343)
-"""Of the endpoint of the long connection: try later."""
+"""Of the endpoint of the long connection."""
 _MOST_CONNECTIONS = 1000040350
 CARD_REFUSED = (230099, 11310, 230001, 230025)
 """Refusals that may be about a card, and not about the text in it."""
@@ -92,11 +92,9 @@ class Endpoint(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    status: int
     code: int
     text: str
     body: Mapping[str, Any]
-    reset_s: str
 
 
 class FeishuApi:
@@ -128,8 +126,6 @@ class FeishuApi:
         await self._fetch_token()
         answer = await self._request("GET", "/open-apis/bot/v3/info", self._token)
         bot = answer.body.get("bot")
-        if answer.code and (answer.status >= 500 or answer.status == 429 or answer.code in _LIMITED):
-            raise self._error_of(answer)
         if answer.code or not isinstance(bot, Mapping) or not bot.get("open_id"):
             raise ChannelSetupError(
                 f"The app has no bot ({answer.text}, {answer.code}). Add the capability Bot at {self.console}, then "
@@ -147,8 +143,6 @@ class FeishuApi:
         """Ask where to connect. Raises ChannelSetupError if the app may not."""
         body = {"AppID": self.app_id, "AppSecret": self._secret}
         answer = await self._request("POST", "/callback/ws/endpoint", json=body)
-        if answer.status >= 500 or answer.code in _BUSY:
-            raise self._error_of(answer)
         if answer.code == _MOST_CONNECTIONS:
             raise ChannelSetupError("The app has as many connections as Feishu allows. Stop its other programs.")
         if answer.code:
@@ -169,8 +163,11 @@ class FeishuApi:
         if answer.code in _TOKEN_ENDED:
             self._token = ""
             answer = await self._request(method, path, await self._valid_token(), **request)
+        if answer.code in _ADVICE or answer.code // 1000 in (200, 300):  # the latter are about cards
+            advice = _ADVICE.get(answer.code, "{text}").format(text=answer.text)
+            raise RefusedError(f"Feishu: {advice} ({answer.code})", answer.code)
         if answer.code:
-            raise self._error_of(answer)
+            raise SendError(f"Feishu: {answer.text} ({answer.code})")
         return _dict(answer.body.get("data"))
 
     async def download(self, path: str) -> AsyncIterator[bytes]:
@@ -203,8 +200,6 @@ class FeishuApi:
         """Raises ChannelSetupError for a wrong id or secret, SendError if Feishu is unreachable."""
         body = {"app_id": self.app_id, "app_secret": self._secret}
         answer = await self._request("POST", "/open-apis/auth/v3/tenant_access_token/internal", json=body)
-        if answer.status >= 500 or answer.status == 429 or answer.code in _LIMITED:
-            raise self._error_of(answer)
         self._token = str(answer.body.get("tenant_access_token") or "")
         if not self._token:
             raise ChannelSetupError(
@@ -215,25 +210,20 @@ class FeishuApi:
         self._token_until = self._clock.monotonic() + _seconds(answer.body.get("expire"), 0.0) - _TOKEN_MARGIN_S
 
     async def _request(self, method: str, path: str, token: str = "", **request: Any) -> _Answer:
+        """Send a request. Raises SendError if it is to be tried later."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         url = f"{self.base}{path}"
         with _as_send_errors():
             async with self._pools.borrow_client(url) as client:
                 response = await client.request(method, url, headers=headers, timeout=_TIMEOUT, **request)
-        return _read_answer(response)
-
-    def _error_of(self, answer: _Answer) -> SendError:
-        text = f"Feishu: {answer.text} ({answer.code})"
-        if answer.status == 429 or answer.code in _LIMITED:
-            return RateLimitedError(
-                text, float(answer.reset_s) if answer.reset_s.replace(".", "", 1).isdecimal() else -1
-            )
-        if answer.code in _ADVICE:
-            advice = _ADVICE[answer.code].format(text=answer.text)
-            return RefusedError(f"Feishu: {advice} ({answer.code})", answer.code)
-        if answer.code // 1000 in (200, 300):  # of a card
-            return RefusedError(text, answer.code)
-        return SendError(text)
+        answer = _read_answer(response)
+        if response.status_code == 429 or answer.code in _LIMITED:
+            reset_s = response.headers.get("x-ogw-ratelimit-reset", "")
+            pause_s = float(reset_s) if reset_s.replace(".", "", 1).isdecimal() else -1
+            raise RateLimitedError(f"Feishu: {answer.text}", pause_s)
+        if response.status_code >= 500 or answer.code in _BUSY:
+            raise SendError(f"Feishu: {answer.text} ({answer.code})")
+        return answer
 
 
 def _read_answer(response: httpx.Response) -> _Answer:
@@ -245,7 +235,7 @@ def _read_answer(response: httpx.Response) -> _Answer:
     if not isinstance(code, int):  # a server before Feishu answered
         code = response.status_code
     text = " ".join(str(body.get("msg") or f"HTTP {response.status_code}").split())[:_LONGEST_TEXT]
-    return _Answer(response.status_code, code, text, body, response.headers.get("x-ogw-ratelimit-reset", ""))
+    return _Answer(code, text, body)
 
 
 @contextmanager

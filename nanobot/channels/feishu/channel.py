@@ -31,8 +31,8 @@ from nanobot.channels.feishu.incoming import (
     event_of,
     format_forwarded,
     format_quote,
+    read_event,
     read_message,
-    read_press,
 )
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
@@ -201,7 +201,8 @@ class FeishuChannel(ChatChannel):
 
     async def _process(self, connection: ClientConnection, frame: Frame, payload: bytes) -> None:
         """Process an event and acknowledge it; if it could not be journaled, Feishu is told to send it again."""
-        incoming, code = self._read(payload), 200
+        incoming = read_event(payload, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
+        code = 200
         try:
             if incoming is not None:
                 async with self._lock_of(incoming.room or incoming.chat_id):
@@ -214,24 +215,6 @@ class FeishuChannel(ChatChannel):
 
     def _lock_of(self, room: str) -> asyncio.Lock:
         return self._chat_locks.setdefault(room, asyncio.Lock())
-
-    def _read(self, payload: bytes) -> FeishuIncoming | None:
-        try:
-            envelope = json.loads(payload)
-        except ValueError:
-            return None
-        envelope = envelope if isinstance(envelope, Mapping) else {}
-        header, event = envelope.get("header"), envelope.get("event")
-        if not isinstance(header, Mapping) or not isinstance(event, Mapping):
-            return None
-        isolation = self._settings.topic_isolation
-        match header.get("event_type"):
-            case "im.message.receive_v1":
-                return read_message(event, self._api.me.open_id, topic_isolation=isolation)
-            case "card.action.trigger":
-                return read_press(event, str(header.get("event_id") or ""), topic_isolation=isolation)
-            case _:
-                return None
 
     async def _receive(self, incoming: FeishuIncoming) -> None:
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
@@ -253,7 +236,7 @@ class FeishuChannel(ChatChannel):
                     text = format_forwarded(await self._messages(f"/{incoming.message_id}"), bot)
                 if incoming.parent_id and not text.startswith("/"):  # a command needs no quoted message
                     items = await self._messages(f"/{incoming.parent_id}")
-                    quote, quoted_files, is_of_others = format_quote(items, bot, self._api.app_id)
+                    quote, quoted_files, is_of_others = format_quote(items, incoming, bot, self._api.app_id)
                     text, files, quotes = f"{quote}\n{text}".strip(), [*files, *quoted_files], quotes or is_of_others
         return replace(incoming, text=text, attachments=tuple(files), quotes_others=quotes)
 

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nanobot.utils.bounded_dict import put_bounded
+
 _SEQUENCE, _LOG, _SERVICE, _METHOD, _HEADER, _PAYLOAD = 1, 2, 3, 4, 5, 8
 _CONTROL = 0
 _VARINT, _BYTES = 0, 2
@@ -77,13 +79,10 @@ class Parts:
         if count == 1:
             return frame.payload
         message = headers.get("message_id", "")
-        parts = self._waiting.setdefault(message, {})
-        parts[number] = frame.payload
+        parts = self._waiting.pop(message, {}) | {number: frame.payload}
         if len(parts) < count:
-            while len(self._waiting) > _MOST_MESSAGES:
-                del self._waiting[next(iter(self._waiting))]
+            put_bounded(self._waiting, message, parts, _MOST_MESSAGES)
             return None
-        del self._waiting[message]
         return b"".join(parts[index] for index in range(count))
 
 

@@ -18,6 +18,7 @@ from nanobot.channels.media_kinds import MediaKind
 
 _MENTION = re.compile(r"@_user_\d+|@_all\b")
 _FILES = {"image": MediaKind.IMAGE, "file": MediaKind.FILE, "audio": MediaKind.VOICE, "media": MediaKind.VIDEO}
+_OWN_WORDS = ("text", "post", *_FILES)
 _LONGEST_QUOTE = 1000
 _MAX_FILES = 20
 
@@ -37,8 +38,25 @@ class FeishuIncoming(Incoming):
     """Whether it is a bundle of forwarded messages, which have to be fetched."""
 
 
+def read_event(data: bytes, bot: str, *, topic_isolation: bool) -> FeishuIncoming | None:
+    """Read an event of the long connection; None for those that are not for us. `bot`: the open_id of ours."""
+    try:
+        envelope = json.loads(data)
+    except ValueError:
+        return None
+    envelope = envelope if isinstance(envelope, Mapping) else {}
+    header, event = _dict(envelope, "header"), _dict(envelope, "event")
+    match header.get("event_type"):
+        case "im.message.receive_v1":
+            return read_message(event, bot, topic_isolation=topic_isolation)
+        case "card.action.trigger":
+            return read_press(event, _text(header, "event_id"), topic_isolation=topic_isolation)
+        case _:
+            return None
+
+
 def read_message(event: Payload, bot: str, *, topic_isolation: bool) -> FeishuIncoming | None:
-    """Read an `im.message.receive_v1`; None for messages of bots. `bot`: the open_id of ours."""
+    """Read an `im.message.receive_v1`; None for messages of bots."""
     message, sender = _dict(event, "message"), _dict(event, "sender")
     user, room, message_id = (
         _text(_dict(sender, "sender_id"), "open_id"),
@@ -61,7 +79,7 @@ def read_message(event: Payload, bot: str, *, topic_isolation: bool) -> FeishuIn
         is_private=is_private,
         is_mentioned=bot in _mentioned(message).values(),
         attachments=tuple(attachments[:_MAX_FILES]),
-        quotes_others=kind not in ("text", "post", *_FILES),
+        quotes_others=kind not in _OWN_WORDS,
         sent_at=_time_of(message),
         session_key=None if topic_isolation or is_private else f"feishu:{room}",
         room=room,
@@ -105,16 +123,18 @@ def event_of(item: Payload, *, is_private: bool) -> Payload:
     }
 
 
-def format_quote(items: Sequence[Payload], bot: str, app_id: str) -> tuple[str, list[Attachment], bool]:
-    """The lines about a message that is replied to, its files, and whether somebody wrote it (not our bot)."""
-    is_ours = bool(items) and _text(_dict(items[0], "sender"), "id") == app_id
-    if not items or (is_ours and _text(items[0], "msg_type") == "interactive"):  # Feishu does not return a card's text
+def format_quote(items: Sequence[Payload], by: Incoming, bot: str, app_id: str) -> tuple[str, list[Attachment], bool]:
+    """The lines about a message that is replied to, its files, and whether it has words of others than `by` and us."""
+    item = items[0] if items else {}
+    author, kind = _text(_dict(item, "sender"), "id"), _text(item, "msg_type")
+    if not items or (author == app_id and kind == "interactive"):  # Feishu does not return the text of a card
         return "", [], False
-    text, files = read_content(_dict(event_of(items[0], is_private=False), "message"), bot)
+    text, files = read_content(_dict(event_of(item, is_private=False), "message"), bot)
     short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
     lines = "\n".join(f"> {line}" for line in short.splitlines())
-    name = "you" if is_ours else _text(_dict(items[0], "sender"), "id") or "somebody"
-    return f"[in reply to {name}]\n{lines}".strip(), [] if is_ours else files, not is_ours
+    quote = f"[in reply to {'you' if author == app_id else author or 'somebody'}]\n{lines}".strip()
+    is_own = author == app_id or (author == by.sender_id and kind in _OWN_WORDS)
+    return quote, [] if author == app_id else files, not is_own
 
 
 def format_forwarded(items: Sequence[Payload], bot: str) -> str:
