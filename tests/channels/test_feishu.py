@@ -262,18 +262,18 @@ async def test_the_history_is_read_after_an_outage_and_nothing_is_heard_twice(fe
         await life.is_up()
         await life.asked("before")
         await life.asked("in the hall", chat=HALL, mention=True)
-    for number in range(60):  # more than a page
+    for number in range(210):
         await feishu.says(f"missed {number}")
     await feishu.says("missed in the hall", chat=HALL, mention=True)
     await feishu.says("not for the bot", chat=HALL)
     async with live(feishu, tmp_path) as life:
         await life.hears("missed in the hall")
-        await life.shows("You said: missed 59")
+        await life.shows("You said: missed 209")
         await life.asked("after")
 
     own = [message.content for message in life.heard if message.chat_id == ANNA]
-    assert own == [*(f"missed {number}" for number in range(60)), "after"]
-    assert len(life.heard) == 62
+    assert own == [*(f"missed {number}" for number in range(10, 210)), "after"]  # the last two hundred
+    assert len(life.heard) == 202
 
 
 async def test_without_the_permission_for_the_history_new_messages_are_heard(feishu, tmp_path, caplog):

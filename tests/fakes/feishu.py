@@ -448,9 +448,10 @@ class Feishu:
         if request.query["container_id_type"] != "chat" or request.query["container_id"] not in self.rooms:
             raise RefusedError(230002, "Bot/User can NOT be out of the chat.")
         since, size = int(request.query.get("start_time") or 0), int(request.query.get("page_size") or 20)
-        assert request.query.get("sort_type") == "ByCreateTimeAsc"
         assert size <= 50
         posts = [one for one in self.rooms[request.query["container_id"]].posts.values() if one.made // 1000 >= since]
+        if request.query.get("sort_type") == "ByCreateTimeDesc":
+            posts.reverse()
         start = int(request.query.get("page_token") or 0)
         page = {
             "items": [self._told(one) for one in posts[start : start + size]],

@@ -45,8 +45,8 @@ from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
-_SDK_LOG = logging.getLogger(f"{__name__}.sdk")
-_SDK_LOG.setLevel(logging.CRITICAL)  # websockets logs whole messages, and the URL of the connection, which is a secret
+_WIRE_LOG = logging.getLogger(f"{__name__}.wire")
+_WIRE_LOG.setLevel(logging.CRITICAL)  # websockets logs whole messages, and the URL of the connection, which is a secret
 
 _TEXT_ELEMENT = "text"
 _LONGEST_PLAIN = 1000
@@ -143,7 +143,7 @@ class FeishuChannel(ChatChannel):
         endpoint = await api.fetch_endpoint()
         try:
             connection = await connect(
-                endpoint.url, proxy=proxy_for(endpoint.url), max_size=None, close_timeout=1, logger=_SDK_LOG
+                endpoint.url, proxy=proxy_for(endpoint.url), max_size=None, close_timeout=1, logger=_WIRE_LOG
             )
         except InvalidHandshake as error:
             raise NotConnectedError(f"Feishu refuses the long connection: {error}") from error
@@ -245,11 +245,11 @@ class FeishuChannel(ChatChannel):
         since = max(last // 1000, int((self.services.clock.now() - MAX_AGE).timestamp()))
         query = {
             "container_id_type": "chat", "container_id": room, "start_time": str(since),
-            "sort_type": "ByCreateTimeAsc", "page_size": str(_PAGE),
+            "sort_type": "ByCreateTimeDesc", "page_size": str(_PAGE),
         }  # fmt: skip
         async with self._lock_of(room), self._fetch_slots:
             try:
-                for item in await self._messages("", query):
+                for item in reversed(await self._messages("", query)):
                     event = event_of(item, is_private=is_private)
                     incoming = read_message(event, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
                     if incoming is not None and not item.get("deleted"):
@@ -262,7 +262,7 @@ class FeishuChannel(ChatChannel):
                 log.warning("feishu: missed messages in %s could not be journaled: %s", room, error)
 
     async def _messages(self, path: str, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
-        """The items of a list of messages, over a few pages. Raises SendError."""
+        """The items of a list of messages: the first few pages. Raises SendError."""
         items: list[Mapping[str, Any]] = []
         query = {**(query or {})}
         for _ in range(_MOST_PAGES):
