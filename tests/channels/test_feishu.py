@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nanobot.bus.events import Address, Button, DeliveryFailedError
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.feishu.frames import Frame, Parts
-from nanobot.channels.feishu.incoming import event_of, read_message, read_press
+from nanobot.channels.feishu.incoming import event_of, format_forwarded, format_quote, read_event, read_message
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.channels import PICTURE
@@ -427,37 +427,35 @@ def posts(feishu: FeishuPlatform, chat: str = ANNA) -> list[Post]:
 
 # reading never raises
 
+words = st.text(st.characters(exclude_categories=()), max_size=5) | st.sampled_from(
+    ["img", "at", "text", "ou_bot", "oc_1"]
+)
+names = st.sampled_from([
+    "sender", "sender_id", "open_id", "content", "mentions", "id", "key", "name", "action", "value", "chat", "say", "tag",
+    "text", "title", "image_key", "file_key", "create_time", "root_id", "parent_id", "body", "msg_type",
+])  # fmt: skip
 junk = st.recursive(
-    st.none() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["message", "sender", "sender_id", "open_id", "content", "mentions", "id", "key", "action", "value"]
-            ),
-            inner,
-            max_size=6,
-        )
-    ),
+    st.none() | st.integers() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=6),
     max_leaves=20,
 )
+objects = st.dictionaries(names, junk, max_size=6)
 
 
-@given(junk, st.sampled_from(["text", "post", "image", "merge_forward", "other"]), st.text(max_size=20))
-def test_no_event_makes_the_reader_fail(event, kind, content):
-    event = event if isinstance(event, dict) else {}
-    message = {
-        "chat_id": "oc",
-        "message_id": "om",
-        "message_type": kind,
-        "content": content,
-        "mentions": event.get("mentions"),
-    }
-    whole = {"sender": {"sender_id": {"open_id": "ou"}, "sender_type": "user"}, "message": message}
+@given(objects, objects, st.sampled_from(["text", "post", "image", "file", "merge_forward", "interactive", "other"]))
+def test_no_event_makes_the_reader_fail(event, content, kind):
+    ids = {"chat_id": "oc", "message_id": "om", "message_type": kind, "content": json.dumps(content)}
+    whole = {"sender": {"sender_id": {"open_id": "ou"}, "sender_type": "user"}, "message": event | ids}
+    read = read_message(whole, "ou_bot", topic_isolation=True)
+    assert read is not None
 
-    for one in (event, whole, event_of(event, is_private=True)):
-        read_message(one, "ou_bot", topic_isolation=True)
-        read_press(one, "e", topic_isolation=True)
+    for kind_of_event in ("im.message.receive_v1", "card.action.trigger", "other"):
+        for one in (event, whole):
+            data = json.dumps({"header": {"event_type": kind_of_event, "event_id": "e"}, "event": one}).encode()
+            read_event(data, "ou_bot", topic_isolation=True)
+    read_message(event_of(event, is_private=True), "ou_bot", topic_isolation=True)
+    format_quote([event], read, "ou_bot", APP_ID)
+    format_forwarded([event, event], "ou_bot")
 
 
 @given(st.binary(max_size=60))

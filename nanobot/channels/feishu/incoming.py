@@ -196,7 +196,7 @@ def _file_of(kind: str, content: Payload, message: Payload) -> Attachment | None
     key = _text(content, "image_key" if kind == "image" else "file_key")
     if kind not in _FILES or not key:
         return None
-    path = f"{quote(_text(message, 'message_id'), safe='')}/resources/{quote(key, safe='')}"
+    path = "/resources/".join(quote(part, safe="", errors="replace") for part in (_text(message, "message_id"), key))
     source = f"/im/v1/messages/{path}?type={'image' if kind == 'image' else 'file'}"
     return Attachment(_FILES[kind], key, _text(content, "file_name") or None, source=source)
 
