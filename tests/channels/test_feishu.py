@@ -431,8 +431,8 @@ words = st.text(st.characters(exclude_categories=()), max_size=5) | st.sampled_f
     ["img", "at", "text", "ou_bot", "oc_1"]
 )
 names = st.sampled_from([
-    "sender", "sender_id", "open_id", "content", "mentions", "id", "key", "name", "action", "value", "chat", "say", "tag",
-    "text", "title", "image_key", "file_key", "create_time", "root_id", "parent_id", "body", "msg_type",
+    "sender", "sender_id", "open_id", "content", "mentions", "id", "key", "name", "action", "value", "chat", "say",
+    "tag", "text", "title", "image_key", "file_key", "create_time", "root_id", "parent_id", "body", "msg_type",
 ])  # fmt: skip
 junk = st.recursive(
     st.none() | st.integers() | words,
