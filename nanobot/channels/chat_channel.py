@@ -42,6 +42,10 @@ class SendOptions:
     """Idempotency key: the same for the same part, also after a crash."""
     quiet: bool = False
     """Whether to post without a notification sound: progress, not the reply."""
+    growing: bool = False
+    """Whether it is part of a streamed answer, so that it will be edited."""
+    is_retry: bool = False
+    """Whether an earlier attempt to post that part may have succeeded."""
 
 
 @dataclass(slots=True)
@@ -270,7 +274,8 @@ class ChatChannel(BaseChannel):
         if not is_retry:
             stream.pending, stream.since = secrets.token_hex(8), time.time()
             await self.bus.record_shown(stream.turn_id, stream.update)
-        options = SendOptions(reply_to=None if stream.ids else stream.reply_to, nonce=stream.pending)
+        reply_to = None if stream.ids else stream.reply_to
+        options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True, is_retry=is_retry)
         try:
             posted = await self.post(to, chunk, options)
             if is_retry and self._is_deduped(stream.since):

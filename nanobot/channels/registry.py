@@ -59,6 +59,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec(
         "slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"
     ),
+    ChannelSpec("feishu", "Feishu", "nanobot.channels.feishu:FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
     ChannelSpec(
         "email",
         "E-mail",

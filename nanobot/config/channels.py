@@ -11,6 +11,7 @@ from pydantic import Field
 from nanobot.config.section import (
     RESTRICTS,
     Count,
+    HttpUrl,
     Ids,
     Millis,
     NullableUrl,
@@ -101,11 +102,12 @@ class FeishuConfig(ChannelConfig):
 
     app_id: Text = ""
     app_secret: Text = ""
-    encrypt_key: Text = ""
-    verification_token: Text = ""
     group_policy: GroupPolicy = "mention"
+    topic_isolation: bool = True
     reply_to_message: bool = False
-    domain: Literal["feishu", "lark"] = "feishu"
+    react_emoji: Text = "THUMBSUP"
+    streaming: bool = True
+    domain: Literal["feishu", "lark"] | HttpUrl = "feishu"  # or the address of a private deployment
 
 
 class DingTalkConfig(ChannelConfig):

@@ -22,7 +22,7 @@ _SECTION_KEYS: dict[str, str] = {
     ),
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
-    "channels.feishu": "reactEmoji doneEmoji toolHintPrefix streaming topicIsolation",
+    "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.dingtalk": "robotCode",
     "channels.qq": "msgFormat mediaDir ackMessage downloadChunkSize downloadMaxBytes",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),

@@ -2,7 +2,8 @@
 
 Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so nothing needs escaping and nothing can
 be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
-(support.discord.com, "Markdown Text 101"). E-mail: plain text and HTML.
+(support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
+card-json-v2-components, rich-text). E-mail: plain text and HTML.
 """
 
 import re
@@ -58,6 +59,7 @@ class Dialect:
 
 
 _DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
+_FEISHU = re.compile(r"https?://[^\s<>]+|~~|[&<>*_`\[\]\\]|^#(?=#{0,5} )")
 _ZERO_WIDTH = "\u200b"
 
 
@@ -99,6 +101,22 @@ def _discord_code(code: str) -> str:
     return f"`` {code} ``" if "``" not in code else _discord_escape(code)
 
 
+def _feishu_escape(text: str) -> str:
+    """Write special characters as HTML entities, but not in URLs."""
+
+    def escape(match: "re.Match[str]") -> str:
+        matched = match.group()
+        if matched.startswith("http"):
+            return matched
+        return f"~{_ZERO_WIDTH}~" if matched == "~~" else f"&#{ord(matched)};"
+
+    return _FEISHU.sub(escape, text)
+
+
+def _feishu_code(code: str) -> str:
+    return _feishu_escape(code) if "`" in code else f"`{code}`"
+
+
 PLAIN = Dialect("plain")
 TELEGRAM = Dialect(
     "telegram", 4096, utf16_units, quote="", schemes=("http://", "https://", "tg://", "mailto:"), entities=True
@@ -123,6 +141,16 @@ DISCORD = Dialect(
     bullet="- ",
     link=("[", "]({url})"),
     heading_levels=3,
+)
+FEISHU = Dialect(
+    "feishu",
+    7000,  # a card of 30 kB, of characters of up to four bytes
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
+    escape=_feishu_escape,
+    code=_feishu_code,
+    fence=_fence,
+    bullet="- ",
+    link=("[", "]({url})"),
 )
 EMAIL = Dialect(
     "email",

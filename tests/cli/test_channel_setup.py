@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
+from tests.fakes.feishu import APP_ID, SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.platform_discord import DiscordPlatform
+from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
@@ -313,6 +315,30 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
 
     assert child.exitstatus == 0
     assert owners() == {"slack": [slack.person]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_the_long_connection(tmp_path):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    async with FeishuPlatform(tmp_path).open() as feishu:
+        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
+        child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
+        await asyncio.to_thread(child.expect_exact, "App ID, cli_")
+        child.send(f"{APP_ID}\r")
+        await asyncio.to_thread(child.expect_exact, "App Secret")
+        child.send(f"{SECRET}\r")
+        await asyncio.to_thread(child.expect_exact, "Your bot is nanobot")
+        await asyncio.to_thread(child.expect_exact, "Now write anything")
+        await eventually(lambda: feishu.feishu.lines)
+        await feishu.says("hello")
+        await asyncio.to_thread(child.expect_exact, f"ID {feishu.person} just wrote: is that you?")
+        child.send("\r")
+        await asyncio.to_thread(child.expect, pexpect.EOF)
+        child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"feishu": [feishu.person]}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")

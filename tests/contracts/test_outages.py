@@ -95,7 +95,7 @@ async def through(name: str, folder: Path, *, asleep: bool) -> tuple[list[str], 
         return [one.content.split()[-1] for one in life.heard], back_s
 
 
-@pytest.mark.parametrize("name", ["discord", "email", "slack", "telegram"])
+@pytest.mark.parametrize("name", ["discord", "email", "feishu", "slack", "telegram"])
 @pytest.mark.parametrize("asleep", [False, True], ids=["no network", "asleep"])
 def test_a_channel_hears_again_within_a_minute_and_all_of_it(tmp_path: Path, name: str, asleep: bool):
     for module in LOADED.get(name, ()):

@@ -17,10 +17,12 @@ from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE
 from nanobot.testing.model_server import Say, Slow, Step
 from nanobot.testing.platform import Platform
+from tests.fakes import feishu
 from tests.fakes.discord import world as discord
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_email import EmailPlatform
 from tests.fakes.platform_email import config as mail_account
+from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platform_websocket import Client, clients_section
@@ -121,6 +123,16 @@ async def on_slack(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator
 
 
 @asynccontextmanager
+async def on_feishu(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+    """Each in a private chat."""
+    async with FeishuPlatform(folder).open() as platform:
+        people = [f"ou_p{number}" for number in range(chats)]
+        platform.feishu.rooms |= {f"oc_p{person}": feishu.Room(f"oc_p{person}", person) for person in people}
+        section = {"appId": feishu.APP_ID, "appSecret": feishu.SECRET, "domain": platform.feishu.url}
+        yield OnPlatform(platform, section, people, people)
+
+
+@asynccontextmanager
 async def by_mail(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
     """Each in a thread of mails."""
     async with EmailPlatform(folder).open() as platform:
@@ -203,7 +215,7 @@ FIVE: dict[str, Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[M
     "websocket": on_sockets,
 }
 """The channels that are there, by name."""
-ALL = FIVE | {"toy": with_toys}
+ALL = FIVE | {"feishu": on_feishu, "toy": with_toys}
 
 
 def heard(body: dict[str, Any], before: str = "") -> Step:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nanobot.markdown import Chunk, split_message
-from nanobot.markdown.dialects import DISCORD, EMAIL, PLAIN, SLACK, TELEGRAM
+from nanobot.markdown.dialects import DISCORD, EMAIL, FEISHU, PLAIN, SLACK, TELEGRAM
 
-DIALECTS = {dialect.name: dialect for dialect in (PLAIN, TELEGRAM, SLACK, DISCORD, EMAIL)}
+DIALECTS = {dialect.name: dialect for dialect in (PLAIN, TELEGRAM, SLACK, DISCORD, FEISHU, EMAIL)}
 CORPUS = (Path(__file__).parent / "corpus.txt").read_text(encoding="utf-8")
 CASE = re.compile(r"^@@@ ([^\n]+?)(?: \((\d+)\))?\n(.*?)(?=^@@@ |\Z)", re.MULTILINE | re.DOTALL)
 CASES = [

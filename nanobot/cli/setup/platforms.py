@@ -216,6 +216,40 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         waits_for_owner=True,
     ),
     PlatformSetup(
+        name="feishu",
+        title="Feishu",
+        requires="an app (App ID and App Secret) from open.feishu.cn/app",
+        instructions=(
+            "At https://open.feishu.cn/app: Create Custom App. Add Features: Bot. Permissions & Scopes, Batch import: "
+            "paste those of docs/guides/feishu.md. Version Management & Release: create a version. Credentials & Basic "
+            "Info has the App ID and the App Secret. (For an app of Lark, first run `nanobot config set "
+            "channels.feishu.domain lark`.)"
+        ),
+        fields=(
+            SetupField(
+                "app_id",
+                "App ID, cli_",
+                re.compile(r"cli_\w+", re.ASCII),
+                "It begins with cli_ and is under Credentials & Basic Info.",
+                is_secret=False,
+            ),
+            SetupField(
+                "app_secret",
+                "App Secret",
+                re.compile(r"\S{8,}", re.ASCII),
+                "It is under Credentials & Basic Info, below the App ID.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your open_id in this app, ou_",
+            re.compile(r"ou_\w+", re.ASCII),
+            "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
+            is_secret=False,
+        ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
         name="email",
         title="E-mail",
         requires="a mailbox for the bot, and its (app) password",
