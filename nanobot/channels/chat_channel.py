@@ -42,6 +42,8 @@ class SendOptions:
     """Idempotency key: the same for the same part, also after a crash."""
     quiet: bool = False
     """Whether to post without a notification sound: progress, not the reply."""
+    growing: bool = False
+    """Whether it is part of a streamed answer, so that it will be edited."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class _StreamingMessage:
     reply_to: str | None = None
     is_complete: bool = False
     """Whether this part has ended. Another part or the reply follows."""
+    finished: list[Chunk | None] = field(default_factory=list)
+    """What `shown` was when its messages were finished."""
     pending: str = ""
     """The nonce of a post without a known result: in flight, or interrupted by a crash or a lost connection."""
     since: float = 0.0
@@ -96,6 +100,9 @@ class ChatChannel(BaseChannel):
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a posted message. Raises SendError, UndeliverableError if it is gone; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
+
+    async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Mark a streamed message, which shows this chunk, as complete. Raises SendError; safe to cancel."""
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Post one file. Return its platform id. Raises SendError; safe to cancel."""
@@ -263,6 +270,11 @@ class ChatChannel(BaseChannel):
             elif stream.shown[number] != chunk:
                 await self.edit(to, stream.ids[number], chunk)
                 stream.shown[number] = chunk
+        if not growing and stream.finished != stream.shown:
+            for platform_id, shown in zip(stream.ids, stream.shown, strict=True):
+                if shown is not None:
+                    await self.finish(to, platform_id, shown)
+            stream.finished = [*stream.shown]
 
     async def _post_next(self, to: Address, stream: _StreamingMessage, chunk: Chunk) -> None:
         """Post one more message. If an earlier attempt already posted it, edit that one."""
@@ -270,7 +282,8 @@ class ChatChannel(BaseChannel):
         if not is_retry:
             stream.pending, stream.since = secrets.token_hex(8), time.time()
             await self.bus.record_shown(stream.turn_id, stream.update)
-        options = SendOptions(reply_to=None if stream.ids else stream.reply_to, nonce=stream.pending)
+        reply_to = None if stream.ids else stream.reply_to
+        options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True)
         try:
             posted = await self.post(to, chunk, options)
             if is_retry and self._is_deduped(stream.since):

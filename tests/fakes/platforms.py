@@ -14,6 +14,7 @@ PLATFORMS: dict[str, str] = {
     "email": "tests.fakes.platform_email:EmailPlatform",
     "websocket": "tests.fakes.platform_websocket:WebSocketPlatform",
     "slack": "tests.fakes.platform_slack:SlackPlatform",
+    "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
