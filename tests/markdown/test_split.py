@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.markdown import Chunk, split_message
-from nanobot.markdown.dialects import DISCORD, EMAIL, PLAIN, SLACK, TELEGRAM
+from nanobot.markdown.dialects import DINGTALK, DISCORD, EMAIL, PLAIN, SLACK, TELEGRAM
 from tests.markdown.free_text import BAD, repeated, texts
 
-ALL = pytest.mark.parametrize("dialect", (TELEGRAM, SLACK, DISCORD, EMAIL, PLAIN), ids=lambda dialect: dialect.name)
+ALL = pytest.mark.parametrize(
+    "dialect", (TELEGRAM, SLACK, DISCORD, DINGTALK, EMAIL, PLAIN), ids=lambda dialect: dialect.name
+)
 
 FORMS = [
     "{}", "**{}**", "*{}*", "***{}***", "~~{}~~", "`{}`", "[{}](http://a.b)", "![{}](http://a.b)", "- {}\n", "  - {}\n",
@@ -96,7 +98,7 @@ def check_mail(chunk: Chunk) -> None:
 
 
 LEGAL = {
-    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "email": check_mail,
+    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "dingtalk": check_discord, "email": check_mail,
     "plain": lambda chunk: None,
 }  # fmt: skip
 
