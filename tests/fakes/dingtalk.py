@@ -134,7 +134,7 @@ class FakeDingTalk:
         self.files[code] = (name, data)
         return code
 
-    async def says(self, text: str = "", *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
+    async def says(self, words: str = "", *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
         """Push a message to the robot. Return its id."""
         message_id = f"msg{next(self._ids)}=="
         await eventually(lambda: self.lines)
@@ -145,7 +145,7 @@ class FakeDingTalk:
             "senderNick": self.staff.get(sender, sender), "chatbotUserId": ROBOT_USER, "robotCode": CLIENT_ID,
             "isInAtList": True if group else None, "createAt": 1_770_000_000_000 + next(self._ids),
             "sessionWebhook": f"{self.url}/robot/sendBySession", "sessionWebhookExpiredTime": 1_770_005_400_000,
-            "msgtype": "text", **({"text": {"content": text}} if text else {}), **more,
+            "msgtype": "text", **({"text": {"content": words}} if words else {}), **more,
         })  # fmt: skip
         return message_id
 
@@ -427,7 +427,7 @@ class FakeDingTalk:
         return {"downloadUrl": f"{self.url}/files/{body['downloadCode']}"}
 
     async def _give_file(self, request: web.Request) -> web.Response:
-        if self.redirect_to:
+        if self.redirect_to and self.redirect_to != str(request.url):
             raise web.HTTPFound(self.redirect_to)
         name, data = self.files[request.match_info["code"]]
         return web.Response(body=data, content_type=mimetypes.guess_type(name)[0] or "application/octet-stream")

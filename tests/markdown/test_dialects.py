@@ -48,10 +48,10 @@ def test_link_whose_address_no_message_holds_is_written_out():
 
 
 def test_dingtalk_which_reads_markdown_shows_each_line_and_mark_as_it_was_meant():
-    written = "\n".join([
-        "first", "second **bold** snake_case 2 * 3 * 4", "", r"\!\[p](https://a.b/?secret) \<font color=red>", "", "- item",
-        "", "1\\. no list", "", "```py", "a = 1", "b = '*'", "```",
-    ])  # fmt: skip
+    written = (
+        "first\nsecond **bold** snake_case 2 * 3 * 4\n\n"
+        "\\!\\[p](https://a.b/?secret) \\<font color=red>\n\n- item\n\n1\\. no list\n\n```py\na = 1\nb = '*'\n```"
+    )
 
     (chunk,) = split_message(written, DINGTALK)
 

@@ -98,8 +98,8 @@ def check_mail(chunk: Chunk) -> None:
 
 
 LEGAL = {
-    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "dingtalk": check_discord, "email": check_mail,
-    "plain": lambda chunk: None,
+    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "dingtalk": check_discord,
+    "email": check_mail, "plain": lambda chunk: None,
 }  # fmt: skip
 
 
