@@ -60,6 +60,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         "slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"
     ),
     ChannelSpec(
+        "dingtalk",
+        "DingTalk",
+        "nanobot.channels.dingtalk:DingTalkChannel",
+        "dingtalk",
+        ("websockets",),
+        has_buttons=False,
+        groups="group:.*",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

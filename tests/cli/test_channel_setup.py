@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
+from tests.fakes.dingtalk import CLIENT_ID, SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
+from tests.fakes.platform_dingtalk import DingTalkPlatform
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
@@ -526,3 +528,18 @@ async def test_without_the_package_it_is_set_up_untried_with_the_line_that_insta
     assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
     assert "not tested" in result.stdout
     assert channels()["slack"]["enabled"] is True
+
+
+async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monkeypatch):
+    async with DingTalkPlatform(tmp_path).open() as platform:
+        monkeypatch.setenv("NANOBOT_CHANNELS__DINGTALK__API_BASE", platform.server.url)
+
+        answers = f"{CLIENT_ID}\nwrong-secret\nagain\n{CLIENT_ID}\n{SECRET}\nanna01\n"
+        result = await command("channels", "login", "dingtalk", answers=answers)
+
+    assert result.exit_code == 0, result.output
+    assert "open-dev.dingtalk.com" in result.stdout
+    assert "does not take channels.dingtalk.clientId and clientSecret" in result.output
+    assert channels() == {"dingtalk": {"enabled": True, "clientId": CLIENT_ID, "clientSecret": SECRET}}
+    assert owners() == {"dingtalk": ["anna01"]}
+    assert SECRET not in result.output

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from nanobot import __version__
 from nanobot.channels.dingtalk.incoming import GROUP
 from nanobot.channels.errors import (
     ChannelSetupError,
@@ -113,7 +112,7 @@ class DingTalkApi:
                 "clientId": self._id,
                 "clientSecret": self._secret,
                 "subscriptions": [{"type": "CALLBACK", "topic": MESSAGES}],
-                "ua": f"nanobot/{__version__}",
+                "ua": "nanobot",
             },
             f"opens no stream for channels.dingtalk.clientId. At {CONSOLE}, your app: add the capability Robot with "
             "Stream mode, and publish a version",
