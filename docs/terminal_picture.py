@@ -39,8 +39,20 @@ ANSWER = """The internet bill is marked as paid. **Two bills** are left:
 
 Shall I remind you on the day before?
 """
+
+
+def usage(prompt: int, cached: int, completion: int) -> dict[str, object]:
+    """What a model with this much in its prompt reports."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
 SCRIPT = (
-    Calls(("read_file", {"path": "bills.md"})),
+    Calls(("read_file", {"path": "bills.md"}), usage=usage(7842, 7168, 24)),
     Calls(
         (
             "edit_file",
@@ -50,8 +62,9 @@ SCRIPT = (
                 "new_text": "internet     39.90  paid",
             },
         ),
+        usage=usage(7931, 7808, 71),
     ),
-    Say(ANSWER),
+    Say(ANSWER, usage=usage(8064, 7872, 96)),
 )
 
 
@@ -84,6 +97,7 @@ def chat(home: Path, models: FakeModels) -> str:
     run("-f", os.devnull, "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), sys.executable, "-m", "nanobot")
     try:
         wait_for("demo-model")
+        time.sleep(2)  # the chat asks the server for the model's window
         run("send-keys", "-l", QUESTION)
         run("send-keys", "Enter")
         wait_for("Shall I remind you")
@@ -102,7 +116,7 @@ def picture(screen: str) -> str:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, FakeModels(models=("demo-model",)) as models:
+    with tempfile.TemporaryDirectory() as folder, FakeModels(models=("demo-model",), context_length=128_000) as models:
         models.script(*SCRIPT)
         svg = picture(chat(Path(folder), models).replace(folder, "~"))
     TARGET.write_text(svg + "\n", encoding="utf-8")

@@ -286,7 +286,6 @@ def find_claim(
     Blocks if `rows` has tool calls: it checks files that commands may have changed.
     """
     turn_rows = [row for row in rows if row.get("turn_id") == context.turn_id]
-    earlier_rows = [row for row in rows if row.get("turn_id") != context.turn_id]
     request_rows = [row for row in turn_rows if row["role"] == "user" and not is_synthetic(row)]
     started = next((row["timestamp"] for row in turn_rows if row.get("timestamp")), "1970-01-01")
     since = datetime.fromisoformat(started).replace(tzinfo=context.clock.now().tzinfo).timestamp() - _MTIME_SLACK_S
@@ -299,13 +298,16 @@ def find_claim(
         except (OSError, ValueError, RuntimeError):
             return False
 
+    def earlier_receipts() -> Iterator[CallReceipt]:
+        yield from _receipts([row for row in rows if row.get("turn_id") != context.turn_id], tools)
+
     request = text_of(request_rows[-1]["content"]) if request_rows else ""
-    receipts, earlier_receipts = list(_receipts(turn_rows, tools)), _receipts(earlier_rows, tools)
+    receipts = list(_receipts(turn_rows, tools))
     called_tools = frozenset(
         str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
     )
     return unsupported_claim(
-        text, request, receipts, earlier_receipts, has_tools=bool(len(tools)), was_changed=was_changed
+        text, request, receipts, earlier_receipts(), has_tools=bool(len(tools)), was_changed=was_changed
     ), called_tools
 
 

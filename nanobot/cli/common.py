@@ -157,12 +157,10 @@ def print_table(
     *,
     empty: str,
     spare: Sequence[str] = (),
-    wraps: bool = False,
 ) -> None:
     """Print a table, or tab-separated lines in a pipe. Without rows, print `empty` on stderr.
 
-    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow. With `wraps`
-    the text of the last column is wrapped, not cut.
+    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
     """
     from nanobot.security.redaction import redact_known
 
@@ -170,7 +168,7 @@ def print_table(
     if not lines:
         print_line(empty, err=True)
     elif is_terminal(sys.stdout):
-        _show_table(headings, lines, spare, wraps=wraps)
+        _show_table(headings, lines, spare)
     else:
         for line in lines:
             typer.echo("\t".join(line))
@@ -194,17 +192,18 @@ def format_timestamp(text: str, *, seconds: bool = False) -> str:
 
 _LINE_HEAD = re.compile(r"\s*(?:\S{1,5}  )?")
 _NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
-_WRAPPED_TEXT, _CUT_TEXT = 30, 14
-"""Cells of the last column from which other columns shrink as well."""
+_LAST_COLUMN = 30
+"""Cells to which the last column shrinks before others do."""
 _SHORT_NAME = 12
 """Cells of the first column that must stay visible beside the numbers."""
 
 
-def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str], *, wraps: bool) -> None:
+def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
     """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
 
-    Too wide a table shrinks its last column, then its widest, but never the first, which people type next. A table of
-    numbers (`spare`) shrinks the first instead: a truncated number is a wrong one. Numbers are aligned right.
+    Too wide a table shrinks its last column, then its widest, and wraps what they hold, but never the first, which
+    people type next. A table of numbers (`spare`) cuts the first instead: a broken number is a wrong one. Numbers are
+    aligned right. A column without any value is left out.
     """
     from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
     from rich.console import Console
@@ -212,7 +211,7 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     from rich.text import Text
 
     console = Console(highlight=False, no_color=not wants_colour(sys.stdout))
-    columns = list(zip(headings, *lines, strict=True))
+    columns = [column for column in zip(headings, *lines, strict=True) if any(column[1:])]
     widths = [max(map(cell_len, column)) for column in columns]
     for name in spare:
         if min(widths[0], _SHORT_NAME) + sum(width + 2 for width in widths[1:]) > console.width:
@@ -223,19 +222,18 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     headings, *lines = zip(*columns, strict=True)
     gaps = 2 * (len(widths) - 1)
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
-        is_last_long = widths[-1] > (_WRAPPED_TEXT if wraps else _CUT_TEXT)
+        is_last_long = widths[-1] > _LAST_COLUMN
         widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
     table = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if wants_colour(sys.stdout) else ""
     )
-    for number, (heading, width, *cells) in enumerate(zip(headings, widths, *lines, strict=True), 1):
-        wrapped = wraps and number == len(widths)
+    for heading, width, *cells in zip(headings, widths, *lines, strict=True):
         table.add_column(
             heading,
             width=width,
             justify="right" if all(_NUMBER.fullmatch(cell) for cell in cells) else "left",
-            no_wrap=not wrapped,
-            overflow="fold" if wrapped else "ellipsis",
+            no_wrap=bool(spare),
+            overflow="ellipsis" if spare else "fold",
         )
     for line in lines:
         table.add_row(*map(Text, line))

@@ -3,7 +3,9 @@
 A command's module is imported only when the command runs or shows its help, so that `nanobot --help` starts fast.
 """
 
+import os
 import re
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +22,7 @@ from nanobot.plugins import load
 
 COMMANDS = {
     "onboard": ("nanobot.cli.setup.onboard:onboard", "Set up a model, the workspace and chat channels."),
-    "agent": ("nanobot.cli.commands.agent:agent", "Chat with the agent; with -m, print one answer and exit."),
+    "agent": ("nanobot.cli.commands.agent:agent", "Chat with the agent; with a message, print one answer and exit."),
     "gateway run": ("nanobot.cli.commands.gateway:run", "Run the gateway in this terminal (the default)."),
     "gateway status": ("nanobot.cli.commands.service:status", "Show whether the gateway is running and healthy."),
     "gateway logs": ("nanobot.cli.commands.service:logs", "Show the end of the gateway's log."),
@@ -61,7 +63,6 @@ COMMANDS = {
     "cron enable": ("nanobot.cli.commands.cron:enable", "Enable a job."),
     "cron disable": ("nanobot.cli.commands.cron:disable", "Disable a job."),
     "cron run": ("nanobot.cli.commands.cron:run", "Run a job now."),
-    "cron test": ("nanobot.cli.commands.cron:test", "Show where a job posts; with --send, post a test message there."),
     "cron history": ("nanobot.cli.commands.cron:history", "Show past runs and their results."),
     "cron rehearse": ("nanobot.cli.commands.cron:rehearse", "Simulate the schedule: what will run in the coming days."),
     "memory show": ("nanobot.cli.commands.memory:show", "Print the memory, each fact with its id."),
@@ -115,7 +116,7 @@ SECTIONS = {
 
 EXAMPLES = {
     "": ("nanobot", 'nanobot "What is in my workspace?"'),
-    "agent": ('nanobot agent "Summarise notes.md"', 'cat error.log | nanobot agent "Why does this fail?"'),
+    "agent": ('nanobot agent "Summarise notes.md"', 'cat error.log | nanobot "Why does this fail?"'),
     "gateway": ("nanobot gateway", "nanobot gateway install"),
     "channels": ("nanobot channels login telegram", "nanobot channels status"),
     "send": ('nanobot send --channel telegram --to 12345 "Back at six"',),
@@ -124,7 +125,7 @@ EXAMPLES = {
     "pairing": ("nanobot pairing list", "nanobot pairing approve K7MPQ2XA --owner"),
     "approvals": ("nanobot approvals list", 'nanobot approvals forget "exec git push"'),
     "sessions": ("nanobot sessions search invoice", "nanobot sessions export cli:direct --format markdown -o chat.md"),
-    "replay": ("nanobot replay cli:direct", "nanobot replay cli:direct 3"),
+    "replay": ("nanobot replay cli:direct", "nanobot replay cli:direct -2"),
     "provider": ("nanobot provider list", "nanobot provider login github-copilot"),
     "cron": ('nanobot cron add "tomorrow 9am" "Call Ann"', 'nanobot cron add -m "Water the plants" -c "0 18 * * *"'),
     "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
@@ -176,6 +177,9 @@ DEFAULT_COMMANDS = {"gateway": "run"}
 
 NEGATIVE_ARGUMENTS = frozenset({"replay", "set"})
 """Commands that take an argument such as -1, which would be parsed as an option otherwise."""
+
+ALIASES = {"help": "--help", "version": "--version"}
+"""Options that other programs have as a command: `nanobot help cron` is `nanobot cron --help`."""
 
 _SENTENCE = re.compile(r"[\s?!,]|[^\x00-\x7f]")
 """What no command contains."""
@@ -284,6 +288,14 @@ class Group(Help, TyperGroup):
             super().format_options(ctx, formatter)
 
 
+def _is_stdin_piped() -> bool:
+    """Whether text may come from a pipe or a file."""
+    with suppress(AttributeError, OSError, ValueError):  # without stdin, or one in memory
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return False
+
+
 class RootGroup(Group):
     """The root command: all commands of the table. Turns errors into a message and an exit code."""
 
@@ -297,12 +309,23 @@ class RootGroup(Group):
             self._get_group(*group).add_command(LazyCommand(name, target, help_line, epilog))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without arguments in a terminal, open the chat; a sentence is a message, also after --here."""
-        if not args and is_terminal(sys.stdin) and is_terminal(sys.stdout):
-            args = ["agent"]
-        elif args and (args[0] == "--here" or (_SENTENCE.search(args[0]) and not args[0].startswith("-"))):
-            args = ["agent", *args]
-        return super().parse_args(ctx, args)
+        """A sentence and the options of `agent` are for the agent; so is nothing in a terminal, and piped text."""
+        if args and args[0] in ALIASES:
+            args = [*args[1:], ALIASES[args[0]]]
+        if not args:
+            is_message = _is_stdin_piped() or (is_terminal(sys.stdin) and is_terminal(sys.stdout))
+        elif args[0].startswith("-"):
+            is_message = self._is_agent_option(ctx, args[0]) and not self.commands.keys() & set(args)
+        else:
+            is_message = not args[0] or bool(_SENTENCE.search(args[0]))
+        return super().parse_args(ctx, ["agent", *args] if is_message else args)
+
+    def _is_agent_option(self, ctx: Any, word: str) -> bool:
+        """Whether only `agent` has this option."""
+        if any(word in param.opts for param in self.get_params(ctx)):
+            return False
+        agent = self.commands["agent"]
+        return isinstance(agent, LazyCommand) and any(word.split("=")[0] in param.opts for param in agent.load().params)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by section."""
@@ -362,7 +385,8 @@ def _print_error(error: Exception) -> int:
 app = typer.Typer(
     name="nanobot",
     cls=RootGroup,
-    help="A personal AI agent that one person owns.",
+    help="A personal AI agent that one person owns. Alone it opens a chat; with a sentence it prints one answer. Both "
+    "take the options of `nanobot agent`.",
     epilog="\n".join(EXAMPLES[""]),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     rich_markup_mode=None,

@@ -173,7 +173,7 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
     if rest[:1] in "/#" and "string" not in error.msg:
         return "JSON has no comments. Remove it"
     if (rest[:1] in "}]" and before.endswith(",")) or "trailing comma" in error.msg:
-        return "there is an extra comma before the closing bracket"
+        return "trailing comma before the closing bracket"
     if rest[:1] == "'":
         return 'keys and strings need double quotes: "..."'
     return _EXPLANATIONS.get(error.msg, error.msg)

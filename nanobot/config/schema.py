@@ -546,7 +546,7 @@ def _unknown_name(key: str, name: str, known: Any, section: str) -> ValueError:
     from nanobot.config.keys import nearest
 
     guess = nearest(name, list(known))
-    hint = f'; did you mean "{guess}"?' if guess else f"; it must be one of `{section}`"
+    hint = f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`"
     error = ValueError(f'"{name}" is not known{hint}')
     error.add_note(key)
     return error

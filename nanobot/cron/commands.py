@@ -15,7 +15,7 @@ CHANGES = ("remove", "enable", "disable", "run")
 """What only an owner may do."""
 ANSWERS = ("done", "snooze", "tomorrow")
 """What answers a reminder, with the id of its job."""
-_USAGE = "To change one: /cron remove, enable, disable or run, and its name."
+_USAGE = "Ask for a new one in your own words. To change one: /cron remove, enable, disable or run, and its name."
 _SNOOZE = "10m"
 _WORD = re.compile(
     r"(done|tomorrow|snooze)(?: (\d{1,4} ?(?:m|min|minutes?|h|hours?|d|days?)?|\d{1,2}:\d{2}))?[.!]?", re.IGNORECASE

@@ -155,10 +155,12 @@ def format_next(job: CronJob, zone: tzinfo) -> str:
 
 
 def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
-    """The job in a line, and its next runs."""
+    """The job in a line, and its next runs, unless that line names the only one."""
     head = f'Job {job.id} "{job.name}" runs {format_schedule(job.schedule, zone)}'
     if job.payload.deliver:
         head += f", for {job.payload.channel}:{job.payload.to}"
+    if list(next_runs) == [job.schedule.at_ms]:
+        return f"{head}."
     lines = [f"- {format_time(due, zone)}" for due in next_runs]
     return "\n".join([f"{head}.", "Next run:" if len(lines) == 1 else "Next runs:", *lines])
 

@@ -274,8 +274,9 @@ class CronService(JobEdits):
         except JobSkippedError as skipped:
             ended = EndedRun("skipped", str(skipped))
         except Exception as error:  # any error of a job is the result of its run
-            is_unexpected = not isinstance(error, NanobotError)
-            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_unexpected)
+            seconds, is_unexpected = self._clock.monotonic() - started_s, not isinstance(error, NanobotError)
+            words = "job %r (%s) failed after %.1f s: %s"
+            log.warning(words, job.name, job.id, seconds, error, exc_info=is_unexpected)
             retry_in_s = error.retry_in_s if isinstance(error, JobFailedError) else None
             ended = EndedRun("error", str(error) or type(error).__name__, retry_in_s=retry_in_s)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))

@@ -87,7 +87,7 @@ class CronToolBackend:
         """A line per job: id, schedule, next and last run. With `chat`, only that chat's jobs."""
 
         def render() -> str:
-            jobs = self._service.list_jobs(include_disabled=True)
+            jobs = [job for job in self._service.list_jobs(include_disabled=True) if not job.is_over]
             if chat:
                 jobs = [job for job in jobs if _belongs_to(job, chat)]
             if not jobs:
@@ -161,8 +161,10 @@ class CronToolBackend:
         zone = job_zone_or_host(job, self._service.timezone)
         state = job.state
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
-        next_run = format_next(job, zone)
-        parts.append(next_run if next_run == "disabled" else f"next {next_run}")
+        if not job.enabled:
+            parts.append("disabled")
+        elif state.wakes_at_ms != job.schedule.at_ms:
+            parts.append(f"next {format_next(job, zone)}")
         if state.last_run_at_ms is not None:
             error = f" ({state.last_error})" if state.last_error else ""
             parts.append(f"last {state.last_status} {format_time(state.last_run_at_ms, zone)}{error}")

@@ -89,6 +89,7 @@ class JobRunner:
         await self._check_requester(job)
         if job.payload.verbatim:
             await self._deliver(job, due, due.run_id, job.payload.message)
+            log.info("job %r (%s) sent again", job.name, job.id)
             return job.payload.message
         started_at = self._runtime.clock.monotonic()
         result = await self._runtime.loop.run_turn(message_for(job, due, self._timezone))

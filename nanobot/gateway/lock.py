@@ -18,6 +18,7 @@ from nanobot.errors import InstanceLockedError
 from nanobot.utils.files import write_in_place
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import format_when
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _read(places: DataPaths) -> LockHolder | None:
 
 def _already_locked_error(places: DataPaths) -> InstanceLockedError:
     holder = _read(places)
-    process = f" (pid {holder.pid}, since {holder.since})" if holder else ""
+    process = f" (pid {holder.pid}, since {format_when(datetime.fromisoformat(holder.since))})" if holder else ""
     return InstanceLockedError(
         f"A gateway of {places.data} is already running{process}. Talk to it with `nanobot agent`, or stop it with "
         f"`nanobot gateway stop`{f' or `kill {holder.pid}`' if holder else ''}; another data folder needs --config."

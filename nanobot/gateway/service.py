@@ -246,7 +246,7 @@ async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownR
 
 def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
     if channels.broken:
-        return "No channel can start. " + " ".join(f"{name}: {problem}" for name, problem in channels.broken.items())
+        return "No channel can start; the log says why. Add --allow-empty to run without one."
     return (
         f"No channel is enabled in {file}, so nobody could write to this gateway. Set one up, for example with "
         "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs only."

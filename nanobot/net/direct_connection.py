@@ -5,6 +5,8 @@ connection that serves one call at a time does not need it.
 """
 
 import asyncio
+import os
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, cast
@@ -19,6 +21,7 @@ _MAX_UNREAD_BYTES = 256 * 1024
 """Unread bytes after which reading from the socket pauses."""
 _NEXT_ADDRESS_S = 0.25
 """How long to wait for one address before the next is tried in parallel."""
+_CONNECT_CALL = re.compile(r"\[Errno (\d+)\] Connect call failed")
 _Event: TypeAlias = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
@@ -55,7 +58,9 @@ class DirectConnection(asyncio.Protocol):
         except TimeoutError:
             raise HttpError(f"no connection within {connect_s:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise HttpError(str(error) or type(error).__name__) from None
+            if refused := _CONNECT_CALL.search(str(error)):  # asyncio's words for each address
+                raise HttpError(os.strerror(int(refused[1]))) from None
+            raise HttpError(getattr(error, "strerror", "") or str(error) or type(error).__name__) from None
         return connection
 
     @property

@@ -11,7 +11,6 @@ from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback, WireCall
-from nanobot.providers.wire.responses import ResponsesCall
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,11 @@ class CustomProvider(LLMProvider):
         self._endpoint = defaults.with_settings(api_base, settings)
         super().__init__(api_key, self._endpoint.api_base)
         self._default_model = default_model
-        self._call: type[WireCall] = ResponsesCall if api_type == "responses" else ChatCall
+        self._call: type[WireCall] = ChatCall
+        if api_type == "responses":
+            from nanobot.providers.wire.responses import ResponsesCall  # few endpoints need it
+
+            self._call = ResponsesCall
         self._on_fixup: FixupCallback | None = None
 
     def get_default_model(self) -> str:

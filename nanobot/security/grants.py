@@ -111,7 +111,7 @@ class Grants:
         )
 
 
-NO_GRANTS = "There are no standing approvals."
+NO_GRANTS = "There are no permanent approvals."
 
 
 def describe_grant(grant: Grant) -> str:

@@ -96,7 +96,7 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
 
 
 def session_title(path: Path) -> str:
-    """Return the first words of a session's first user message; empty if its first bytes have none."""
+    """Return the first line of a session's first user message, shortened; empty if its first bytes have none."""
     try:
         with open(open_own(path, os.O_RDONLY), "rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -104,6 +104,7 @@ def session_title(path: Path) -> str:
         return ""
     rows = [row for line in head.splitlines() for row in decode(line)[0]]
     users = (row for row in rows if row.get("role") == "user" and not row.get("_command"))
-    texts = (" ".join(visible_text(cast(ChatMessage, row)).split()) for row in users)
+    lines = (visible_text(cast(ChatMessage, row)).strip().partition("\n")[0] for row in users)
+    texts = (" ".join(line.split()) for line in lines)
     title = next(filter(None, texts), "")
     return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()}…"

@@ -66,6 +66,7 @@ class Calls(Step):
     reasoning: str
     finish: str
     ids: list[str] | None
+    usage: Usage
     pieces: int
 
     def __init__(
@@ -75,9 +76,11 @@ class Calls(Step):
         reasoning: str = "",
         finish: str = "tool_calls",
         ids: Sequence[str] | None = None,
+        usage: Usage | None = None,
         pieces: int = 3,
     ) -> None:
         self.calls = list(calls)
+        self.usage = dict(usage or USAGE)
         self.text, self.reasoning, self.finish, self.pieces = text, reasoning, finish, pieces
         self.ids = list(ids) if ids is not None else None
 
@@ -401,7 +404,7 @@ class FakeModels:
             writer.write(b"0\r\n\r\n")
             return True
         if isinstance(step, Say | Calls):
-            counted = USAGE if isinstance(step, Calls) else step.usage or {}
+            counted = step.usage or {}
             self.bill.append(counted)  # before the response, so that a client that has it finds it
             try:
                 if streamed:
@@ -527,14 +530,11 @@ class _OpenAI(_Format):
         message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
         if step.reasoning:
             message["reasoning_content"] = step.reasoning
-        usage: Usage | None = dict(USAGE)
         if isinstance(step, Calls):
             message["tool_calls"] = [
                 {"id": call_id, "type": "function", "function": {"name": name, "arguments": _argument_text(arguments)}}
                 for call_id, (name, arguments) in zip(_ids(step), step.calls, strict=True)
             ]
-        else:
-            usage = step.usage
         choice = {"index": 0, "message": message, "finish_reason": step.finish}
         answer = {
             "id": "chatcmpl-1",
@@ -543,7 +543,7 @@ class _OpenAI(_Format):
             "model": body["model"],
             "choices": [choice],
         }
-        return answer | ({"usage": usage} if usage else {})
+        return answer | ({"usage": step.usage} if step.usage else {})
 
     def stream(self, step: Say | Calls, body: dict[str, Any]) -> Iterator[bytes]:
         yield self._chunk(body, {"role": "assistant", "content": ""})
@@ -567,9 +567,8 @@ class _OpenAI(_Format):
                             body, {"tool_calls": [{"index": index, "function": {"arguments": parts[turn]}}]}
                         )
         yield self._chunk(body, {}, step.finish)
-        usage = step.usage if isinstance(step, Say) else dict(USAGE)
-        if usage and (body.get("stream_options") or {}).get("include_usage"):
-            yield self._event({**self._head(body), "choices": [], "usage": usage})
+        if step.usage and (body.get("stream_options") or {}).get("include_usage"):
+            yield self._event({**self._head(body), "choices": [], "usage": step.usage})
         yield b"data: [DONE]\n\n"
 
     def cut(self, chunks: list[bytes]) -> list[bytes]:
@@ -712,7 +711,7 @@ class Responses(_Format):
         return items
 
     def plain(self, step: Say | Calls, body: dict[str, Any]) -> dict[str, Any]:
-        usage = step.usage if isinstance(step, Say) else USAGE
+        usage = step.usage
         counts = {}
         if usage:
             details = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}

@@ -105,7 +105,7 @@ async def test_compact_moves_old_messages_into_memory_and_says_what_it_freed(bot
     before, after = (int(count.replace(",", "")) for count in counted.groups())
     assert after < before * 0.9
     assert "Likes plums" in (bot.workspace / "memory" / "MEMORY.md").read_text(encoding="utf-8")
-    assert "nothing to move" in await bot.say("/compact")
+    assert "Nothing was moved" in await bot.say("/compact")
 
 
 async def test_history_shortens_a_long_paste(bot: Bot):

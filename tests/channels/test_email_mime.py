@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nanobot.channels.email.message import read_mail, readable
 from nanobot.channels.email.quotes import split_quote
 from nanobot.channels.email.send import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
-from nanobot.markdown.html import visible_markdown
+from nanobot.utils.html import visible_markdown
 
 
 @pytest.mark.parametrize(

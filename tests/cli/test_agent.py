@@ -38,9 +38,11 @@ def test_a_pipe_gets_the_answer_and_nothing_else(home, server):
     assert home.run("agent", "-m", "what is here?") == (0, "Some *files*.\n", "")
 
 
-@pytest.mark.parametrize("words", [(), ("-m", "-")], ids=["a pipe alone", "-m -"])
+@pytest.mark.parametrize(
+    "words", [(), ("agent",), ("agent", "-m", "-")], ids=["a pipe alone", "a pipe to agent", "-m -"]
+)
 def test_a_message_may_come_through_a_pipe(home, server, words):
-    home.run("agent", *words, stdin="what is 漢字?\n".encode())
+    home.run(*words, stdin="what is 漢字?\n".encode())
 
     assert asked(server).startswith("what is 漢字?\n\n")
 
@@ -50,6 +52,15 @@ def test_piped_text_beside_a_message_is_part_of_it(home, server, words):
     home.run("agent", *words, stdin=b"12:00 ERROR out of memory\n")
 
     assert asked(server).startswith("why?\n\n12:00 ERROR out of memory\n\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("why is that?",), ("-m", "why"), ("--model=other", "why"), ("--continue", "why"), ("-s", "cli:work", "why")],
+    ids=str,
+)
+def test_nanobot_alone_takes_a_sentence_and_the_options_of_agent(home, server, words):
+    assert home.run(*words) == (0, "ok\n", "")
 
 
 def test_an_open_pipe_without_text_is_given_up_and_said_so(home, server):
@@ -112,13 +123,13 @@ def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_chang
     assert server.chats[-1].json["model"] == "stand-in"
 
 
-@pytest.mark.parametrize("words", [(), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",)])
+@pytest.mark.parametrize("words", [("agent",), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",), ("",)], ids=str)
 def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(home, server, words):
-    code, out, aside = home.run("agent", *words)
+    code, out, aside = home.run(*words)
 
     assert (code, out) == (2, "")
     assert len(aside.splitlines()) == 1
-    assert "nanobot agent -m" in aside
+    assert 'Example: nanobot "' in aside
     assert not server.chats
 
 
@@ -128,7 +139,7 @@ def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(home, 
         (("-s", "a", "--continue"), "Leave one out"),
         (("-s", " "), "--session cli:work"),
         (("--attach", "nowhere.png"), "does not exist"),
-        (("--attach", "."), "is a folder"),
+        (("--attach", "."), "is not a file"),
     ],
 )
 def test_words_that_do_not_fit_are_refused_with_the_way_out(home, server, words, hint):

@@ -27,7 +27,7 @@ def test_what_always_was_said_to_is_listed_and_can_be_forgotten():
     assert "folder:/srv/files" in shown
     assert [one["rule"] for one in told] == ["folder:/srv/files"]
     assert "I ask about folder:/srv/files again" in forgotten.stdout
-    assert "There are no standing approvals." in run("list").output
+    assert "There are no permanent approvals." in run("list").output
 
 
 def test_listing_approvals_resolves_no_secret(tmp_path: Path):

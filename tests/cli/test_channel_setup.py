@@ -277,8 +277,6 @@ async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(teleg
 
     await sees("Bot token")
     child.send(f"{TOKEN}\r")
-    await sees("Your Telegram user ID, not your phone number")
-    child.send("\r")
     await sees("Now write anything")
     await telegram.message(222, 222, "hi")
     await sees("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]")
@@ -307,8 +305,6 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
     child.send(f"{BOT_TOKEN}\r")
     await asyncio.to_thread(child.expect_exact, "App-Level Token")
     child.send(f"{APP_TOKEN}\r")
-    await asyncio.to_thread(child.expect_exact, "Your Slack member ID")
-    child.send("\r")
     await asyncio.to_thread(child.expect_exact, "Now write anything")
     await eventually(lambda: slack.workspace.lines)
     await slack.says("hello")
@@ -330,8 +326,6 @@ async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
 
     await asyncio.to_thread(child.expect_exact, "Bot token")
     child.send(f"{TOKEN}\r")
-    await asyncio.to_thread(child.expect_exact, "not your phone number")
-    child.send("\r")
     await eventually(lambda: telegram.polls)
     child.sendintr()
     await asyncio.to_thread(child.expect_exact, "pairing approve CODE --owner")

@@ -18,7 +18,7 @@ def run(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
 def test_help_lists_every_command_with_its_line(words: list[str]):
     code, output, _ = run(*words)
 
@@ -60,7 +60,7 @@ def test_every_command_explains_itself(name: str):
     assert "--debug" in output
 
 
-@pytest.mark.parametrize("word", ["-v", "--version"])
+@pytest.mark.parametrize("word", ["-v", "--version", "version"])
 def test_version(word: str):
     assert run(word) == (0, f"nanobot {__version__}\n", "")
 

@@ -170,18 +170,6 @@ def test_job_that_is_at_work_is_not_asked_for_again():
     assert f"Job {job} is already running" in result.stderr
 
 
-def test_where_a_job_posts_is_told_and_nothing_is_run():
-    told = add("-e", "60", "--deliver", "--channel", "telegram", "--to", "12345")
-    silent = add("-e", "60")
-
-    assert run("test", told).stdout == f"Job {told} posts to telegram:12345.\n"
-    assert "posts nowhere" in run("test", silent).stdout
-    assert json.loads(run("test", told, "--json").stdout)["target"]["to"] == "12345"
-    assert "No gateway is running" in run("test", told, "--send").stderr
-    assert "posts nowhere" in run("test", silent, "--send").stderr
-    assert rows("history") == []
-
-
 def test_a_run_that_has_not_ended_is_shown():
     job_id = add("-n", "tea", "-e", "60")
     book = json.loads(store().read_text(encoding="utf-8"))

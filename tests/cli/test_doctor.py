@@ -360,7 +360,7 @@ def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
         checks, told = examination()
 
     assert told["ok"], told
-    assert checks["model"]["findings"][0]["text"].startswith("custom, m: answers, streams, calls tools")
+    assert checks["model"]["findings"][0]["text"].startswith("m (custom): answers, streams, calls tools")
     assert len(server.chats) == 3
 
 

@@ -25,6 +25,12 @@ def test_the_first_lines_of_an_output_are_shown_and_the_key_that_shows_the_rest(
     assert lines[1:] == ["    one", "    two", "    three", "    … 2 more lines (Ctrl+O shows them)"]
 
 
+def test_a_single_line_is_not_left_out():
+    lines = tool_call_lines(ended(name="exec", content="one\ntwo\nthree\nfour"), {"command": "x"}, 80, PLAIN)
+
+    assert lines[1:] == ["    one", "    two", "    three", "    four"]
+
+
 def test_a_command_without_output_is_one_line():
     call = ended(name="exec", content="(no output)\n\nExit code: 0")
 
@@ -50,11 +56,11 @@ def test_the_reason_of_a_refusal_is_wrapped_not_cut():
 def test_a_diff_is_shown_under_its_call_with_its_size_and_cut_where_it_is_long():
     diff = "\n".join(["-old", "+new", *[f" line {number}" for number in range(40)]])
 
-    lines = tool_call_lines(ended(display=diff), {}, 80, PLAIN)
+    lines = tool_call_lines(ended(display=diff), {}, 80, PLAIN, expand_key="Ctrl+O")
 
     assert lines[0].endswith("  +1 -1")
     assert lines[1:3] == ["    -old", "    +new"]
-    assert lines[-1] == "    … 18 more lines"
+    assert lines[-1] == "    … 18 more lines (Ctrl+O shows them)"
 
 
 @pytest.mark.parametrize("argument", ["x" * 300, "漢字" * 100, "a\nb\tc" * 50, "\x1b[31mred" * 40])

@@ -158,6 +158,19 @@ def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
     assert "飞行" in text
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_a_narrow_terminal_gets_the_whole_of_a_table():
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    assert run("cron", "add", "-n", "Water all the plants", "-m", "x", "--at", "2099-12-24T18:00").exit_code == 0
+    child = on_screen([*NANOBOT, "cron", "list"], env=at_home(), dimensions=(40, 60), encoding="utf-8", timeout=20)
+
+    text = child.read()
+
+    assert {"Water", "all", "plants", "2099-12-24", "18:00"} <= {*text.split()}
+    assert "…" not in text
+
+
 def test_a_pipe_gets_no_escape_sequences():
     done = subprocess.run([sys.executable, "-m", "nanobot", "skills", "list"], capture_output=True)
 

@@ -9,6 +9,10 @@ def test_line_breaks_of_the_model_are_kept():
     assert markdown_lines("Name: Ann\nPhone: 123", 60, colour=False) == ["Name: Ann", "Phone: 123"]
 
 
+def test_a_numbered_list_has_its_dots():
+    assert markdown_lines("9. nine\n10. 10", 60, colour=False) == [" 9. nine", "10. 10"]
+
+
 def test_a_long_url_in_a_table_is_wrapped_not_cut():
     url = "https://example.org/a/very/long/path/that/does/not/fit?into=the&narrow=terminal"
 

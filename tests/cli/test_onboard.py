@@ -268,8 +268,10 @@ def test_answers_may_come_from_a_pipe(models: FakeModels):
     assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
 
 
-def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels):
-    result = onboard(answers=f"custom\n{models.url}\n{KEY}\n")
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels, asks: bool):
+    flags = ["--yes", "--api-base", models.url, "--api-key", KEY, "--model", "stand-in"]
+    result = onboard(answers=f"custom\n{models.url}\n{KEY}\n") if asks else onboard(*flags)
 
     assert f"Found the API at {models.v1}." in result.stdout
     assert config()["providers"]["custom"]["apiBase"] == models.v1
@@ -311,13 +313,14 @@ def test_a_rejected_answer_has_its_reason():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
-def test_a_home_that_refuses_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_a_home_that_refuses_is_said_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/proc")
 
-    result = onboard("--yes")
+    result = onboard(answers="later\n")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: The workspace /proc/.nanobot/workspace cannot be created")
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: /proc/.nanobot cannot be written")
     assert result.stderr.count("\n") == 1
 
 

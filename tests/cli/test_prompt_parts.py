@@ -127,11 +127,11 @@ def test_a_short_paste_is_itself_and_a_long_one_a_mark_that_comes_back_whole():
 def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
     meter = UsageMeter()
     meter.model = "m"
+    meter.in_window, meter.window_tokens = 500, 10_100
     assert meter.line() == "m"
 
     for event in [*step("a", calls=True), *step("b")]:
         meter(event)
-    meter.window_tokens = 10_100
 
     assert meter.line() == "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window"
     assert meter.line(40) == "m · 2.0k in · 10% of 10.1k window"

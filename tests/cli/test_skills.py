@@ -96,15 +96,6 @@ def test_nobody_to_ask_means_no(tmp_path: Path):
     assert "Add --yes to install without asking." in done.stderr
 
 
-def test_json_shows_and_installs_only_with_yes(tmp_path: Path):
-    shown = run("skills", "install", source(tmp_path), "--json")
-    done = run("skills", "install", source(tmp_path), "--json", "--yes")
-
-    assert (shown.exit_code, done.exit_code) == (1, 0)
-    assert json.loads(shown.stdout)["asks"]["network"] == ["water.org"]
-    assert [json.loads(one.stdout)["installed"] for one in (shown, done)] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [("---\nname: [\n---\n", "is not valid YAML"), ("---\nname: Tea\n---\nx", "")],
@@ -203,11 +194,9 @@ def test_one_that_stands_before_a_built_in_one_or_in_every_prompt_says_so(tmp_pa
     text = "---\nname: weather\ndescription: Make good tea.\nalways: true\n---\nx"
 
     shown = run("skills", "install", source(tmp_path, text), said="n\n").stdout
-    facts = json.loads(run("skills", "install", source(tmp_path, text), "--json").stdout)
 
     assert "replaces     the built-in skill weather" in shown
     assert "always on    its text is in every prompt" in shown
-    assert (facts["instead_of_builtin"], facts["always"]) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["w\u0435ather", "\uff57\uff45\uff41\uff54\uff48\uff45\uff52"])

@@ -81,7 +81,7 @@ def test_the_model_and_why_it_was_chosen(models: FakeModels):
 
     result = status()
 
-    assert "openai, gpt-x: agents.defaults.provider is openai; providers.openai.apiKey in config.json" in result.stdout
+    assert "gpt-x (openai): agents.defaults.provider is openai; providers.openai.apiKey in config.json" in result.stdout
     assert str(path) in result.stdout
     assert models.requests == []
 
@@ -91,7 +91,7 @@ def test_a_key_in_the_environment_is_named_and_never_shown(monkeypatch: pytest.M
 
     result = status("--all")
 
-    assert "deepseek, deepseek-v4-flash: DEEPSEEK_API_KEY is set in the environment" in result.stdout
+    assert "deepseek-v4-flash (deepseek): DEEPSEEK_API_KEY is set in the environment" in result.stdout
     assert KEY not in result.stdout
     assert "deepseek ••••cdef DEEPSEEK_API_KEY" in " ".join(result.stdout.split())
 
@@ -190,7 +190,7 @@ def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeMod
     result = status("--probe")
 
     assert result.exit_code == 0
-    assert "openai, gpt-x: answered in 0." in result.stdout
+    assert "gpt-x (openai) answered in 0." in result.stdout
     assert "Hello there." in result.stdout
     assert facts("--probe")["probe"]["answer"] == "Hello there."
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Hang, Say, Step
+from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Hang, Say, Slow, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, ended
 from tests.support.toy_gateway import GatewayHome, free_port, written
@@ -87,6 +87,18 @@ def test_the_log_names_a_job_that_ran(home: GatewayHome, server: FakeModels):
         wait_until(lambda: re.search(r"INFO .* job '[^']+' \(\w+\) answered in \d+\.\d s, [\d.]+k? tokens", home.log))
 
     assert "cron:" not in home.log
+
+
+def test_the_log_has_one_warning_for_a_job_that_failed(home: GatewayHome, server: FakeModels):
+    server.default = Slow(Fail(401), first_s=0.2)
+    added(home, "Water the plants", *TO_SEVEN)
+
+    with home.gateway():
+        wait_until(lambda: "failed after" in home.log)
+
+    warnings = [line for line in home.log.splitlines() if "API key was rejected" in line]
+    assert len(warnings) == 1, warnings
+    assert re.search(r"WARNING .* job 'Water the plants' \(\w+\) failed after (?!0\.0)\d+\.\d s:", warnings[0])
 
 
 def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):

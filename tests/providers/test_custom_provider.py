@@ -288,6 +288,12 @@ async def test_a_server_that_is_not_there_is_a_failed_connection(base):
         await CustomProvider(KEY, base, "m").chat(HELLO)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_closed_port_is_a_refused_connection_in_plain_words(host):
+    with pytest.raises(errors.ConnectionFailedError, match=r"/v1\]: Connection refused\. Is the server running\?"):
+        await CustomProvider(KEY, f"http://{host}:1/v1", "m").chat(HELLO)
+
+
 async def test_a_key_with_a_line_break_is_refused_and_not_told():
     with pytest.raises(errors.ModelCallError) as caught:
         await CustomProvider(f"{KEY}\nü", "http://127.0.0.1:1/v1", "m").chat(HELLO)

@@ -1,5 +1,6 @@
 """A reminder over Telegram: its buttons, and the words that do the same, through a restart and without a model."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -67,8 +68,9 @@ def waiting(jobs: CronService) -> list[CronJob]:
 
 
 async def test_a_reminder_is_snoozed_by_its_button_after_a_restart_and_comes_again_without_a_model(
-    telegram: TelegramPlatform, tmp_path: Path
+    telegram: TelegramPlatform, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
+    caplog.set_level(logging.INFO)
     async with gateway(telegram, tmp_path / "home", "Please call Ann.") as (_, jobs):
         add(jobs, "Call Ann")
         reminder = await shows(telegram, "Please call Ann.")
@@ -81,6 +83,7 @@ async def test_a_reminder_is_snoozed_by_its_button_after_a_restart_and_comes_aga
         in_ten_minutes = to_ms(datetime.now(UTC)) + 600_000
         jobs.request_run(snoozed.id)
         await eventually(lambda: [one.text for one in telegram.shown(str(ANNA))].count("Please call Ann.") == 2)
+        await eventually(lambda: f"job 'Call Ann' ({snoozed.id}) sent again" in caplog.text)
 
     assert reminder.buttons == BUTTONS
     assert abs((snoozed.state.next_run_at_ms or 0) - in_ten_minutes) < 60_000
@@ -120,6 +123,15 @@ async def test_a_reminder_that_no_model_worked_on_is_not_tried_again_once_it_is_
         await shows(telegram, "Done: Water the plants")
 
         assert jobs.get_job(job.id) is None
+
+
+async def test_a_reminder_that_came_is_no_longer_listed(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", "Tea!") as (_, jobs):
+        add(jobs, "Make tea")
+        await shows(telegram, "Tea!")
+        await eventually(lambda: not waiting(jobs))
+        await telegram.says("/cron")
+        await shows(telegram, "There are no jobs")
 
 
 async def test_a_retry_that_waits_survives_a_restart(telegram: TelegramPlatform, tmp_path: Path):

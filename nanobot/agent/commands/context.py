@@ -54,7 +54,7 @@ class SystemPrompt(Protocol):
 
 
 class Approvals(Protocol):
-    """Open approval questions and standing approvals."""
+    """Open approval questions and permanent approvals."""
 
     def waiting(self, session_key: str) -> list[str]:
         """Return the open questions of this session, one line each."""

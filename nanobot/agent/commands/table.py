@@ -30,7 +30,7 @@ from nanobot.utils.text import clip_line, count_noun, duration
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
 _MODELS_SHOWN = 30
-_NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
+_NOT_SET_UP = {"mcp": "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"}
 """Replies for documented commands that are not offered in this setup."""
 
 TYPED = (Origin.USER, Origin.CLI, Origin.API)
@@ -298,7 +298,7 @@ class SlashCommands:
         reason = await context.memory.compact_now(session)
         moved = count - (session.message_count - session.last_consolidated)
         if not moved:
-            return reason or "There is nothing to move yet: the last messages of a conversation stay."
+            return f"Nothing was moved into memory. {reason or 'The last messages of a conversation stay.'}"
         context.status.forget_last_usage(session.key)
         after = self.report(session, model, call.scope).use
         text = (

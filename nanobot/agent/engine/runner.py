@@ -185,7 +185,7 @@ class _Run:
 
         tools = self._spec.tools
         rows = list(self._transcript.all)
-        if any(row["role"] == "tool" for row in rows):  # then it may look at files
+        if "tool" in {row["role"] for row in rows}:  # then it may look at files
             claim, called = await asyncio.to_thread(find_claim, answer, rows, tools, self._spec.context)
         else:
             claim, called = find_claim(answer, rows, tools, self._spec.context)

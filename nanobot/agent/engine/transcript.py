@@ -25,7 +25,7 @@ class Transcript:
 
     def __init__(self, history: Sequence[ChatMessage], context: ToolContext, record: Record) -> None:
         self.all = list(history)
-        self.trust = least_trusted(trust for row in self.all for trust in _provenances(row, context.session_key))
+        self.trust = _lowest_provenance(self.all, context.session_key)
         """The lowest provenance of all rows, and so that of anything derived from them."""
         self.entered = least_trusted(_entered_rows(self.all, context.turn_id))
         """The lowest provenance of this turn's input: its message, and results of its tools."""
@@ -45,8 +45,7 @@ class Transcript:
     def extend(self, rows: Sequence[ChatMessage]) -> None:
         """Add rows that are recorded already."""
         self.all += rows
-        key = self._context.session_key
-        self.trust = least_trusted([self.trust, *(trust for row in rows for trust in _provenances(row, key))])
+        self.trust = least_trusted([self.trust, _lowest_provenance(rows, self._context.session_key)])
 
     def lower_entered(self, provenance: Provenance) -> None:
         """Content of this provenance has entered the turn."""
@@ -96,10 +95,11 @@ class Transcript:
         return row
 
 
-def _provenances(row: ChatMessage, session_key: str) -> Sequence[str]:
-    """The provenance of a row's text, and of its runtime context."""
-    own, context = stored_provenance(row, session_key), row.get("context_provenance")
-    return (own,) if context is None else (own, context)
+def _lowest_provenance(rows: Sequence[ChatMessage], session_key: str) -> Provenance:
+    """The lowest provenance of the rows' texts and of their runtime contexts."""
+    texts = {row.get("provenance") or stored_provenance(row, session_key) for row in rows}
+    contexts = {context for row in rows if (context := row.get("context_provenance"))}
+    return least_trusted(texts | contexts)
 
 
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:

@@ -55,6 +55,7 @@ _MAX_REMEMBERED_SESSIONS = 64
 _MAX_REMEMBERED_ROWS = 2_000
 _PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """Phases expensive enough that many turns at once enter them one by one."""
+_BEFORE_BUILD = (TurnPhase.RESTORE, TurnPhase.COMMAND, TurnPhase.COMPACT)
 _LOGGED_CHARS = 500
 _COMPACT_S = 60.0
 """Time limit of COMPACT: a person waits for the answer meanwhile."""
@@ -140,9 +141,10 @@ class Pipeline:
                 await self._deps.pace.step()
             turn.phase = phase
             turn.phase_began = turn.progress.last_activity = time.monotonic()
-            next_phase = await self._phases[phase](turn)
-            turn.phase_seconds[phase] = time.monotonic() - turn.phase_began
-            phase = next_phase
+            try:
+                phase = await self._phases[phase](turn)
+            finally:
+                turn.phase_seconds[turn.phase] = time.monotonic() - turn.phase_began
 
     async def _restore(self, turn: Turn) -> TurnPhase:
         """Lock and load the session and its checkpoint."""
@@ -416,7 +418,7 @@ class Pipeline:
     async def _handle_cancel(self, turn: Turn) -> None:
         if turn.ending is TurnEnding.INTERRUPT:
             passed_hooks = turn.checkpoint is not None or not turn.for_model  # before that, nothing is stored
-            has_begun = TurnPhase.COMMAND in turn.phase_seconds and turn.phase is not TurnPhase.COMPACT and passed_hooks
+            has_begun = turn.phase not in _BEFORE_BUILD and passed_hooks
             later = turn.resumes or turn.message.journal_key is not None or has_begun
             turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
             await finish(self._interrupt(turn))
@@ -573,11 +575,12 @@ def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
 
 
 def _log_end(turn: Turn) -> None:
-    """Log the turn in one line, a failure as a warning."""
+    """Log the turn in one line, a failure as a warning. A job has its own line, with its name."""
     result, key = turn.result, turn.message.session_key
+    if turn.message.origin is Origin.CRON:
+        return
     seconds = sum(turn.phase_seconds.values())
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
         log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, clip_line(result.text, _LOGGED_CHARS))
-        return
-    if turn.message.origin is not Origin.CRON:  # the job has its own line, with its name
+    else:
         log.info("%s %s", key, result.summary(seconds, turn.progress.tool_count))

@@ -141,5 +141,5 @@ def _explain_missing(path: str, files: Opener) -> str:
         if real.parent.exists() or not existing.is_dir():
             return f"There is no {path}: a part of it is a file, not a folder."
         return f"There is no {path}, nor its folder. The last part that exists is {existing}."
-    hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {real.parent} to see what is."
+    hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {real.parent} to see what is there."
     return f"There is no {path}.{hint}"

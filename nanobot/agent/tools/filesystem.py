@@ -162,7 +162,7 @@ class WriteFileTool(Tool):
             stamp = place.replace(data, new_file_mode())
         size = f"{count_noun(len(content.splitlines()), 'line')}, {count_noun(len(data), 'byte')}"
         action = f"Created {path}" if before is None else f"Replaced {path}"
-        display = None if before == _UNREADABLE else diff(before or "", content, path)
+        display = None if before == _UNREADABLE else diff(before or "", content)
         return ToolResult(f"{action} ({size}).", display=display, stamp=stamp)
 
 
@@ -275,7 +275,7 @@ def _edit(place: FileLocation, path: str, old_text: str, new_text: str, *, every
         return ToolResult.failed("new_text differs from old_text only in line endings, and those are not changed.")
     stamp = place.replace(before.with_text(after), new_file_mode())
     at = f"at line {line_numbers[0]}" if count == 1 else f"in {count} places"
-    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path), stamp=stamp)
+    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after), stamp=stamp)
 
 
 _UNREADABLE = "\0"

@@ -144,7 +144,7 @@ def _edit(place: FileLocation, path: str, change: _Change) -> ToolResult:
     verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
     target = "a cell" if change.mode == "insert" else f"cell {change.cell}"
     text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
-    return ToolResult(text, display=diff(before, notebook_text(written), path), stamp=stamp)
+    return ToolResult(text, display=diff(before, notebook_text(written)), stamp=stamp)
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], list[Cell]]:

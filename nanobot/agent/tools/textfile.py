@@ -226,13 +226,12 @@ _DISPLAY_LINES = 200
 _CLOSEST_TIMEOUT_S = 0.5
 
 
-def diff(before: str, after: str, path: str) -> str | None:
-    """Return a unified diff; None if computing it would take long."""
+def diff(before: str, after: str) -> str | None:
+    """Return a unified diff without the file's name; None if computing it would take long."""
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _DIFF_LINES and old:
         return None
-    name = path.removeprefix("/")
-    lines = list(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""))
+    lines = list(difflib.unified_diff(old, new, lineterm=""))[2:]
     if len(lines) > _DISPLAY_LINES:
         lines = [*lines[:_DISPLAY_LINES], f"... {len(lines) - _DISPLAY_LINES} more lines"]
     return "\n".join(lines)

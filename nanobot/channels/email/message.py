@@ -17,7 +17,7 @@ from email.policy import EmailPolicy
 from email.utils import getaddresses
 from typing import cast
 
-from nanobot.markdown.html import visible_markdown
+from nanobot.utils.html import visible_markdown
 
 _DEEPEST = 20
 _MOST_FILES = 20

@@ -59,7 +59,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     if command and command[2] and command[2].lower() != (me.username or "").lower():
         return None
     if command and command[1].lower() == "start" and is_private:
-        words = "/help"  # sent by the start button of a new chat, perhaps with a parameter from a link
+        words = "/start"  # sent by the Start button of a new chat, perhaps with a parameter from a link
     elif command and (command_name := commands.get(command[1].lower())) is not None:
         words = f"/{command_name}{words[command.end(1) :]}"
     files = _files_of(message)

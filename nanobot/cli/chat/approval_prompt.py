@@ -4,6 +4,7 @@ The question itself is shown by the output of the turn. In the chat, the prompt 
 """
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class _LineReader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._deliver: Callable[[str], None] | None = None
+        self._read_ahead = b""
 
     def read(self, on_line: Callable[[str], None]) -> None:
         """Call `on_line` in this event loop with the next line; it is empty at the end of stdin."""
@@ -46,17 +48,25 @@ class _LineReader:
             threading.Thread(target=self._read, name="keyboard", daemon=True).start()
 
     def _read(self) -> None:
-        try:
-            line = sys.stdin.readline()
-        except (OSError, ValueError):  # the terminal is gone
-            line = ""
+        """Read from the descriptor: a thread waiting in `sys.stdin` would hold its lock at interpreter exit."""
+        with suppress(OSError, ValueError, AttributeError):  # the terminal is gone, or there is no stdin
+            while b"\n" not in self._read_ahead and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
+                self._read_ahead += chunk
+        line, newline, self._read_ahead = self._read_ahead.partition(b"\n")
         with self._lock:
             deliver, self._deliver = self._deliver, None
         if deliver is not None:
-            deliver(line)
+            deliver((line + newline).decode("utf-8", "replace"))
 
 
 read_line = _LineReader().read
+
+
+async def next_line() -> str:
+    """The next line of stdin; empty at its end. Cancelling is safe."""
+    line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    read_line(lambda text: None if line.done() else line.set_result(text))
+    return await line
 
 
 def read_lines(on_line: Callable[[str], None]) -> None:

@@ -63,14 +63,21 @@ def tool_call_lines(
     if not event.ok:
         shown += [paint.dim(line) for line in _failure_lines(lines, width)]
     elif event.display:
-        shown += _display_lines(event.display, width, paint)
+        changes = strip_control(event.display).expandtabs(4).splitlines()
+        shown += _first_lines(changes, _DISPLAY_LINES, width, lambda line: diff_paint(line, paint), expand_key)
     elif event.name not in _READING_TOOLS:
-        shown += [paint.dim(clip_output(INDENT + INDENT + line, width)) for line in lines[:_OUTPUT_LINES]]
-        if len(lines) > _OUTPUT_LINES:
-            how = f" ({expand_key} shows them)" if expand_key else ""
-            left_out = count_noun(len(lines) - _OUTPUT_LINES, "more line")
-            shown.append(paint.dim(clip_output(f"{INDENT}{INDENT}… {left_out}{how}", width)))
+        shown += _first_lines(lines, _OUTPUT_LINES, width, lambda _: paint.dim, expand_key)
     return shown
+
+
+def _first_lines(
+    lines: Sequence[str], limit: int, width: int, paint_of: Callable[[str], Callable[[str], str]], expand_key: str
+) -> list[str]:
+    """The first lines, and how many are left out; a single one is not."""
+    shown = list(lines if len(lines) <= limit + 1 else lines[:limit])
+    if left_out := len(lines) - len(shown):
+        shown.append(f"… {left_out} more lines" + (f" ({expand_key} shows them)" if expand_key else ""))
+    return [paint_of(line)(clip_output(INDENT + INDENT + line, width)) for line in shown]
 
 
 def _failure_lines(lines: Sequence[str], width: int) -> list[str]:
@@ -90,14 +97,6 @@ def _diff_size(display: str) -> str:
     """`  +3 -1` for a diff."""
     added, removed = (sum(line.startswith(sign) for line in display.splitlines()) for sign in "+-")
     return f"  +{added} -{removed}" if added or removed else ""
-
-
-def _display_lines(display: str, width: int, paint: Paint) -> list[str]:
-    lines = strip_control(display).expandtabs(4).splitlines()
-    shown = [diff_paint(line, paint)(clip_output(INDENT + INDENT + line, width)) for line in lines[:_DISPLAY_LINES]]
-    if len(lines) > _DISPLAY_LINES:
-        shown.append(paint.dim(f"{INDENT}{INDENT}… {len(lines) - _DISPLAY_LINES} more lines"))
-    return shown
 
 
 def diff_paint(line: str, paint: Paint) -> Callable[[str], str]:

@@ -111,6 +111,4 @@ _FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
 def output_lines(text: str) -> list[str]:
     """What a command printed as lines for the screen, and its exit code if it failed."""
     lines = [line.rstrip() for line in strip_control(text).expandtabs(8).splitlines() if line not in _FRAME]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    return "\n".join(lines).strip("\n").split("\n") if any(lines) else []

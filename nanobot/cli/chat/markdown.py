@@ -4,7 +4,7 @@ import io
 import re
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, TableElement
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown, TableElement
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import ANSI_LIGHT, ANSISyntaxTheme, Syntax
@@ -33,6 +33,16 @@ class _PlainHeading(Heading):
         text.justify = "left"
         text.stylize("bold underline" if self.tag == "h1" else "bold")
         yield text
+
+
+class _ListItem(ListItem):
+    """With a dot behind its number, as it was written."""
+
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        for part in super().render_number(console, options, number, last_number):
+            if isinstance(part, Segment) and part.text.strip().isdecimal():
+                part = Segment(f"{part.text[1:-1]}. ", part.style)  # noqa: PLW2901 the number with its dot
+            yield part
 
 
 class _BarredCode(CodeBlock):
@@ -64,6 +74,7 @@ class _ChatMarkdown(Markdown):
         "fence": _BarredCode,
         "code_block": _BarredCode,
         "table_open": _FoldedTable,
+        "list_item_open": _ListItem,
     }
 
     def __init__(self, source: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from nanobot.agent.events import TurnEvent
-from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_line
+from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, next_line
 from nanobot.cli.chat.backends import ChatBackend, choose_session, show_messages
 from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
 from nanobot.cli.chat.plain import PlainOutput
@@ -85,16 +85,10 @@ def _prompt_line(runner: asyncio.Runner, bot: ChatBackend, session_key: str) -> 
 
 async def _wait_for_line(bot: ChatBackend, session_key: str) -> str:
     """The next line of stdin, empty at its end; prints messages that arrive meanwhile."""
-    line_future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def set_line(line: str) -> None:
-        if not line_future.done():
-            line_future.set_result(line)
 
     def show(text: str) -> None:
         write_text(sys.stdout, f"\n{repair_output(strip_control(text))}\n")
         write_text(sys.stderr, "> ")
 
     async with show_messages(bot, session_key, show):
-        read_line(set_line)
-        return await line_future
+        return await next_line()

@@ -141,14 +141,14 @@ class Screen:
         if event is None:
             self.lines([self._paint.dim("No tool has run yet.")])
             return
-        lines = self._render(event.content, self._renderers.plain, indent=4)
+        lines = self._render(event.display or event.content, self._renderers.plain, indent=4)
         heading = self._paint.dim(f"  the output of {strip_control(event.name)}:")
         self.lines(["", heading, *[self._paint.dim(f"    {line}") for line in lines], ""])
 
     def toggle_reasoning(self) -> None:
         """Show the model's reasoning from now on, or hide it again."""
         self._shows_reasoning = not self._shows_reasoning
-        self.lines([self._paint.dim(f"Reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on.")])
+        self.lines(["", self._paint.dim(f"Reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on.")])
 
     def lines(self, lines: list[str]) -> None:
         """Append permanent lines as they are."""

@@ -42,12 +42,18 @@ from nanobot.utils.text import count_noun, duration
 OFFLINE = "offline"
 STOP_TIMEOUT_S = 5.0
 _SETUP_HINT = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
-_KEY_HELP = (
-    "Keys: Enter sends · Alt+Enter starts a new line · Up shows earlier lines · Tab completes · @name attaches a "
-    "file · $name uses a skill · !command runs in the shell, !!command on the terminal itself · Esc stops · Ctrl+O "
-    "shows the last tool's whole output · Ctrl+T shows reasoning · Ctrl+L clears the screen · Ctrl+R searches the "
-    "history · /quit or Ctrl+D exits"
-)
+_KEY_HELP = """
+Keys
+  Alt+Enter          start a new line
+  Up, Ctrl+R         earlier lines, search them
+  @name, $name       attach a file, use a skill
+  !command           run a command in the sandbox
+  !!command          run it on the terminal itself
+  Esc                stop
+  Ctrl+O             the last tool's whole output
+  Ctrl+T             show or hide reasoning
+  Ctrl+L             clear the screen
+  /quit, Ctrl+D      leave the chat"""
 _WITHOUT_GATEWAY = (
     "The gateway has ended. This chat continues without it, and messages to other channels are not sent. The next chat "
     "uses the gateway again if it runs."
@@ -241,8 +247,10 @@ class ChatSession:
                 self._screen.lines([self._paint.red(f"Exit code: {code}")])
             return
         lines, succeeded = await self._bot.shell(line, self._session_key)
-        lines = lines or [self._paint.dim("ok")]
-        self._screen.lines(lines if succeeded else [self._paint.red(line) for line in lines])
+        if succeeded:
+            self._screen.lines(lines or [self._paint.dim("ok")])
+        else:
+            self._show_error("\n".join(lines))
 
     def _show_error(self, text: str) -> None:
         lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
@@ -257,8 +265,7 @@ class ChatSession:
             if name == "sessions" or not command.argument:
                 self._prompt.suggest("/resume ")
         if name == "help":
-            text_lines = self._renderers.plain.lines(_KEY_HELP, self._prompt.columns)
-            self._screen.lines(["", *[self._paint.dim(line) for line in text_lines]])
+            self._screen.lines(_KEY_HELP.split("\n"))
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
@@ -468,7 +475,7 @@ class UsageMeter:
             sent, received = f"{format_tokens(self._sent)} in", f"{format_tokens(self._received)} out"
         if self._cached and self._sent:
             cached = f"{self._cached / self._sent:.0%} cached"
-        if self.in_window and self.window_tokens:
+        if self._sent and self.in_window and self.window_tokens:  # before, the provider's window may be unknown
             window = f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
         if self._cost_usd:
             cost = format_dollars(self._cost_usd)

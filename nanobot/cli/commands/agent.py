@@ -18,7 +18,8 @@ import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control, write_text
+from nanobot.cli.layout import print_line
+from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nanobot.cli.chat.backends import ChatBackend
     from nanobot.runtime.build import Runtime
 
-_EXAMPLE = 'Example: nanobot agent -m "What is in my workspace?"'
+_EXAMPLE = 'Example: nanobot "What is in my workspace?"'
 _COMMAND = re.compile(r"\s*/[\w-]+(\s|$)")
 """A slash command is about a conversation: the chat's, unless another one is named."""
 _MAX_NAMED = 3
@@ -36,11 +37,10 @@ _STDIN_WAIT_S = 10.0
 
 
 def agent(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="The message: print one answer and exit.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="The message.")] = None,
     message: Annotated[
-        str | None, typer.Option("-m", "--message", metavar="TEXT", help="The same; `-` reads it from stdin.")
+        str | None,
+        typer.Option("-m", "--message", metavar="TEXT", help="The same; `-` reads it from stdin, as does a pipe."),
     ] = None,
     attach: Annotated[
         list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
@@ -69,9 +69,9 @@ def agent(
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:
-    """Chat with the agent. With TEXT, -m or piped input, print one answer and exit.
+    """Chat with the agent. With a message, print one answer and exit.
 
-    Piped text is added to the message: `cat error.log | nanobot agent "Why?"`
+    `nanobot` alone does the same: `nanobot --continue`, `cat error.log | nanobot "Why?"`.
     """
     if session is not None and continue_latest:
         raise UsageError("--session and --continue cannot be combined. Leave one out.")
@@ -185,12 +185,10 @@ class ChatOptions:
                     yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
             finally:
                 if is_chat and (note := _pending_reminders(runtime)):
-                    write_text(sys.stderr, note)
+                    print_line(note, err=True)
             if running := runtime.background.list_running():
-                write_text(
-                    sys.stderr,
-                    f"Still running: {' and '.join(running)}. It resumes in the next chat or in the gateway.\n",
-                )
+                names = " and ".join(running)
+                print_line(f"Still running: {names}. It resumes in the next chat or in the gateway.", err=True)
 
 
 def _allow_current_folder(setup: Setup) -> None:
@@ -214,7 +212,7 @@ def _allow_current_folder(setup: Setup) -> None:
     if tools.approval == "ask" and not grants.holds(rules, outside=False):
         if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
             raise NanobotError(
-                f"Writing in {folder} is not approved yet. Run `nanobot agent --here` there in a terminal once."
+                f"Writing in {folder} is not approved yet. Run `nanobot --here` there in a terminal once."
             )
         question = f"{folder}\nMay the agent write there and in subfolders for {VALID.days} days?"
         typer.confirm(strip_control(question), abort=True, err=True)
@@ -245,7 +243,7 @@ def _pending_reminders(runtime: "Runtime") -> str:
     names = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else "")
     return (
         f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
-        "`nanobot gateway install` runs it always.\n"
+        "`nanobot gateway install` runs it always."
     )
 
 
@@ -291,8 +289,8 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
     try:
         text = first = chunks.get(timeout=wait_s)
     except queue.Empty:
-        note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait.\n"
-        write_text(sys.stderr, note)
+        note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
+        print_line(note, err=True)
         return b""
     while first:
         text += (first := chunks.get())
@@ -308,8 +306,8 @@ def _resolve_attachments(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.expanduser().absolute()
         if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "is no plain file" if path.exists() else "does not exist"
-            raise UsageError(f"--attach {file}: this {kind}. Give a file.")
+            kind = "is not a file" if path.exists() else "does not exist"
+            raise UsageError(f"{file} {kind}. Give a file with --attach.")
         paths.append(str(path))
     return paths
 

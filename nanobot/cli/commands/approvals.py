@@ -43,16 +43,12 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
 def forget(
     rule: Annotated[str, typer.Argument(metavar="RULE", help="The rule, from `nanobot approvals list`.")],
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Revoke a permanent approval: you will be asked again."""
     count = _grants(config).forget(rule)
     if not count:
         raise NanobotError(describe_forgotten(to_one_line(rule), 0).replace("`list`", "`nanobot approvals list`"))
-    if json:
-        print_json({"rule": rule, "forgotten": count})
-    else:
-        print_line(describe_forgotten(to_one_line(rule), count))
+    print_line(describe_forgotten(to_one_line(rule), count))
 
 
 def _grants(config: ConfigOption) -> Grants:

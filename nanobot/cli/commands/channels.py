@@ -1,7 +1,6 @@
 """`nanobot channels`: connection status, setup, and test messages."""
 
 import asyncio
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     ask_gateway,
+    format_timestamp,
     get_data_paths,
     print_json,
     print_table,
@@ -24,7 +24,7 @@ from nanobot.cli.common import (
     require_gateway,
     to_one_line,
 )
-from nanobot.cli.terminal import is_terminal
+from nanobot.cli.layout import print_line
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError, UsageError
@@ -48,21 +48,23 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"running": report is not None, "channels": channels})
         return
-    headings = ("Channel", "State", "Last received", "Last sent", "Last error")
     rows = [
-        (name, row["state"], row.get("lastReceived") or "-", row.get("lastSent") or "-", row.get("lastError") or "")
+        (
+            name,
+            row["state"],
+            format_timestamp(row.get("lastReceived") or "-"),
+            format_timestamp(row.get("lastSent") or "-"),
+            (row.get("lastError") or "").removeprefix(f"{name}: "),
+        )
         for name, row in channels.items()
     ]
-    empty = f"No channel is enabled. Set one up with `nanobot channels login NAME`: {', '.join(BUILTIN_CHANNELS)}."
-    if is_terminal(sys.stdout):  # a column would cut off the end of the error, which says what to do
-        print_table(headings[:-1], [row[:-1] for row in rows], empty=empty)
-        for name, *_, error in rows:
-            if error:
-                typer.echo(f"\n{to_one_line(name)}: {to_one_line(error.removeprefix(f'{name}: '))}")
-    else:
-        print_table(headings, rows, empty=empty)
+    print_table(
+        ("Channel", "State", "Last received", "Last sent", "Last error"),
+        rows,
+        empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {', '.join(BUILTIN_CHANNELS)}.",
+    )
     if report is None and channels:
-        typer.echo(NO_GATEWAY.format(data=places.data), err=True)
+        print_line(NO_GATEWAY.format(data=places.data), err=True)
 
 
 def offline_status(config: Config) -> dict[str, dict[str, Any]]:
@@ -115,7 +117,7 @@ def login(
     except ChannelSetupError as error:
         hint = f" To enter it again: nanobot channels login {name} --force" if platform is not None else ""
         raise ChannelSetupError(f"{error}{hint}") from error
-    typer.echo(f"{name} is configured and its credentials work.")
+    print_line(f"{name} is configured and its credentials work.")
 
 
 def _ask_name(config: Config) -> str:
@@ -153,7 +155,6 @@ def _require_known(name: str, others: Iterable[str]) -> None:
 
 
 def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool) -> None:
-    from nanobot.cli.setup import prompts
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
@@ -175,17 +176,16 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
     channel_setup.admit_owner(places)
     typer.echo(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
-        prompts.say(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
+        print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
     else:
-        prompts.say(start_instructions(places, flag))
-    prompts.say(channel_setup.next_steps(places, flag))
+        print_line(start_instructions(places, flag))
+    print_line(channel_setup.next_steps(places, flag))
 
 
 def test(
     name: NameArgument,
     to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
@@ -197,9 +197,6 @@ def test(
     text = "This is a test of nanobot. It works."
     request = {"do": "send", "channel": name, "text": text, "person": to is None}
     sent = {chat: require_gateway(places, request | {"to": chat})["ids"] for chat in chats}
-    if json:
-        print_json({"channel": name, "sent": sent})
-        return
     for chat, ids in sent.items():
         shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
-        typer.echo(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")
+        print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")

@@ -17,16 +17,15 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
-    get_data_paths,
     print_json,
     print_table,
     print_text,
     print_warnings,
     read_setup,
-    require_gateway,
     to_one_line,
     unknown_name_error,
 )
+from nanobot.cli.layout import print_line
 from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import (
     format_job,
@@ -88,7 +87,7 @@ class CronContext:
         """Print the job and its next runs."""
         print_text(format_job(job, self.zone(job), self.service.next_instants(job)))
         if not self.service.is_served():
-            typer.echo(NEEDS_GATEWAY, err=True)
+            print_line(NEEDS_GATEWAY, err=True)
 
 
 def add(
@@ -155,6 +154,7 @@ def add(
         has_target or chat is not None if deliver is None else deliver,
         channel,
         to,
+        delete_after_run=schedule.kind == "at",
         notify=notify,
         misfire=misfire,
         misfire_within_s=None if within is None else parse_seconds(within),
@@ -164,9 +164,9 @@ def add(
     else:
         jobs.show(job)
     if chat is not None:
-        typer.echo(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
+        print_line(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
     elif not job.payload.deliver and deliver is None:
-        typer.echo(_NOT_DELIVERED, err=True)
+        print_line(_NOT_DELIVERED, err=True)
 
 
 def list_(
@@ -234,39 +234,9 @@ def run(
     row = asyncio.run(_run_in_gateway(jobs.service, job) if is_served else _run_locally(jobs, job))
     if row is None:
         raise NanobotError(f"Job {job.id} is already running. See `nanobot cron history {job.id}`.")
-    typer.echo(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
+    print_line(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
     if row["outcome"] != "ran":
         raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
-
-
-def test(
-    job_id: IdArgument,
-    send: Annotated[bool, typer.Option("--send", help="Post a test message there, through the gateway.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Show where a job posts, without running it."""
-    job = _open_jobs(config, workspace).get(job_id)
-    payload, sent_ids = job.payload, None
-    if send:
-        if not payload.deliver:
-            raise NanobotError(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
-        text = f"This is a test of the job {job.name!r}: its answers will be posted here."
-        request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        sent_ids = require_gateway(get_data_paths(config), {**request, "text": text})["ids"]
-    if json:
-        chat = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
-        target = chat if payload.deliver else None
-        print_json({"id": job.id, "target": target, "notify": payload.notify, "sent": sent_ids})
-        return
-    if not payload.deliver:
-        typer.echo(f"Job {job.id} posts nowhere. {_NOT_DELIVERED}")
-        return
-    thread = f", thread {payload.thread_id}" if payload.thread_id else ""
-    typer.echo(f"Job {job.id} posts to {to_one_line(_target(job))}{to_one_line(thread)}.")
-    if sent_ids is not None:
-        typer.echo(f"Test message posted: {', '.join(to_one_line(str(sent_id)) for sent_id in sent_ids) or 'sent'}.")
 
 
 def history(
@@ -288,22 +258,20 @@ def history(
         return
     past_runs = [
         (
-            format_when(from_ms(row["dueAtMs"], _zone_of_row(jobs, row))),
+            format_when(from_ms(row["dueAtMs"], _zone_of_row(jobs, row)), relative=False),
             row["jobId"],
             row["name"],
-            row["outcome"],
-            f"{row['durationMs'] / 1000:.1f} s" if "durationMs" in row else "",
-            _remark(row),
+            _result(row),
         )
         for row in shown
     ]
     print_table(
-        ("Due", "Job", "Name", "Outcome", "Took", "Remark"),
+        ("Due", "Job", "Name", "Result"),
         [*_running_rows(jobs, job_id), *past_runs],
         empty="No job has run yet.",
     )
     if len(rows) > last:
-        typer.echo(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
+        print_line(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
 
 
 def rehearse(
@@ -330,7 +298,7 @@ def rehearse(
         ]
         print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
     if len(events) > limit:
-        typer.echo(f"There is more; show it with --limit {limit * 5}.", err=True)
+        print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
 
 
 def _format_instant(at_ms: int, zone: tzinfo) -> str:
@@ -365,7 +333,7 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
         return None
     before = len(service.history(job.id))
     service.request_run(job.id)
-    typer.echo(f"The gateway is running job {job.id}. Ctrl+C stops waiting, not the job.", err=True)
+    print_line(f"The gateway is running job {job.id}. Ctrl+C stops waiting, not the job.", err=True)
     waited_s = 0.0
     while len(rows := service.history(job.id)) == before:
         now = service.get_job(job.id)
@@ -403,7 +371,7 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
         ran = await jobs.service.run_job(job.id, force=True)
     if ran and may_notify(job) and payload.channel != "cli":
         target = to_one_line(f"{payload.channel}:{payload.to}")
-        typer.echo(f"Not sent to {target}: only the gateway is connected to channels.", err=True)
+        print_line(f"Not sent to {target}: only the gateway is connected to channels.", err=True)
     return jobs.service.history(job.id)[-1] if ran else None
 
 
@@ -423,20 +391,16 @@ def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]
     """A row for each run in progress."""
     selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
     return [
-        (format_when(from_ms(lease.due.at_ms, jobs.zone(job))), job.id, job.name, "running", "", "")
+        (format_when(from_ms(lease.due.at_ms, jobs.zone(job)), relative=False), job.id, job.name, "running")
         for job in selected
         if (lease := job.state.running) is not None
     ]
 
 
-def _remark(row: "HistoryRow") -> str:
-    remarks: list[str] = []
-    if row["trigger"] != "schedule":
-        remarks.append(row["trigger"])
-    if "lateMs" in row:
-        remarks.append(f"late by {duration(row['lateMs'] / 1000)}")
-    if "count" in row:
-        remarks.append(count_noun(row["count"], "run"))
-    if "reason" in row:
-        remarks.append(row["reason"])
-    return "; ".join(remarks)
+def _result(row: "HistoryRow") -> str:
+    """`ran in 2.1 s, late by 5 min`, `failed in 7.1 s: the reason`."""
+    parts = [f"{row['outcome']} in {row['durationMs'] / 1000:.1f} s" if "durationMs" in row else row["outcome"]]
+    parts += [row["trigger"]] if row["trigger"] != "schedule" else []
+    parts += [f"late by {duration(row['lateMs'] / 1000)}"] if "lateMs" in row else []
+    parts += [count_noun(row["count"], "run")] if "count" in row else []
+    return ", ".join(parts) + (f": {row['reason']}" if "reason" in row else "")

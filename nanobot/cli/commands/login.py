@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from nanobot.cli.chat.approval_prompt import next_line
 from nanobot.cli.common import ConfigOption, read_setup, to_one_line
 from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import strip_control
@@ -118,7 +119,6 @@ class TerminalLoginScreen:
 
     def __init__(self, *, browser: bool) -> None:
         self._browser = browser
-        self._lines: asyncio.Queue[str] | None = None
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -139,16 +139,9 @@ class TerminalLoginScreen:
 
     async def read_line(self) -> str:
         """The next line from stdin. Waits forever once stdin has ended."""
-        if self._lines is None:
-            self._lines = asyncio.Queue()
-            loop, lines = asyncio.get_running_loop(), self._lines
-            threading.Thread(
-                target=_read_lines,
-                args=(lambda line: loop.call_soon_threadsafe(lines.put_nowait, line),),
-                name="pasted",
-                daemon=True,
-            ).start()
-        return await self._lines.get()
+        if not (line := await next_line()):
+            await asyncio.Event().wait()
+        return line.strip()
 
 
 def _open_browser(url: str) -> None:
@@ -156,18 +149,3 @@ def _open_browser(url: str) -> None:
 
     with suppress(webbrowser.Error, OSError, ValueError):  # the URL is on the screen as well
         webbrowser.open(url)
-
-
-def _read_lines(on_line: Callable[[str], object]) -> None:
-    """Read lines from the descriptor: a thread waiting in `sys.stdin` would hold its lock at interpreter exit."""
-    if sys.stdin is None:  # descriptor 0 may be any file
-        return
-    partial = b""
-    try:
-        while chunk := os.read(0, 65536):
-            *lines, partial = (partial + chunk).split(b"\n")
-            for line in lines:
-                on_line(line.decode("utf-8", "replace").strip())
-        on_line(partial.decode("utf-8", "replace").strip())
-    except (OSError, RuntimeError):
-        pass  # stdin is not readable, or the event loop is closed

@@ -98,7 +98,6 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the server of this name.")] = False,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Connect to a server, list its tools, and add it to the config. A server that fails is not added.
 
@@ -135,9 +134,6 @@ def add(
     except ServerFailedError as error:
         raise NanobotError(f"{redact(str(error))}\nNothing was saved.") from None
     set_key(setup.config_path, key, [entry])
-    if json:
-        print_json({**_facts(server, redact), "seconds": round(took_s, 3), "config": str(setup.config_path)})
-        return
     _show_listing(server, took_s)
     print_line(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
 
@@ -174,7 +170,6 @@ def _show_listing(server: McpServer, took_s: float) -> None:
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
         f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
-        wraps=True,
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
@@ -187,7 +182,6 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
-        wraps=True,
     )
 
 

@@ -17,6 +17,7 @@ from nanobot.cli.common import (
     read_setup,
     to_one_line,
 )
+from nanobot.cli.layout import print_line
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
@@ -45,9 +46,9 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
                 row["channel"],
                 row["sender_id"],
                 row["state"],
-                row["code"] or "-",
-                duration(store.now() - row["created_at"]) if row["code"] else "-",
-                row["name"] or "-",
+                row["code"],
+                row["code"] and duration(store.now() - row["created_at"]),
+                row["name"],
             )
             for row in rows
         ],
@@ -55,52 +56,38 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     )
 
 
-def approve(
-    code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None) -> None:
     """Approve the person who was shown this code."""
     setup = read_setup(config, None, secrets=False)
     store = _store(setup)
     pending = store.approve(code, owner=owner)
     _welcome(setup, pending)
-    if json:
-        print_json(
-            {"channel": pending.channel, "sender_id": pending.sender_id, "state": "owner" if owner else "approved"}
-        )
-        return
-    typer.echo(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
+    print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
-        typer.echo(
+        print_line(
             f"{to_one_line(pending.channel)} has no owner yet, so owner commands work only in the terminal. "
             "If this was you, write /pairing there and approve the new code with --owner.",
             err=True,
         )
 
 
-def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+def deny(code: CodeArgument, config: ConfigOption = None) -> None:
     """Reject a pairing code."""
     pending = _store(read_setup(config, None, secrets=False)).deny(code)
-    if json:
-        print_json({"channel": pending.channel, "sender_id": pending.sender_id, "state": "denied"})
-    else:
-        typer.echo(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
+    print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel, such as telegram.")],
     sender_id: Annotated[str, typer.Argument(metavar="ID", help="Their id, from `nanobot pairing list`.")],
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove a paired person."""
     setup = read_setup(config, None, secrets=False)
     role = _store(setup).revoke(channel.lower(), sender_id)
-    if json:
-        print_json({"channel": channel.lower(), "sender_id": sender_id, "state": "revoked", "was": role})
-    else:
-        typer.echo(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
+    print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
     if _is_listed(setup.config, channel.lower(), sender_id):
-        typer.echo(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
+        print_line(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
 
 
 def _store(setup: Setup) -> PairingStore:

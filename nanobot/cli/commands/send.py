@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, get_data_paths, print_json, require_gateway, to_one_line
+from nanobot.cli.common import ConfigOption, get_data_paths, require_gateway, to_one_line
 from nanobot.cli.terminal import repair_output
 from nanobot.errors import UsageError
 
@@ -22,7 +22,6 @@ def send(
         list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
     ] = None,
     config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Send a message and print the ids the platform gave it."""
     content = sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\r\n") if text == "-" else repair_output(text)
@@ -33,7 +32,4 @@ def send(
         get_data_paths(config),
         {"do": "send", "channel": channel.lower(), "to": to, "text": content, "thread": thread, "media": files},
     )
-    if json:
-        print_json({"channel": channel.lower(), "to": to, "ids": answer["ids"]})
-    else:
-        typer.echo("\n".join(to_one_line(str(platform_id)) for platform_id in answer["ids"]))
+    typer.echo("\n".join(to_one_line(str(platform_id)) for platform_id in answer["ids"]))

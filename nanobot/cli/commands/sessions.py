@@ -4,7 +4,6 @@ A live session is named by its key, an archived one by its file name. No command
 """
 
 import json as json_text
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -255,36 +254,11 @@ def _rows_with(path: Path, text: str) -> Iterator[Row]:
         data = path.read_bytes()
     except OSError as error:
         raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
-    for line in _lines_with(data, text):
-        yield from (row for row in decode(line)[0] if not is_record(row))
-
-
-def _lines_with(data: bytes, text: str) -> Iterator[bytes]:
-    """The lines that may contain the text as JSON writes it, ignoring case."""
-    written = json_text.dumps(text, ensure_ascii=False)[1:-1]
-    if written.casefold() != written.lower():  # a letter that folds to two, as in Straße: every line has to be parsed
-        yield from data.split(b"\n")
-        return
-    if any(not letter.isascii() and letter.lower() != letter.upper() for letter in written):
-        pattern = re.compile(re.escape(written), re.IGNORECASE)
-        for line in data.split(b"\n"):
-            if b"\\u" in line or pattern.search(line.decode(errors="replace")):
-                yield line
-        return
-    folded, needle = data.lower(), written.lower().encode("utf-8", "replace")
-    places = sorted({*_line_starts(folded, needle), *_line_starts(folded, b"\\u")})  # characters may be escaped
-    for begin in places:
-        end = data.find(b"\n", begin)
-        yield data[begin : end if end >= 0 else len(data)]
-
-
-def _line_starts(data: bytes, needle: bytes) -> Iterator[int]:
-    """The start offsets of the lines that contain the needle."""
-    position = data.find(needle)
-    while position >= 0:
-        yield data.rfind(b"\n", 0, position) + 1
-        end = data.find(b"\n", position)
-        position = data.find(needle, end) if end >= 0 else -1
+    needle = json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
+    for line in data.split(b"\n"):
+        written = line.decode(errors="replace")
+        if "\\u" in written or needle in written.casefold():  # characters may be escaped
+            yield from (row for row in decode(line)[0] if not is_record(row))
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -322,7 +296,6 @@ def import_(
     key: Annotated[str | None, typer.Option("--as", metavar="KEY", help="Import it as this session.")] = None,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Import stored conversations. An existing session is never changed."""
     path = file.expanduser()
@@ -331,7 +304,7 @@ def import_(
     if not path.exists():
         raise NanobotError(f"{file} does not exist.")
     _, sessions = _open_sessions(config, workspace)
-    imported, existing = [], []
+    existing = []
     conversations, faults = read_conversations(path)  # read everything before writing anything
     for conversation in conversations:
         name = key or conversation.key
@@ -339,11 +312,7 @@ def import_(
             existing.append(name)
             continue
         sessions.save(conversation.as_session(name))
-        imported.append({"key": name, "messages": len(conversation.rows), "left_out": conversation.left_out})
-        if not json:
-            print_line(f"{to_one_line(name)}: {describe_import(conversation)}")
-    if json:
-        print_json(imported)
+        print_line(f"{to_one_line(name)}: {describe_import(conversation)}")
     if existing and not path.is_dir():
         raise NanobotError(
             f"There is a session {existing[0]!r} already; it was not changed. Choose another name with --as KEY."

@@ -1,4 +1,4 @@
-"""What `nanobot skills install` shows about a skill before it asks for confirmation; also as JSON."""
+"""What `nanobot skills install` shows about a skill before it asks for confirmation."""
 
 import os
 import shutil
@@ -50,37 +50,6 @@ def format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, repla
         yield _row("LOOK" if warning.is_severe else "look at", to_one_line(warning.summary))
     for fault in offer.faults:
         yield _row("error" if fault.is_error else "warning", to_one_line(fault.summary))
-
-
-def offer_facts(offer: "SkillOffer", missing: Collection[MissingNeed], *, replaces_builtin: bool) -> dict[str, object]:
-    """The same facts for --json."""
-    needs = offer.needs
-    return {
-        "name": offer.name,
-        "description": offer.manual.description,
-        "source": str(offer.bundle.source),
-        "license": offer.license,
-        "always": offer.manual.always,
-        "instead_of_builtin": replaces_builtin,
-        "files": {file.path: len(file.data) for file in offer.bundle.files},
-        "size": offer.bundle.size,
-        "asks": {
-            "tools": needs.tools,
-            "programs": [*needs.programs, *needs.any_of],
-            "variables": [name for name in dict.fromkeys((*needs.variables, needs.primary)) if name],
-            "settings": needs.settings,
-            "skills": needs.skills,
-            "systems": needs.systems,
-            "network": offer.addresses,
-        },
-        "programs": list(offer.programs),
-        "missing": [need.summary for need in missing],
-        "warnings": [
-            {"file": warning.path, "line": warning.line, "text": warning.text, "grave": warning.is_severe}
-            for warning in offer.warnings
-        ],
-        "faults": [fault.summary for fault in offer.faults],
-    }
 
 
 def _row(label: str, text: str) -> str:

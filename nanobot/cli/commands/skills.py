@@ -8,7 +8,7 @@ import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.needs import SkillNeeds
-from nanobot.cli.commands.skill_review import format_offer, offer_facts
+from nanobot.cli.commands.skill_review import format_offer
 from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
@@ -42,7 +42,6 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         ("Skill", "From", "Ready", "Description"),
         [(skill.name, skill.source, _short_readiness(skill), skill.description) for skill in skills],
         empty="There are no skills.",
-        wraps=True,
     )
     if is_terminal(sys.stdout) and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
@@ -72,7 +71,6 @@ def install(
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Install it under this name.")] = "",
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
     from nanobot.agent.skills.bundle import read_bundle  # only some commands need these
@@ -87,41 +85,24 @@ def install(
         raise NanobotError(f"{source} cannot be read: {error.strerror or error}. Check its permissions.") from error
     missing = loader.find_missing(offer.needs)
     replaces_builtin = (known := loader.get(offer.name)) is not None and known.source == "builtin"
-    if not json:
-        typer.echo("\n".join(format_offer(offer, missing, replaces_builtin=replaces_builtin)))
+    typer.echo("\n".join(format_offer(offer, missing, replaces_builtin=replaces_builtin)))
     target = loader.own / offer.name
     if offer.exists and not replace:
         raise NanobotError(
             f"There is a skill {offer.name} already, in {target}. Replace it with --replace (the old one is kept), or "
             "install this one under another name with --as NAME."
         )
-    is_confirmed = _confirm_install(
-        offer.name, target, is_suspicious=bool(offer.severe_warnings), yes=yes, is_interactive=not json
-    )
-    if is_confirmed:
+    if _confirm_install(offer.name, target, is_suspicious=bool(offer.severe_warnings), yes=yes):
         target = installer.install(offer, replaces=replace)
-    if json:
-        print_json(
-            {
-                **offer_facts(offer, missing, replaces_builtin=replaces_builtin),
-                "installed": is_confirmed,
-                "path": str(target) if is_confirmed else None,
-            }
-        )
-    elif is_confirmed:
         print_line(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
     else:
         print_line("Nothing was installed.")
-    if not is_confirmed and json:
-        raise typer.Exit(1)
 
 
-def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool, is_interactive: bool) -> bool:
+def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool) -> bool:
     """Ask whether to install. A suspicious skill needs its name typed, even with --yes."""
     if yes and not is_suspicious:
         return True
-    if not is_interactive:
-        return False
     try:
         if is_suspicious:
             return prompts.ask(f"This skill is suspicious, see above. To install it anyway, type {name}") == name

@@ -49,7 +49,6 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         ("Tool", "Effect", "What it does"),
         [(tool.name, tool.effect, tool.description.strip().split("\n")[0].split(". ")[0]) for tool in shown],
         empty="No tool is enabled.",
-        wraps=True,
     )
     if is_terminal(sys.stdout):
         print_line("Effect: read changes nothing, repeatable may run twice, once may not.", err=True)

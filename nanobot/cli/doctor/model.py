@@ -95,7 +95,7 @@ async def _probe_model(context: CheckContext) -> ModelCapabilities:
         await provider.close()
     window = config.active_preset().context_window_tokens or listed or context_window(chosen.model)
     calls_tools = any(call.name == "add" and call.problem is None for call in response.tool_calls)
-    return ModelCapabilities(f"{chosen.name}, {chosen.model}", deltas > 1, calls_tools, sees, window)
+    return ModelCapabilities(f"{chosen.model} ({chosen.name})", deltas > 1, calls_tools, sees, window)
 
 
 async def _count_deltas(provider: LLMProvider, model: str) -> int:

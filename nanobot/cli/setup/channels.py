@@ -16,7 +16,7 @@ from nanobot.channels.base import BaseChannel
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.registry import find, load_channel
 from nanobot.cli.common import ask_gateway, to_one_line
-from nanobot.cli.layout import print_heading
+from nanobot.cli.layout import print_heading, print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
@@ -135,8 +135,8 @@ def ask_channel_setup(
     if missing and _install(platform.name):
         missing = sdk_problem(platform.name)
     if missing:
-        prompts.say(f"{missing} Until then it can be set up, but not tested.\n")
-    prompts.say(platform.instructions)
+        print_line(f"{missing} Until then it can be set up, but not tested.\n")
+    print_line(platform.instructions)
     typer.echo()
     if _get_consent(platform, load(), ask_all=ask_all):
         while (values := _ask_values(platform, load(), ask_all=ask_all)) is not None:
@@ -170,7 +170,7 @@ def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> st
             asyncio.run(log_in(platform.name, config, places, force=False))
         except (NanobotError, OSError) as error:
             typer.echo()
-            prompts.say(to_one_line(str(error) or type(error).__name__))
+            print_line(to_one_line(str(error) or type(error).__name__))
             typer.echo()
             if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
                 return decision
@@ -197,7 +197,7 @@ def _install(name: str) -> bool:
     done = subprocess.run(install_arguments(spec.extra), check=False)
     importlib.invalidate_caches()
     if done.returncode:
-        prompts.say("\nThe installation failed.")  # the caller says how to do it by hand
+        print_line("\nThe installation failed.")  # the caller says how to do it by hand
     return not done.returncode
 
 
@@ -287,16 +287,15 @@ def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, ca
     """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
     if PairingStore(places).people(platform.name).owners:
         return "", ""
-    can_wait = can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places)
-    other = "write to the bot now" if can_wait else "pair with a code"
+    if can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places):
+        return _wait_for_owner(platform, config, places)
     try:
-        owner = _ask_valid(platform.owner, f"empty: {other}")
+        return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
         if prompts.is_interactive():
             raise
         typer.echo("")
         return "", ""
-    return _wait_for_owner(platform, config, places) if can_wait and not owner else (owner, "")
 
 
 def _is_served(platform: PlatformSetup, places: DataPaths) -> bool:
@@ -309,8 +308,9 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
     """Wait for a message and ask whether it is the owner's. Returns id and name; empty after Ctrl+C or a timeout."""
     refused: set[str] = set()
     minutes = f"{OWNER_WAIT_S / 60:.0f} minutes"
-    prompts.say(
-        f"Now write anything to your bot on {platform.title} (it waits {minutes}; Ctrl+C: pair with a code later)."
+    print_line(
+        f"Now write anything to your bot on {platform.title}, so that it knows you as its owner. "
+        f"(Waiting {minutes}; Ctrl+C: pair with a code later.)"
     )
     try:
         while (incoming := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
@@ -319,10 +319,10 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
             if prompts.confirm(f"{to_one_line(who)} just wrote: is that you?", default=True):
                 return sender.id, incoming.display_name
             refused.add(sender.key)
-            prompts.say("Then write to it now.")
+            print_line("Then write to it now.")
     except KeyboardInterrupt:
         typer.echo()
-    prompts.say("You can pair with a code.")
+    print_line("You can pair with a code.")
     return "", ""
 
 
@@ -332,4 +332,4 @@ def _ask_valid(field_: SetupField, empty: str) -> str:
         answer = ask(f"{field_.label} ({empty})").strip()
         if not answer or field_.pattern.fullmatch(answer):
             return answer
-        prompts.say(field_.hint)
+        print_line(field_.hint)

@@ -8,12 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
-from nanobot.cli.layout import print_heading, print_warning
+from nanobot.cli.layout import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
@@ -23,6 +24,7 @@ from nanobot.cli.setup.provider import (
     NonInteractiveError,
     ProviderChoice,
     ask_provider,
+    complete_base_url,
     default_model,
     first_offered_model,
     local_server_address,
@@ -35,6 +37,7 @@ from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
+from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
 from nanobot.utils.workspace import prepare_workspace
 
@@ -63,8 +66,9 @@ def onboard(
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
+    target.require_writable()
     if target.exists:
-        prompts.say(f"Config already exists: {target.config_path} (existing values preserved)")
+        print_line(f"Config already exists: {target.config_path} (existing values preserved)")
 
     problem = ""
     if yes:
@@ -74,7 +78,8 @@ def onboard(
         plan = _ask_setup(given, target)
 
     target.save(plan)
-    prompts.say(f"Model: {current_selection(load_config(), paths.get_data_dir())}", indent="  ")
+    chosen = current_selection(load_config(), paths.get_data_dir())
+    print_line(f"Model: {f'{chosen.model} ({chosen.provider})' if plan.provider else chosen}", indent=2)
     if problem:
         print_warning(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
@@ -118,8 +123,8 @@ class SetupTarget:
         except ConfigError:
             config, left_out = repair_config(self.config_path)
             for line in left_out:
-                typer.echo(f"Left out: {line}", err=True)
-            typer.echo(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
+                print_line(f"Left out: {line}", err=True)
+            print_line(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
             return config
         return None
 
@@ -133,6 +138,15 @@ class SetupTarget:
             config.agents.defaults.workspace = str(self._workspace)
         return config
 
+    def require_writable(self) -> None:
+        """Raise StorageError if the answers could not be saved."""
+        for folder in (self.config_path.parent, self.load().workspace_path):
+            try:
+                with TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())):
+                    pass
+            except OSError as error:
+                raise storage_error(f"{folder} cannot be written", error) from error
+
     @property
     def places(self) -> DataPaths:
         """The paths of the data folder, which is the config's."""
@@ -145,7 +159,7 @@ class SetupTarget:
         """
         folder = self.load().workspace_path
         made = prepare_workspace(folder)
-        prompts.say(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent="  ")
+        print_line(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent=2)
         if not self.exists or plan or self._workspace is not None or self._repaired is not None:
             self._save(plan)
         for channel in plan.channels:
@@ -158,15 +172,15 @@ class SetupTarget:
                 write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             except OSError as error:
                 raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
-            prompts.say(f"The old config is saved as {backup}", indent="  ")
+            print_line(f"The old config is saved as {backup}", indent=2)
         change_config(self.load, plan.apply_to, self.config_path)
-        prompts.say(f"Config saved: {self.config_path}", indent="  ")
+        print_line(f"Config saved: {self.config_path}", indent=2)
 
     def problem_with(self, provider: ProviderChoice) -> str:
         """Send one request to the model; return what is wrong, or an empty text."""
         typer.echo("Asking the model ...")
         try:
-            prompts.say(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent="  ")
+            print_line(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent=2)
         except (ProviderError, ConfigError) as error:
             return str(error)
         return ""
@@ -176,7 +190,7 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
     print_heading("nanobot setup")
     if prompts.is_interactive():
-        prompts.say("Ctrl+C leaves at any time. Nothing is saved before step 3.")
+        print_line("Ctrl+C leaves at any time. Nothing is saved before step 3.")
     try:
         print_heading("Step 1 of 3: Model")
         provider = _ask_for_model(given, target)
@@ -203,7 +217,7 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
         if not problem:
             return provider
         typer.echo()
-        prompts.say(problem)
+        print_line(problem)
         typer.echo()
         decision = prompts.choose_after_failure("Quit without saving")
         if decision == SAVE:
@@ -240,12 +254,13 @@ def _guess_provider(model: str | None, api_key: str | None, api_base: str | None
 
 
 def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
-    """Complete a provider without a model: its base URL, and its default or first model."""
-    if given.provider is None or given.model is not None:
+    """Complete a provider: its base URL, and its default or first model."""
+    if given.provider is None:
         return given
     spec = given.provider
     base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
-    model = default_model(spec, config) or first_offered_model(spec, base)
+    base = complete_base_url(base)
+    model = given.model or default_model(spec, config) or first_offered_model(spec, base)
     if not model:
         raise UsageError(
             f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."
@@ -263,4 +278,4 @@ def _print_next_steps(plan: SetupPlan, config: str) -> None:
         places = DataPaths(paths.get_data_dir())
         typer.echo(f"\n{start_instructions(places, config)}")
         for line in {channel.next_steps(places, config): None for channel in plan.channels}:
-            prompts.say(line)
+            print_line(line)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import typer
 
+from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
 from nanobot.config.channels import ChannelConfig, EmailConfig, WebSocketClient, WebSocketConfig
 
@@ -109,7 +110,7 @@ def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) 
 
 def _ask_server(label: str, default: str) -> str:
     while not _SERVER.fullmatch(answer := prompts.ask(label, default)):
-        prompts.say(f"{answer!r} is not the name of a server, such as imap.example.org or imap.example.org:993.")
+        print_line(f"{answer!r} is not the name of a server, such as imap.example.org or imap.example.org:993.")
     return answer
 
 

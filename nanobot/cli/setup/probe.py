@@ -33,7 +33,7 @@ class ProbeResult:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.provider}, {self.model}: answered in {self.seconds:.1f} s: {self.answer}"
+        return f"{self.model} ({self.provider}) answered in {self.seconds:.1f} s: {self.answer}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ProviderSelection:
             return f"{self.model} cannot be used: {self.reason}"
         if self.provider == "offline":
             return f"none yet, a stand-in answers: {self.reason}. Set one up with `nanobot onboard`."
-        return f"{self.provider}, {self.model}: {self.reason}"
+        return f"{self.model} ({self.provider}): {self.reason}"
 
 
 def current_selection(config: Config, data_dir: Path, model: str | None = None) -> ProviderSelection:

@@ -8,17 +8,12 @@ from collections.abc import Sequence
 
 import typer
 
-from nanobot.cli.layout import MAX_COLUMNS, columns, hang, print_line
+from nanobot.cli.layout import MAX_COLUMNS, columns, hang
 from nanobot.cli.terminal import Paint, is_terminal, wants_colour
 from nanobot.errors import NanobotError
 
 RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
 KEY_HINT = "Arrow keys move, Enter accepts, Ctrl+C leaves."
-
-
-def say(text: str, *, indent: str = "", err: bool = False) -> None:
-    """Print a paragraph; the lines after the first are indented."""
-    print_line(text, indent=len(indent), err=err)
 
 
 def _wrap(text: str, indent: str = "", width: int = 0) -> str:

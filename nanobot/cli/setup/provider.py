@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
 from nanobot.config.masking import mask_value
 from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
@@ -90,7 +91,7 @@ def ask_provider(
         return ProviderChoice()
     if provider != previous.provider:
         previous = ProviderChoice(provider)
-    base = _complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
+    base = complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
     key = given.api_key if given.api_key is not None else _ask_key(provider, config, previous)
     if provider.needs_key and key == "" and not provider.env_key(os.environ):
         return None
@@ -133,17 +134,17 @@ def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, dete
     if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
         return previous.api_base
     if spec.is_local:
-        prompts.say(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
+        print_line(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
     while True:
-        base = prompts.ask("Base URL, for example http://localhost:8000/v1", default)
+        base = prompts.ask("Base URL" if default else "Base URL, for example http://localhost:8000/v1", default)
         if base.startswith(("http://", "https://")):
             return _base_url_to_store(spec, config, base)
-        prompts.say(f"{base!r} is not a URL: it must begin with http:// or https://." if base else "A URL is needed.")
+        print_line(f"{base!r} is not a URL: it must begin with http:// or https://." if base else "A URL is needed.")
 
 
-def _complete_base_url(base: str | None) -> str | None:
+def complete_base_url(base: str | None) -> str | None:
     """Append the `/v1` that people forget, if the server lists its models only there."""
-    if base is None or urlsplit(base).path.strip("/"):
+    if not base or urlsplit(base).path.strip("/"):
         return base
     with_v1 = f"{base.rstrip('/')}/v1"
     models_without, models_with = asyncio.run(_list_models_of_both(base, with_v1))
@@ -178,7 +179,7 @@ def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> st
         (ENVIRONMENT, f"{variable} from the environment (nothing is stored)", bool(variable)),
     ]
     if spec.key_page:
-        prompts.say(f"Make or look up a key at {spec.key_page}")
+        print_line(f"Make or look up a key at {spec.key_page}")
     offered = [(value, label) for value, label, is_there in options if is_there]
     if offered:
         answer = prompts.choose("Which key?", [*offered, (ANOTHER, "Another key")])
@@ -203,7 +204,7 @@ def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key
         return prompts.choose("Which model?", [(name, name) for name in offered], default or None)
     question = f"Model (Tab shows the {len(offered)} it offers)" if offered else "Model"
     while not (model := prompts.ask(question, default, completions=offered)):
-        prompts.say("A model's name is needed, as the provider writes it.")
+        print_line("A model's name is needed, as the provider writes it.")
     return model
 
 

@@ -308,7 +308,6 @@ class _CandidateSearch:
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
             self._rejected_providers.add(model.provider_name)
-            log.warning("%s", error)
 
     def reasons(self) -> str:
         """Why the candidates before this one did not answer."""

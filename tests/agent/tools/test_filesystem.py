@@ -272,6 +272,7 @@ async def test_an_edit_changes_one_place_and_shows_the_diff(call: Call, workspac
     assert text(result) == "Edited a.py at line 2."
     assert result.display is not None
     assert "-y = 2\n+y = 3" in result.display
+    assert "+++" not in result.display
     assert (workspace / "a.py").read_text(encoding="utf-8") == "x = 1\ny = 3\n"
 
 

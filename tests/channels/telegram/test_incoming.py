@@ -95,12 +95,12 @@ async def test_a_command_for_another_bot_is_not_heard_even_where_everything_is(t
     assert len(life.heard) == 1
 
 
-async def test_the_start_button_is_a_call_for_help(telegram, tmp_path):
+async def test_the_start_button_asks_for_the_greeting(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
         await telegram.says("/start from-a-link")
         message = await life.hears("/")
 
-    assert message.content == "/help"
+    assert message.content == "/start"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nanobot.markdown.html import extract_text, is_too_deep, limit_html, parse_html, to_markdown
+from nanobot.utils.html import extract_text, is_too_deep, limit_html, parse_html, to_markdown
 
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
