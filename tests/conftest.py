@@ -13,6 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadGroupScheduling
 
 from nanobot.config.paths import use_config
 from nanobot.security.files.paths import PathPolicy
@@ -45,6 +46,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker more than there are cores: many tests wait for a child process or a socket."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
+
+
+class FilesToWorkers(LoadGroupScheduling):  # type: ignore[misc]
+    """Give a worker a group or a file at a time. Test by test, the scheduler's work grows with their square."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
+    return FilesToWorkers(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -87,6 +100,7 @@ _STDERR = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the real stderr: while a test runs, pytest captures descriptor 2."""
     config.stash[_STDERR] = os.dup(2)
+    gc.disable()  # until the tests are collected: nothing is garbage before
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,6 +139,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     warm = sys.modules.get("tests.support.forkserver")
     if warm is not None and not session.config.option.collectonly:
         warm.begin()
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -143,12 +158,19 @@ def what_litellm_drops(request: pytest.FixtureRequest) -> Iterator[None]:
             gc.collect()
 
 
+@pytest.fixture(scope="session")
+def homes() -> list[Path]:
+    """The homes of the tests so far. The last one serves until a test leaves something in it."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, homes: list[Path]) -> None:
     """No test sees the home, the keys or the proxies of the machine it runs on."""
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USERPROFILE", str(home))
+    if not homes or not homes[-1].is_dir() or any(homes[-1].iterdir()):
+        homes.append(tmp_path_factory.mktemp("home"))  # which reads the names of all folders of tests
+    monkeypatch.setenv("HOME", str(homes[-1]))
+    monkeypatch.setenv("USERPROFILE", str(homes[-1]))
     for name in [*os.environ]:
         if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
             monkeypatch.delenv(name)

@@ -1,7 +1,6 @@
 """Consolidation: old messages go into memory whole or not at all, and nothing is asked for twice."""
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import CallContext, LLMResponse, call_context
 from nanobot.testing import Pause, ScriptedProvider, calls
+from tests.support.home import told
 from tests.support.memory import KEY, ConsolidationHarness, turn
 
 DONE, NOTHING, FAILED = ConsolidationOutcome.DONE, ConsolidationOutcome.NOTHING, ConsolidationOutcome.FAILED
@@ -338,7 +338,6 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
     assert harness.cursor == 12
 
 
-KILLED = [sys.executable, "-m", "tests.programs.killed_consolidation"]
 STEPS = ("append_history", "append", "write_long_term", "replace", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
@@ -350,9 +349,9 @@ async def test_a_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: 
         folder.mkdir()
         await ConsolidationHarness(folder).talk(0, 10)
 
-    killer = await asyncio.to_thread(subprocess.run, [*KILLED, *map(str, folders)], capture_output=True, text=True)
+    ends = await asyncio.to_thread(told, "tests.programs.killed_consolidation", *map(str, folders))
 
-    assert killer.stdout.split() == ["-9"] * len(POINTS), killer.stderr
+    assert ends.split() == ["-9"] * len(POINTS)
     for folder in folders:
         await what_a_kill_leaves(ConsolidationHarness(folder), folder.name)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from nanobot.messages.repair import legalise
 from nanobot.session.manager import SessionManager
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.programs.consolidating_turns import consolidator
+from tests.support.home import told
 
 KEY = "cli:direct"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
@@ -26,10 +26,8 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
         session.add_message("user", f"question {number}", provenance="owner")
         session.add_message("assistant", f"answer {number}", provenance="owner")
     manager.save(session)
-    program = [sys.executable, "-m", "tests.programs.fork_and_kill", "consolidating_turns"]
-    run = subprocess.run([*program, str(folder), str(kills), str(seed), "0.02", "0.35"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+    words = [str(folder), str(kills), str(seed), "0.02", "0.35"]
+    acknowledged = told("tests.programs.fork_and_kill", "consolidating_turns", *words).split()
     asyncio.run(consolidator(folder, SessionManager(folder)).compact(KEY))
 
     session = SessionManager(folder).get_or_create(KEY)
@@ -41,7 +39,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
 
     assert gone
     assert [question for question in gone if question.split()[1] not in logged] == []
-    assert [number for number in run.stdout.split() if f"answer {number}" not in said] == []
+    assert [number for number in acknowledged if f"answer {number}" not in said] == []
     assert openai_problems(left) == anthropic_problems(left) == []
     assert re.fullmatch(r"Knows of \d+\.\n", MemoryStore(folder).read_long_term())
 

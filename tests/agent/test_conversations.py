@@ -94,7 +94,7 @@ async def test_retry_in_a_group_repeats_only_what_its_sender_wrote(tmp_path: Pat
 
 async def test_compact_moves_old_messages_into_memory_and_says_what_it_freed(bot: Bot):
     for number in range(8):
-        bot.provider.script("I see. " * 200)
+        bot.provider.script("Plums. " * 200)
         await bot.say(f"plum number {number} " * 100)
     bot.provider.script(SAVED)
 

@@ -1,7 +1,6 @@
 """A pass that is killed with -9 at any write: MEMORY.md is the old or the new, and the log says which."""
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import pytest
 from nanobot.agent.memory.dream import DreamOutcome
 from nanobot.agent.memory.dream_log import PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
+from tests.support.home import told
 from tests.support.memory import FACTS, MERGED, OVER, DreamHarness, tidying
 
-KILLED = [sys.executable, "-m", "tests.programs.killed_dream"]
 NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01-05.\n", "")
 
 
@@ -25,10 +24,9 @@ async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: 
         folder.mkdir()
         DreamHarness(folder).learns()
 
-    killer = await asyncio.to_thread(subprocess.run, [*KILLED, *map(str, folders)], capture_output=True, text=True)
+    ends = (await asyncio.to_thread(told, "tests.programs.killed_dream", *map(str, folders))).split()
 
-    ends = killer.stdout.split()
-    assert set(ends[:7]) == {"-9"}, killer.stderr
+    assert set(ends[:7]) == {"-9"}
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"
     found = [await what_a_kill_leaves(DreamHarness(folder), look=int(folder.name) % 4 > 1) for folder in folders]
     assert found.count(True) >= 4

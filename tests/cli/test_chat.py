@@ -240,7 +240,7 @@ def test_slash_commands_are_completed_with_their_help(terminal):
     terminal.say("")
 
     terminal.see("/history +N +the last messages")
-    terminal.see("Alt.Enter starts a new line")
+    terminal.see("Alt.Enter +start a new line")
 
 
 def test_a_line_may_end_in_a_line_feed_too(terminal):

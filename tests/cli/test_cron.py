@@ -1,9 +1,6 @@
 """`nanobot cron`: jobs from the command line, plain in a pipe and as JSON."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
 from nanobot.cron.service import CronService
-from tests.house.repo import ROOT
 from tests.support.eventually import wait_until
+from tests.support.home import start_program
 
 
 def home() -> Path:
@@ -138,8 +135,7 @@ def test_a_job_is_run_here_where_no_gateway_is():
 
 def test_a_job_is_run_by_whoever_serves_the_store():
     job = add("-e", "1200")
-    command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "quick"]
-    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    child = start_program("tests.cron.cron_child", str(store().parent), "quick")
     try:
         while (served := run("add", "-m", "x", "-e", "9000", "--no-deliver")).stderr:
             assert "No gateway" in served.stderr
@@ -156,8 +152,7 @@ def test_a_job_is_run_by_whoever_serves_the_store():
 
 def test_job_that_is_at_work_is_not_asked_for_again():
     job = add("-e", "9000")
-    command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "hangs"]
-    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    child = start_program("tests.cron.cron_child", str(store().parent), "hangs")
     try:
         wait_until(lambda: not run("add", "-m", "x", "-e", "9000", "--no-deliver").stderr)
         CronService(store()).request_run(job)

@@ -7,7 +7,7 @@ import pytest
 
 from nanobot.bus.events import InboundMessage
 from nanobot.testing.model_server import Calls, FakeModels, Say
-from tests.support.home import NANOBOT, Home
+from tests.support.home import NANOBOT
 from tests.support.toy_gateway import GatewayHome
 
 if sys.platform == "win32":
@@ -37,10 +37,6 @@ def home(tmp_path, server):
     return GatewayHome(tmp_path / "home", server)
 
 
-def run_in(folder, home: Home, *words: str):
-    return home.run(*words, before=("sh", "-c", 'cd "$0" && exec "$@"', str(folder)))
-
-
 def told(server: FakeModels) -> str:
     """What the model was told with the last message of a person."""
     rows = [row for row in server.chats[-1].json["messages"] if row["role"] == "user"]
@@ -52,7 +48,7 @@ def test_the_folder_of_the_terminal_is_named_and_its_files_can_be_read(home, ser
     server.script(Calls(("read_file", {"path": str(project / "notes.txt")})), Say("Read."))
 
     with home.gateway() if has_gateway else nullcontext():
-        assert run_in(project, home, "what is in notes.txt?").out == "Read.\n"
+        assert home.run("what is in notes.txt?", cwd=project).out == "Read.\n"
 
     assert f"Current Folder: {project} (" in told(server)
     assert "you may read there" in told(server)
@@ -69,8 +65,8 @@ async def test_a_folder_counts_only_for_messages_of_the_terminal(home, server, p
 def test_a_folder_that_tools_may_not_read_is_not_named_and_here_is_refused(home, server, project):
     home.change(tools={"restrictToWorkspace": True})
 
-    run_in(project, home, "hello there")
-    refused = run_in(project, home, "--here", "hello")
+    home.run("hello there", cwd=project)
+    refused = home.run("--here", "hello", cwd=project)
 
     assert "Current Folder" not in told(server)
     assert refused.code == 1
@@ -81,7 +77,7 @@ def test_a_folder_that_tools_may_not_read_is_not_named_and_here_is_refused(home,
 def test_here_asks_once_for_a_folder_and_is_taken_back_like_other_approvals(home, server, project):
     target = project / "sub" / "new.txt"
     server.script(Calls(("write_file", {"path": str(target), "content": "soup"})), Say("Written."))
-    unasked = run_in(project, home, "--here", "write it")
+    unasked = home.run("--here", "write it", cwd=project)
     command = [*NANOBOT, "--here", "write it"]
     env = {**home.environ, "TERM": "xterm"}
 
@@ -91,7 +87,7 @@ def test_here_asks_once_for_a_folder_and_is_taken_back_like_other_approvals(home
     terminal.expect("Written.")
     terminal.expect(pexpect.EOF)
     server.script(Calls(("write_file", {"path": str(target), "content": "more soup"})), Say("Again."))
-    again = run_in(project, home, "--here", "write it again")
+    again = home.run("--here", "write it again", cwd=project)
     rules = home.run("approvals", "list").out
     home.run("approvals", "forget", f"folder:{project}")
 
@@ -101,11 +97,11 @@ def test_here_asks_once_for_a_folder_and_is_taken_back_like_other_approvals(home
     assert target.read_text() == "more soup"
     assert f"folder:{project}" in rules
     assert sorted(path.name for path in project.iterdir()) == ["notes.txt", "sub"]
-    assert run_in(project, home, "--here", "once more").code == 1
+    assert home.run("--here", "once more", cwd=project).code == 1
 
 
 def test_here_is_refused_where_nanobots_own_files_are(home, server):
-    refused = run_in(home.path, home, "--here", "hello")
+    refused = home.run("--here", "hello", cwd=home.path)
 
     assert refused.code == 2
     assert "nanobot's own files" in refused.complaint

@@ -40,6 +40,7 @@ def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(wo
 
     child = on_screen([*NANOBOT, *words], env=at_home(**plain), dimensions=(40, 60), encoding="utf-8", timeout=20)
     shown = child.read().replace("\r", "")
+    child.close()
 
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     home = str(Path.home())

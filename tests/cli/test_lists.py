@@ -144,6 +144,7 @@ def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
     child = on_screen(command, env=at_home(), dimensions=(40, 80), encoding="utf-8", timeout=20)
 
     text = child.read()
+    child.close()
     lines = [line for line in text.replace("\r", "").splitlines() if line.strip()]
 
     from rich.cells import cell_len
@@ -166,6 +167,7 @@ def test_a_narrow_terminal_gets_the_whole_of_a_table():
     child = on_screen([*NANOBOT, "cron", "list"], env=at_home(), dimensions=(40, 60), encoding="utf-8", timeout=20)
 
     text = child.read()
+    child.close()
 
     assert {"Water", "all", "plants", "2099-12-24", "18:00"} <= {*text.split()}
     assert "…" not in text

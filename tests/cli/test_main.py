@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.home import Home
+
 RUN = """
 import sys
 from nanobot.__main__ import main
@@ -138,8 +140,8 @@ def test_a_crash_leaves_no_picture_of_our_memory():
     ],
     ids=str,
 )
-def test_an_unknown_command_is_answered_with_the_one_that_is_meant(words: list[str], hint: str):
-    done = subprocess.run([sys.executable, "-m", "nanobot", *words], capture_output=True, text=True)
+def test_an_unknown_command_is_answered_with_the_one_that_is_meant(tmp_path: Path, words: list[str], hint: str):
+    done = Home(tmp_path).run(*words)
 
-    assert done.returncode == 2
-    assert hint in done.stderr
+    assert done.code == 2
+    assert hint in done.aside

@@ -3,8 +3,6 @@
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
 from tests.support.configs import made
+from tests.support.home import start_program, told
 
 RELEASES = sorted((Path(__file__).parent / "fixtures").glob("release-*.json"))
 
@@ -166,9 +165,7 @@ def test_what_was_saved_loads_to_the_same(config_file, tmp_path):
 def test_changes_of_two_processes_are_both_in_the_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text("{}", encoding="utf-8")
-    command = [sys.executable, str(Path(__file__).with_name("config_child.py")), str(path)]
-
-    children = [subprocess.Popen([*command, prefix, "25"]) for prefix in ("A_", "B_")]
+    children = [start_program("tests.config.config_child", str(path), prefix, "25") for prefix in ("A_", "B_")]
     assert [child.wait() for child in children] == [0, 0]
 
     names = load_config(path).tools.exec.allowed_env_keys
@@ -176,8 +173,6 @@ def test_changes_of_two_processes_are_both_in_the_file(tmp_path):
 
 
 def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):
-    program = [sys.executable, "-m", "tests.programs.killed_saves", str(tmp_path / "c.json")]
-    result = subprocess.run(program, capture_output=True, text=True)
+    saved = told("tests.programs.killed_saves", str(tmp_path / "c.json"))
 
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout) > 40  # each of the forty had saved, and none of it was lost
+    assert int(saved) > 40  # each of the forty had saved, and none of it was lost

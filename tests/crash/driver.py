@@ -2,22 +2,18 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
+from tests.support.home import told
 
 
 def killed(program: str, homes: Path, rounds: int, seed: int) -> dict[str, object]:
     """What `tests.crash.<program>` found in so many rounds."""
-    words = [sys.executable, "-m", f"tests.crash.{program}", str(homes), str(rounds), str(seed)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, object] = json.loads(told(f"tests.crash.{program}", str(homes), str(rounds), str(seed)))
     return found
 
 

@@ -1,9 +1,7 @@
 """Real processes on one store: an instant is run once, whoever dies when."""
 
-import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +10,8 @@ import pytest
 
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule, Due
-from tests.house.repo import ROOT
 from tests.support.eventually import wait_until
+from tests.support.home import start_program
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -24,8 +22,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     children: list[subprocess.Popen[bytes]] = []
 
     def start_it(mode: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "tests.cron.cron_child", str(tmp_path), mode]
-        children.append(subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+        children.append(start_program("tests.cron.cron_child", str(tmp_path), mode))
         return children[-1]
 
     yield start_it

@@ -71,7 +71,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_goes_on_when_it_i
     assert chat.exitstatus == 0
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_turn_goes_on_in_the_open_chat_when_the_gateway_has_ended(tmp_path: Path, server: FakeModels, end: int):
     home = GatewayHome(tmp_path, server)
     environ = {**home.environ, "TERM": "xterm"}

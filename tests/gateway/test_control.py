@@ -200,7 +200,7 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
 
 async def test_a_chat_that_is_open_hears_that_the_gateway_is_back_or_does_not_come_back(running: OpenGateway):
     async with running() as here:
-        messages = GatewayBackend(here.home / "state", {}, retry_s=0.5).messages("cli:direct")
+        messages = GatewayBackend(here.home / "state", {}, retry_s=0.1).messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0.05)
     async with running(home=here.home):

@@ -112,15 +112,6 @@ def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: 
     assert "tried again in 5 min" in home.toy.got("7")[0]
 
 
-def test_a_word_by_hand_shows_where_a_job_posts(home: GatewayHome):
-    made = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", "-e", "9000", "--json", *TO_SEVEN).out)
-
-    with home.gateway():
-        wait_until(lambda: home.run("cron", "test", made["id"], "--send").code == 0)
-
-    assert home.toy.got("7") == ["This is a test of the job 'tea': its answers will be posted here."]
-
-
 def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(home: GatewayHome):
     websocket = {"enabled": True, "port": free_port(), "clients": {"anna": {"token": "a" * 32}}, "allowFrom": ["anna"]}
     home.change(channels={**home.config["channels"], "websocket": websocket})

@@ -53,7 +53,7 @@ HOUSE = [path for path in tracked_files() if path.suffix == ".py" and path.is_re
 def imported(tree: ast.AST) -> Iterator[str]:
     """Every module it imports when it runs: what only types need connects to nothing."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.expr) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -227,7 +227,8 @@ def parsed(words: list[str]) -> None:
     """Read the words as the command line does, down to the command itself, and run nothing."""
     command: Any = typer.main.get_command(app)
     rest = [*words]
-    if not rest or " " in rest[0] or rest[0] == "--here":  # the chat, or a message
+    is_option = bool(rest) and rest[0].startswith("-") and not command.commands.keys() & {*rest}
+    if not rest or " " in rest[0] or is_option:  # the chat, or a message
         rest = ["agent", *rest]
     while commands := getattr(command, "commands", None):
         command = commands[rest.pop(0) if rest and rest[0] in commands else DEFAULT_COMMANDS[command.name]]

@@ -15,6 +15,7 @@ import pytest
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session, SessionManager
+from tests.support.home import told
 
 KEY = "cli:direct"
 
@@ -431,13 +432,10 @@ async def test_a_file_in_place_of_the_folder_is_a_clear_error(tmp_path: Path, ma
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit on file sizes is POSIX")
 def test_a_disk_that_takes_only_half_a_line_is_an_error_and_nothing_is_torn(tmp_path: Path):
-    import subprocess
-
-    program = [sys.executable, "-m", "tests.programs.full_disk_session", str(tmp_path)]
-    run = subprocess.run(program, capture_output=True, text=True, check=True)
+    out = told("tests.programs.full_disk_session", str(tmp_path))
 
     session = SessionManager(tmp_path).get_or_create(KEY)
-    assert run.stdout.split("\n")[:2] == ["refused 1", "refused 2"]
+    assert out.split("\n")[:2] == ["refused 1", "refused 2"]
     assert contents(session) == ["before", "y" * 5000, "after"]
     assert not list(tmp_path.rglob("*.corrupt"))
 

@@ -30,6 +30,7 @@ PEOPLE = 6
 """On each channel."""
 LONGEST_S = 60.0
 DEAD = "The model this chat asks for is gone."
+TO_GUESTS = "I cannot answer now: the provider does not know this model"
 NO_SPACE = "No space left on device"
 JOBS = {"job-hourly": ("slack", 2), "job-once": ("email", 4)}
 """Which chat is told that they are done."""
@@ -169,7 +170,7 @@ class Day:
         hour.said, hour.told_why_not = len(self.dead), sum(self.words_of_death(*one) for one in self.dead)
 
     def words_of_death(self, channel: str, chat: int) -> int:
-        return sum(DEAD in text for text in self.mouths[channel].shown(chat))
+        return sum(DEAD in text or TO_GUESTS in text for text in self.mouths[channel].shown(chat))
 
     # jobs and heartbeats
 

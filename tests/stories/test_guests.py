@@ -3,8 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import Provenance
+from nanobot.providers.errors import AuthenticationError, CallTarget
 from nanobot.testing import Pause, open_bot
 
 
@@ -48,3 +51,17 @@ async def test_a_guest_does_not_end_a_conversation_in_which_others_have_written(
 
         assert "Started a new session" in alone.text
         assert "only an owner may use /new" in shared.text
+
+
+async def test_a_guest_hears_that_the_model_failed_and_the_log_has_the_address_and_the_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    target = CallTarget("custom", "m", "http://10.0.0.7/v1", "providers.custom.apiKey")
+    async with open_bot(tmp_path, AuthenticationError(target=target), AuthenticationError(target=target)) as bot:
+        to_guest = await bot.run_turn(from_somebody("hi"))
+        to_owner = await bot.say("hi")
+
+    assert "the API key was rejected" in to_guest.text
+    assert "10.0.0.7" not in to_guest.text and "providers." not in to_guest.text
+    assert "providers.custom.apiKey" in to_owner
+    assert "telegram:-1 failed" in caplog.text and caplog.text.count("10.0.0.7") == 2

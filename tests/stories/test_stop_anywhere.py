@@ -64,7 +64,7 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
         async with build_runtime(config, data_dir=home.data, environ={}, chains=chains) as runtime:
             await say(runtime, "warm up")
             await eventually(lambda: len(asyncio.all_tasks()) == 1)
-            for at in range(21):
+            for at in range(13):
                 server.default = TROUBLE[at % len(TROUBLE)]
                 turn = asyncio.create_task(say(runtime, "hello"))
                 await asyncio.sleep(0.02 * (at % 13))

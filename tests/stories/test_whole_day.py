@@ -245,8 +245,8 @@ class Day:
         found += [f"goals are {goals}"] * (set(goals) != {"done"})
         beats = [self.told("owner", f"beat-{number} ") for number in range(1, self.model.beats + 1)]
         found += [f"beats were told {beats} times"] * (
-            max(beats) > 1 or sum(beats) <= self.nights
-        )  # a killed one is new
+            max(beats) > 1 or sum(beats) < self.nights
+        )  # a killed one is new, perhaps at night
         return found
 
     def memories(self) -> list[str]:

@@ -23,12 +23,12 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ class _Parent:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
-        self._one_at_a_time = Lock()
+        self._one_at_a_time = threading.Lock()
         atexit.register(self.close)
 
     def fork(self, order: Order, streams: Sequence[int]) -> End:
@@ -231,7 +231,18 @@ def _become(order: Order, streams: list[int]) -> None:
     _, module, *words = order.command[1:]
     sys.orig_argv[:] = order.command
     sys.argv[:] = ["-m", *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a tenth of a second sooner: nobody takes apart what was imported
 
 
 def _added_path(environ: Mapping[str, str]) -> list[str]:

@@ -120,19 +120,29 @@ class Home:
             yield Hasty(runtime, waits)
 
     def start(
-        self, *words: str, before: Sequence[str] = (), stdin: int = subprocess.DEVNULL, environ: Environ = _NOTHING
+        self,
+        *words: str,
+        before: Sequence[str] = (),
+        stdin: int = subprocess.DEVNULL,
+        environ: Environ = _NOTHING,
+        cwd: Path | None = None,
     ) -> "subprocess.Popen[bytes]":
         """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
         env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
         command = [*before, *NANOBOT, *words]
-        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd)
 
     def run(
-        self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING
+        self,
+        *words: str,
+        before: Sequence[str] = (),
+        stdin: bytes | None = None,
+        environ: Environ = _NOTHING,
+        cwd: Path | None = None,
     ) -> Ended:
         """The command, to its end."""
         given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
+        return ended(self.start(*words, before=before, stdin=given, environ=environ, cwd=cwd), stdin)
 
     def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
         """One message of the chat's session, unless the words name another."""
@@ -185,10 +195,15 @@ def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, pat
     return Ended(process.returncode, out.decode(), aside.decode())
 
 
-def told(*words: str) -> str:
-    """What one of the programs of the tests says: `python -m` these words, to its end."""
+def start_program(*words: str, **streams: Any) -> "subprocess.Popen[Any]":
+    """One of the programs of the tests, running: `python -m` these words."""
     env = {name: value for name, value in os.environ.items() if name in (*_KEPT, "HOME")}
-    child = started([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return started([sys.executable, "-m", *words], env=env, cwd=Path(__file__).parents[2], **streams)
+
+
+def told(*words: str) -> str:
+    """What one of the programs of the tests says, to its end."""
+    child = start_program(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     end = ended(child, patience=None)  # pytest's own is enough
     assert end.code == 0, end.aside[-2000:]
     return end.out

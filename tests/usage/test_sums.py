@@ -92,16 +92,16 @@ def test_in_a_line():
     assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out, price unknown"
 
 
-def test_a_hundred_thousand_rows_are_added_up_within_a_breath(tmp_path: Path):
+def test_many_rows_are_added_up_within_a_breath(tmp_path: Path):
     line = json.dumps(row(), separators=(",", ":")).encode() + b"\n"
-    (tmp_path / "2026-11.jsonl").write_bytes(line * 100_000)
+    (tmp_path / "2026-11.jsonl").write_bytes(line * 20_000)
     started = time.thread_time()
-    json.loads(b"[" + b",".join([line] * 100_000) + b"]")
+    json.loads(b"[" + b",".join([line] * 20_000) + b"]")
     parsed_s = time.thread_time() - started
 
     started = time.thread_time()
     found = sum_up(Ledger(tmp_path), NOW, by="model")
     taken_s = time.thread_time() - started
 
-    assert found.month.prompt_tokens == 10_000_000
+    assert found.month.prompt_tokens == 2_000_000
     assert taken_s < 6 * parsed_s, f"{taken_s:.2f} s, and {parsed_s:.2f} s to parse them"

@@ -42,6 +42,7 @@ from nanobot.messages.types import (
     text_of,
 )
 from nanobot.providers.base import CallContext, call_context_scope
+from nanobot.providers.errors import ModelCallError
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
@@ -437,6 +438,9 @@ class Pipeline:
         status.last_error = text
         if isinstance(error, ProviderError):
             status.model_error = text
+        turn.failure = text
+        if isinstance(error, ModelCallError) and not turn.scope.is_owners:
+            text = f"I cannot answer now: {error.brief()}. My owner finds more in the log."
         await self._end_early(turn, TurnOutcome.FAILED, text, error)
 
     async def _end_early(self, turn: Turn, outcome: TurnOutcome, text: str, error: Exception | None = None) -> None:
@@ -581,6 +585,7 @@ def _log_end(turn: Turn) -> None:
         return
     seconds = sum(turn.phase_seconds.values())
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
-        log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, clip_line(result.text, _LOGGED_CHARS))
+        reason = clip_line(turn.failure or result.text, _LOGGED_CHARS)
+        log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, reason)
     else:
         log.info("%s %s", key, result.summary(seconds, turn.progress.tool_count))

@@ -39,10 +39,11 @@ class _ListItem(ListItem):
     """With a dot behind its number, as it was written."""
 
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        for part in super().render_number(console, options, number, last_number):
-            if isinstance(part, Segment) and part.text.strip().isdecimal():
-                part = Segment(f"{part.text[1:-1]}. ", part.style)  # noqa: PLW2901 the number with its dot
-            yield part
+        parts = iter(super().render_number(console, options, number, last_number))
+        numeral = next(parts)
+        assert isinstance(numeral, Segment)  # noqa: S101 narrows the type: the number comes first
+        yield Segment(f"{numeral.text[1:-1]}. ", numeral.style)
+        yield from parts
 
 
 class _BarredCode(CodeBlock):

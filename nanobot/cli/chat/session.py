@@ -72,7 +72,7 @@ class ChatSession:
         history_file: Path,
         *,
         markdown: bool,
-        open_local: Callable[[], AbstractAsyncContextManager[ChatBackend]] | None = None,
+        open_local: Callable[[], AbstractAsyncContextManager[tuple[ChatBackend, str]]] | None = None,
     ) -> None:
         """`open_local` opens a bot in this process, for the case that `bot` is a gateway's and the gateway ends."""
         self._bot = bot
@@ -324,9 +324,9 @@ class ChatSession:
             self._local = asyncio.create_task(self._run_local_bot(self._open_local()))
         await self._switched.wait()
 
-    async def _run_local_bot(self, opening: AbstractAsyncContextManager[ChatBackend]) -> None:
+    async def _run_local_bot(self, opening: AbstractAsyncContextManager[tuple[ChatBackend, str]]) -> None:
         try:
-            async with opening as bot:
+            async with opening as (bot, _key):
                 self._bot = bot
                 lines = self._renderers.plain.lines(_WITHOUT_GATEWAY, self._prompt.columns)
                 self._screen.lines([self._paint.dim(line) for line in lines])

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -137,7 +138,7 @@ class ChatOptions:
 
             async with self._open_backend(is_chat=True) as (bot, key):
                 history = DataPaths(get_data_dir()).cli_history
-                open_local = self._open_local_chat if isinstance(bot, GatewayBackend) else None
+                open_local = partial(self._local_backend, is_chat=True) if isinstance(bot, GatewayBackend) else None
                 return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
 
         return asyncio.run(run_chat())
@@ -159,11 +160,6 @@ class ChatOptions:
                 return
         async with self._local_backend(is_chat=is_chat) as local:
             yield local
-
-    @asynccontextmanager
-    async def _open_local_chat(self) -> "AsyncIterator[ChatBackend]":
-        async with self._local_backend(is_chat=True) as (bot, _key):
-            yield bot
 
     @asynccontextmanager
     async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":

@@ -1,9 +1,7 @@
 """A token that is good now: renewed in time, once for all who ask, whoever they are."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,6 +18,7 @@ from nanobot.providers.accounts.tokens import AccountTokens
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.utils.clock import FrozenClock
 from tests.fakes.oauth_server import FakeAuthority
+from tests.support.home import start_program
 
 
 class Client:
@@ -172,11 +171,8 @@ async def test_what_cannot_be_kept_is_used_by_this_process(client, server, monke
 async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
     """The token that each of two processes has in the end; both ask so many times, from the same moment on."""
     folder = str(server.accounts.path("openai_codex").parent)
-    words = [sys.executable, "-m", "tests.providers.accounts.renewing_child", folder, str(times)]
-    children = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ})
-        for _ in range(2)
-    ]
+    words = ["tests.providers.accounts.renewing_child", folder, str(times)]
+    children = [start_program(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

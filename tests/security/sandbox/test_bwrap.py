@@ -155,10 +155,10 @@ def test_without_network_no_service_of_the_machine_answers(home: SandboxHome):
     abstract.close()
 
 
-def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: SandboxHome):
+def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: SandboxHome, monkeypatch: pytest.MonkeyPatch):
     place = home.path / "daemon.sock"
     with socket.socket(socket.AF_UNIX) as service:
-        os.chdir(home.path)
+        monkeypatch.chdir(home.path)
         service.bind(str(place))
         service.listen()
         script = f"/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{place}\")' && echo in"
