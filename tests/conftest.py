@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
@@ -125,7 +126,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _has_sandbox() -> bool:
-    return Sandbox(PathPolicy(ROOT)).is_available
+    with tempfile.TemporaryDirectory() as workspace:
+        return Sandbox(PathPolicy(Path(workspace))).is_available
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -92,12 +92,6 @@ def tool_of(registry: ToolRegistry, name: str) -> Tool:
     return tool
 
 
-@pytest.fixture(autouse=True)
-def folder_of_a_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Outside of a turn a command runs in the folder of the process, and closes the memory in it to writing."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def ctx(tmp_path: Path) -> ToolContext:
     return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
