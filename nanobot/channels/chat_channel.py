@@ -101,6 +101,9 @@ class ChatChannel(BaseChannel):
         """Replace the text of a posted message. Raises SendError, UndeliverableError if it is gone; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
 
+    async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Show that a streamed message is complete, with this chunk; maybe again. Raises SendError; safe to cancel."""
+
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Post one file. Return its platform id. Raises SendError; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot send files")
@@ -267,6 +270,10 @@ class ChatChannel(BaseChannel):
             elif stream.shown[number] != chunk:
                 await self.edit(to, stream.ids[number], chunk)
                 stream.shown[number] = chunk
+        if not growing:
+            for platform_id, shown in zip(stream.ids, stream.shown, strict=True):
+                if shown is not None:
+                    await self.finish(to, platform_id, shown)
 
     async def _post_next(self, to: Address, stream: _StreamingMessage, chunk: Chunk) -> None:
         """Post one more message. If an earlier attempt already posted it, edit that one."""

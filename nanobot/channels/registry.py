@@ -61,6 +61,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ),
     ChannelSpec("feishu", "Feishu", "nanobot.channels.feishu:FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
     ChannelSpec(
+        "dingtalk",
+        "DingTalk",
+        "nanobot.channels.dingtalk:DingTalkChannel",
+        "dingtalk",
+        ("websockets",),
+        has_buttons=False,
+        groups="group:.*",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

@@ -115,6 +115,15 @@ class DingTalkConfig(ChannelConfig):
 
     client_id: Text = ""
     client_secret: Text = ""
+    robot_code: Text = ""  # empty: the client id
+    group_user_isolation: bool = False
+    disable_private_chat: Annotated[bool, RESTRICTS] = False
+    allow_remote_media_redirects: bool = False
+    remote_media_redirect_allowed_hosts: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    react_emoji: Text = "👀"
+    api_base: NullableUrl = None  # null: DingTalk's own
+    oapi_base: NullableUrl = None  # null: DingTalk's own; for uploads
 
 
 class QQConfig(ChannelConfig):

@@ -3,9 +3,11 @@
 Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so nothing needs escaping and nothing can
 be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
-card-json-v2-components, rich-text). E-mail: plain text and HTML.
+card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
+which two spaces end a line. E-mail: plain text and HTML.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +52,8 @@ class Dialect:
     """Of links; the URL of another is text."""
     heading_levels: int = 0
     """Headings down to this level are written with #, others bold."""
+    newline: str = "\n"
+    """Within and between paragraphs; code keeps its own."""
     edge: str = ""
     """Separates a mark from an adjacent letter, on platforms where marks need a word boundary and end with the line."""
     entities: bool = False
@@ -60,6 +64,9 @@ class Dialect:
 
 _DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
 _FEISHU = re.compile(r"https?://[^\s<>]+|~~|[&<>*_`\[\]\\]|^#(?=#{0,5} )")
+_DINGTALK = re.compile(
+    r"https?://[^\s<>]+|[\\*`<]|\](?=\()|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,6}(?= )|>|[-+](?= )|\d+(?=\. ))"
+)
 _ZERO_WIDTH = "\u200b"
 
 
@@ -68,7 +75,9 @@ def _slack_escape(text: str) -> str:
     return _break_fences(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
-def _discord_escape(text: str) -> str:
+def _escape_marks(marks: "re.Pattern[str]", text: str) -> str:
+    """Write a backslash before each mark, but not within a URL, and behind the number of a list item."""
+
     def escape(match: "re.Match[str]") -> str:
         matched = match.group()
         if matched.startswith("http"):
@@ -78,7 +87,20 @@ def _discord_escape(text: str) -> str:
             return f"{matched}\\"
         return matched[: len(matched) - len(mark)] + "\\" + mark
 
-    return _DISCORD.sub(escape, text)
+    return marks.sub(escape, text)
+
+
+def _discord_escape(text: str) -> str:
+    return _escape_marks(_DISCORD, text)
+
+
+def _dingtalk_escape(text: str) -> str:
+    return _escape_marks(_DINGTALK, text)
+
+
+def json_bytes(text: str) -> int:
+    """The length as DingTalk counts it: in bytes, within JSON."""
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")) - 2
 
 
 def _fence(code: str, language: str) -> str:
@@ -151,6 +173,19 @@ FEISHU = Dialect(
     fence=_fence,
     bullet="- ",
     link=("[", "]({url})"),
+)
+DINGTALK = Dialect(
+    "dingtalk",
+    18_000,
+    json_bytes,
+    marks={"bold": ("**", "**"), "italic": ("*", "*")},
+    escape=_dingtalk_escape,
+    code=lambda code: _dingtalk_escape(code) if "`" in code else f"`{code}`",
+    fence=_fence,
+    bullet="- ",
+    link=("[", "]({url})"),
+    heading_levels=6,
+    newline="  \n",
 )
 EMAIL = Dialect(
     "email",

@@ -203,17 +203,17 @@ class _Writer:
             return
         for number, line in enumerate(text.split("\n")):
             if number:
-                self._newline()
+                self._newline(self._dialect.newline)
             if line.strip():
                 self._open_marks()
             self._add(self._dialect.escape(line))
 
-    def _newline(self) -> None:
+    def _newline(self, newline: str = "\n") -> None:
         if self._dialect.edge:
             self._suspend_emphasis()
         if self._starts_line:
             self._append("".join(self._prefixes).rstrip())
-        self._append("\n")
+        self._append(newline)
         self._starts_line, self._follows_mark = True, False
 
     def _add(self, text: str) -> None:

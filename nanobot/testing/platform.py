@@ -45,6 +45,8 @@ class Platform(ABC):
     """The chat of `stranger` with the bot."""
     group: ClassVar[str | None] = None
     """A group chat; None if the platform has none."""
+    hears_groups: ClassVar[bool] = True
+    """Whether the bot also gets group messages that do not address it."""
     limit: ClassVar[int]
     """Longest message, in ASCII characters; 0 without a limit."""
     edits: ClassVar[bool] = False

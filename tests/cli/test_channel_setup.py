@@ -13,8 +13,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
-from tests.fakes.feishu import APP_ID, SECRET
+from tests.fakes.dingtalk import CLIENT_ID
+from tests.fakes.dingtalk import SECRET as DINGTALK_SECRET
+from tests.fakes.feishu import APP_ID
+from tests.fakes.feishu import SECRET as FEISHU_SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
+from tests.fakes.platform_dingtalk import DingTalkPlatform
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_slack import SlackPlatform
@@ -327,7 +331,7 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
         await asyncio.to_thread(child.expect_exact, "App ID, cli_")
         child.send(f"{APP_ID}\r")
         await asyncio.to_thread(child.expect_exact, "App Secret")
-        child.send(f"{SECRET}\r")
+        child.send(f"{FEISHU_SECRET}\r")
         await asyncio.to_thread(child.expect_exact, "Your bot is nanobot")
         await asyncio.to_thread(child.expect_exact, "Now write anything")
         await eventually(lambda: feishu.feishu.lines)
@@ -546,3 +550,18 @@ async def test_without_the_package_it_is_set_up_untried_with_the_line_that_insta
     assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
     assert "not tested" in result.stdout
     assert channels()["slack"]["enabled"] is True
+
+
+async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monkeypatch):
+    async with DingTalkPlatform(tmp_path).open() as platform:
+        monkeypatch.setenv("NANOBOT_CHANNELS__DINGTALK__API_BASE", platform.server.url)
+
+        answers = f"{CLIENT_ID}\nwrong-secret\nagain\n{CLIENT_ID}\n{DINGTALK_SECRET}\nanna01\n"
+        result = await command("channels", "login", "dingtalk", answers=answers)
+
+    assert result.exit_code == 0, result.output
+    assert "open-dev.dingtalk.com" in result.stdout
+    assert "does not take channels.dingtalk.clientId and clientSecret" in result.output
+    assert channels() == {"dingtalk": {"enabled": True, "clientId": CLIENT_ID, "clientSecret": DINGTALK_SECRET}}
+    assert owners() == {"dingtalk": ["anna01"]}
+    assert DINGTALK_SECRET not in result.output

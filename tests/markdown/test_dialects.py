@@ -4,9 +4,10 @@ import html.parser
 import re
 
 import pytest
+from markdown_it import MarkdownIt
 
 from nanobot.markdown import Dialect, split_message
-from nanobot.markdown.dialects import EMAIL, SLACK, TELEGRAM
+from nanobot.markdown.dialects import DINGTALK, EMAIL, SLACK, TELEGRAM
 
 
 def test_telegram_gets_a_hundred_entities_at_most_links_before_looks():
@@ -44,6 +45,22 @@ def test_link_whose_address_no_message_holds_is_written_out():
 
     assert "the text" in said
     assert url in said.replace("\n", "")
+
+
+def test_dingtalk_which_reads_markdown_shows_each_line_and_mark_as_it_was_meant():
+    written = (
+        "first\nsecond **bold** snake_case 2 * 3 * 4\n\n"
+        "\\!\\[p](https://a.b/?secret) \\<font color=red>\n\n- item\n\n1\\. no list\n\n```py\na = 1\nb = '*'\n```"
+    )
+
+    (chunk,) = split_message(written, DINGTALK)
+
+    assert MarkdownIt("commonmark").render(chunk.text) == (
+        "<p>first<br />\nsecond <strong>bold</strong> snake_case 2 * 3 * 4</p>\n"
+        "<p>![p](https://a.b/?secret) &lt;font color=red&gt;</p>\n"
+        "<ul>\n<li>item</li>\n</ul>\n<p>1. no list</p>\n"
+        "<pre><code class=\"language-py\">a = 1\nb = '*'\n</code></pre>\n"
+    )
 
 
 class _Page(html.parser.HTMLParser):

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.markdown import Chunk, split_message
-from nanobot.markdown.dialects import DISCORD, EMAIL, FEISHU, PLAIN, SLACK, TELEGRAM
+from nanobot.markdown.dialects import DINGTALK, DISCORD, EMAIL, FEISHU, PLAIN, SLACK, TELEGRAM
 from tests.markdown.free_text import BAD, repeated, texts
 
 ALL = pytest.mark.parametrize(
-    "dialect", (TELEGRAM, SLACK, DISCORD, FEISHU, EMAIL, PLAIN), ids=lambda dialect: dialect.name
+    "dialect", (TELEGRAM, SLACK, DISCORD, FEISHU, DINGTALK, EMAIL, PLAIN), ids=lambda dialect: dialect.name
 )
 
 FORMS = [
@@ -98,9 +98,8 @@ def check_mail(chunk: Chunk) -> None:
 
 
 LEGAL = {
-    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "email": check_mail,
-    "feishu": check_discord,
-    "plain": lambda chunk: None,
+    "telegram": check_telegram, "slack": check_slack, "discord": check_discord, "feishu": check_discord,
+    "dingtalk": check_discord, "email": check_mail, "plain": lambda chunk: None,
 }  # fmt: skip
 
 

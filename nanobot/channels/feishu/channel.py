@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
@@ -86,7 +86,6 @@ class FeishuState:
 class _Card:
     """A card of a streamed answer."""
 
-    to: Address
     id: str = ""
     """Its id in CardKit; empty if it has to be looked up."""
     is_streaming: bool = True
@@ -309,12 +308,12 @@ class FeishuChannel(ChatChannel):
         card_id = str((await self._api.call("POST", "/cardkit/v1/cards", json=card)).get("card_id"))
         posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
         # after a lost confirmation the message may have the card of the earlier attempt
-        put_bounded(self._cards, posted, _Card(to, "" if options.is_retry else card_id), _MOST_CARDS)
+        put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id), _MOST_CARDS)
         return posted
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a card: while it streams its text only, which is shown as it grows."""
-        card = self._cards.get(platform_id) or _Card(to)
+        card = self._cards.get(platform_id) or _Card()
         put_bounded(self._cards, platform_id, card, _MOST_CARDS)
         if card.is_streaming:
             try:
@@ -337,21 +336,14 @@ class FeishuChannel(ChatChannel):
                 raise UndeliverableError("Feishu has no card for this message")
         return f"/cardkit/v1/cards/{card.id}"
 
-    async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Deliver as usual. A streamed answer that is complete ends its cards' streaming."""
-        sent = await super().deliver(message)
-        if message.kind in (OutboundKind.STREAM_END, OutboundKind.REPLY):
-            to = Address(message.channel, message.chat_id, message.thread_id)
-            for message_id, card in [*self._cards.items()]:
-                if card.to == to and card.is_streaming:
-                    await self._end_streaming(message_id, card)
-        return sent
-
-    async def _end_streaming(self, message_id: str, card: _Card) -> None:
-        """Otherwise the list of chats shows the card as being written for ten minutes."""
+    async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """End the card's streaming: otherwise the list of chats shows it as being written for ten minutes."""
+        card = self._cards.get(platform_id)
+        if card is None or not card.is_streaming:
+            return
         card.is_streaming = False
         try:
-            path = f"{await self._path_of(message_id, card)}/settings"
+            path = f"{await self._path_of(platform_id, card)}/settings"
             settings = _dump({"config": {"streaming_mode": False}})
             await self._api.call("PATCH", path, json={"settings": settings, "sequence": card.next_sequence()})
         except SendError as error:

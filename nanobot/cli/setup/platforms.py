@@ -250,6 +250,39 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         waits_for_owner=True,
     ),
     PlatformSetup(
+        name="dingtalk",
+        title="DingTalk",
+        requires="Client ID and Client Secret of an app from open-dev.dingtalk.com",
+        instructions=(
+            "At https://open-dev.dingtalk.com: create an app of your organisation, add the capability Robot with "
+            "message reception in Stream mode, and publish a version. Credentials has the Client ID and the Client "
+            "Secret to paste here."
+        ),
+        fields=(
+            SetupField(
+                "client_id",
+                "Client ID (also AppKey)",
+                re.compile(r"[\w-]{6,}", re.ASCII),
+                "It looks like dingabc123 and is under Credentials of the app.",
+                is_secret=False,
+            ),
+            SetupField(
+                "client_secret",
+                "Client Secret (also AppSecret)",
+                re.compile(r"[\w-]{6,}", re.ASCII),
+                "It is under Credentials of the app, below the Client ID.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your user ID in the organisation (in the admin console, your entry under Contacts)",
+            re.compile(r"\S+"),
+            "A user ID is one word. Leave it empty if you do not know it.",
+            is_secret=False,
+        ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
         name="email",
         title="E-mail",
         requires="a mailbox for the bot, and its (app) password",
