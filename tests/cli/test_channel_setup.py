@@ -311,7 +311,7 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
     child.send(f"{APP_TOKEN}\r")
     await asyncio.to_thread(child.expect_exact, "Now write anything")
     await eventually(lambda: slack.workspace.lines)
-    await slack.says("hello")
+    own = await slack.says("hello")
     await asyncio.to_thread(child.expect_exact, f"ID {slack.person}, just wrote: is that you?")
     child.send("\r")
     await asyncio.to_thread(child.expect, pexpect.EOF)
@@ -319,6 +319,7 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
 
     assert child.exitstatus == 0
     assert owners() == {"slack": [slack.person]}
+    assert not slack.acknowledged(own)  # it comes again, to the gateway
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
@@ -335,13 +336,15 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
         await asyncio.to_thread(child.expect_exact, "Your bot is nanobot")
         await asyncio.to_thread(child.expect_exact, "Now write anything")
         await eventually(lambda: feishu.feishu.lines)
-        await feishu.says("hello")
+        own = await feishu.says("hello")
         await asyncio.to_thread(child.expect_exact, f"ID {feishu.person} just wrote: is that you?")
         child.send("\r")
         await asyncio.to_thread(child.expect, pexpect.EOF)
         child.close()
+        await eventually(lambda: not feishu.feishu.lines)
 
     assert child.exitstatus == 0
+    assert not feishu.acknowledged(own)  # it comes again, to the gateway
     assert owners() == {"feishu": [feishu.person]}
 
 

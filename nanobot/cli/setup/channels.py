@@ -230,14 +230,13 @@ class _SenderWatch(AccessControl):
         super().__init__(policy, store)
         self._refused = refused
         self.first: asyncio.Future[Incoming] = asyncio.get_running_loop().create_future()
-        self.closed = asyncio.Event()
 
     async def decide(self, incoming: Incoming) -> Decision:
-        """Hold the first message until the channel is closed: then the platform keeps it for the gateway."""
+        """Hold the first message until the end of the channel cancels this: then the platform keeps it."""
         if incoming.is_private and incoming.is_verified and Sender.of(incoming.sender_id).key not in self._refused:
             if not self.first.done():
                 self.first.set_result(incoming)
-            await self.closed.wait()
+            await asyncio.Event().wait()
         return Ignored()
 
 
@@ -257,7 +256,6 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
         return None
     finally:
         serving.cancel()
-        watch.closed.set()
         await asyncio.wait([serving])
 
 
