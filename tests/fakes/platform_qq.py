@@ -94,7 +94,7 @@ class QQPlatform(Platform):
     def acknowledged(self, message_id: str) -> bool:
         """Whether a heartbeat or a resume said so: what it names as the last event does not come again."""
         number = next(one["s"] for one in self.server.events if one["d"] == self.server.sent[message_id])
-        return self.server.acknowledged >= number
+        return self.server.acknowledged >= int(number)
 
     def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
         self.server.refuse(times, status, retry_after_s)

@@ -93,6 +93,8 @@ class FakeQQ:
         self.acknowledged = 0
         """The last event that the bot says it has."""
         self.files: dict[str, tuple[str, bytes]] = {}
+        self.kinds: list[int] = []
+        """What kind of file each upload is."""
         self.too_late: set[str] = set()
         """Messages that it is too late to reply to."""
         self.numbers: dict[str, list[int]] = {}
@@ -320,8 +322,9 @@ class FakeQQ:
     def _upload(self, body: Json, chat: str) -> Json:
         assert body["srv_send_msg"] is False
         info = f"info-{next(self._ids)}"
-        name = body.get("file_name") or str(body["url"]).rpartition("/")[2]
+        name = body.get("file_name") or str(body.get("url", "")).rpartition("/")[2]
         data = base64.b64decode(body["file_data"]) if "file_data" in body else b"what QQ fetched"
+        self.kinds.append(body["file_type"])
         self.files[info] = (name, data)
         return {"file_uuid": f"uuid-{info}", "file_info": info, "ttl": 3600, "file_type": body["file_type"]}
 

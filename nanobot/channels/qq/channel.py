@@ -119,9 +119,9 @@ class QQChannel(ChatChannel):
         api = QQApi(self._settings, self.services.clock)
         try:
             await api.log_in()
-            self._state = await asyncio.to_thread(load_state, self._state_path, lambda: QQState(api.app_id))
             if self._state.app_id != api.app_id:
-                self._state = QQState(api.app_id)
+                saved = await asyncio.to_thread(load_state, self._state_path, QQState)
+                self._state = saved if saved.app_id == api.app_id else QQState(api.app_id)
             self._current_api, self._refusal = api, None
             while True:
                 await self._serve(api)
