@@ -78,7 +78,7 @@ class _StreamingMessage:
 class ChatChannel(BaseChannel):
     """A channel that posts chunks of text and files."""
 
-    dialect: ClassVar[Dialect] = PLAIN
+    dialect: Dialect = PLAIN
     largest_file: ClassVar[int] = 20 * 1024 * 1024
     """Largest file the platform accepts, in bytes."""
     dedupe_s: ClassVar[float] = 0.0
@@ -172,10 +172,12 @@ class ChatChannel(BaseChannel):
     def _may_arrive_twice(self, message: OutboundMessage) -> bool:
         if not message.may_repeat or message.journal_id is None:
             return message.may_repeat
-        return not self._is_deduped(message.held_at)
+        return not self.is_deduped(f"{message.journal_id}-{len(message.sent_ids)}", message.held_at)
 
-    def _is_deduped(self, since: float) -> bool:
-        """Whether the platform still drops a second post with a nonce of that time (wall clock, as after a restart)."""
+    def is_deduped(self, nonce: str, since: float) -> bool:
+        """Whether the platform still drops a second post with this nonce, which was first tried at that time (wall
+        clock, as after a restart).
+        """
         return 0 <= time.time() - since < self.dedupe_s
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ class ChatChannel(BaseChannel):
         stream = self._find_stream(message)
         if stream is None:
             return await self.send(message)
-        if stream.pending and not self._is_deduped(stream.since):
+        if stream.pending and not self.is_deduped(stream.pending, stream.since):
             stream.pending, stream.doubtful = "", True
         message.unconfirmed = message.unconfirmed or (stream.doubtful and not stream.recovered)
         message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
@@ -285,7 +287,7 @@ class ChatChannel(BaseChannel):
         options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True, is_retry=is_retry)
         try:
             posted = await self.post(to, chunk, options)
-            if is_retry and self._is_deduped(stream.since):
+            if is_retry and self.is_deduped(stream.pending, stream.since):
                 await self.edit(to, posted, chunk)
             elif is_retry:
                 stream.doubtful = True

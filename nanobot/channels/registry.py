@@ -69,6 +69,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         has_buttons=False,
         groups="group:.*",
     ),
+    ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
     ChannelSpec(
         "email",
         "E-mail",

@@ -127,10 +127,13 @@ class DingTalkConfig(ChannelConfig):
 
 
 class QQConfig(ChannelConfig):
-    """A QQ bot."""
+    """A QQ bot, over QQ's gateway."""
 
     app_id: Text = ""
     secret: Text = ""
+    msg_format: Literal["plain", "markdown"] = "plain"
+    ack_message: Text = ""
+    api_base: NullableUrl = None  # null: QQ's own
 
 
 class EmailConfig(ChannelConfig):

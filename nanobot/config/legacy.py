@@ -23,7 +23,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
     "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
-    "channels.qq": "msgFormat mediaDir ackMessage downloadChunkSize downloadMaxBytes",
+    "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",

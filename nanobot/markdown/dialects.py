@@ -4,13 +4,14 @@ Telegram: text and entities (core.telegram.org/bots/api#formatting-options), so 
 be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-message-text). Discord: its Markdown
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
-which two spaces end a line. E-mail: plain text and HTML.
+which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
+E-mail: plain text and HTML.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Measure = Callable[[str], int]
 """How long a text is. Every measure counts at least one for each code point."""
@@ -186,6 +187,14 @@ DINGTALK = Dialect(
     link=("[", "]({url})"),
     heading_levels=6,
     newline="  \n",
+)
+QQ = replace(
+    DINGTALK,
+    name="qq",
+    limit=4000,
+    measure=code_points,
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
+    heading_levels=2,
 )
 EMAIL = Dialect(
     "email",

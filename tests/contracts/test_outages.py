@@ -18,6 +18,7 @@ from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import LiveChannel, live
 from nanobot.testing.platform import Platform
 from tests.fakes.platform_discord import DiscordPlatform
+from tests.fakes.platform_qq import QQPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platforms import platform_class
@@ -51,6 +52,8 @@ def real(name: str, folder: Path) -> Platform:
         platform.channel = lambda bus, **more: TelegramChannel(quick(bus, **more).config, bus)  # type: ignore[method-assign]
     if isinstance(platform, DiscordPlatform):
         platform.gateway.heartbeat_s = 20.0
+    if isinstance(platform, QQPlatform):
+        platform.server.beat_s = 41.0
     if isinstance(platform, SlackPlatform):
         platform.ping_s = SlackChannel.ping_s
     return platform
@@ -95,7 +98,7 @@ async def through(name: str, folder: Path, *, asleep: bool) -> tuple[list[str], 
         return [one.content.split()[-1] for one in life.heard], back_s
 
 
-@pytest.mark.parametrize("name", ["discord", "email", "feishu", "slack", "telegram"])
+@pytest.mark.parametrize("name", ["discord", "email", "feishu", "qq", "slack", "telegram"])
 @pytest.mark.parametrize("asleep", [False, True], ids=["no network", "asleep"])
 def test_a_channel_hears_again_within_a_minute_and_all_of_it(tmp_path: Path, name: str, asleep: bool):
     for module in LOADED.get(name, ()):

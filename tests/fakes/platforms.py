@@ -16,6 +16,7 @@ PLATFORMS: dict[str, str] = {
     "slack": "tests.fakes.platform_slack:SlackPlatform",
     "feishu": "tests.fakes.platform_feishu:FeishuPlatform",
     "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
+    "qq": "tests.fakes.platform_qq:QQPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.

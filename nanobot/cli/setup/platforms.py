@@ -283,6 +283,39 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         waits_for_owner=True,
     ),
     PlatformSetup(
+        name="qq",
+        title="QQ",
+        requires="AppID and AppSecret of a bot from q.qq.com",
+        instructions=(
+            "At https://q.qq.com: register, and create a bot (机器人). Development Settings (开发设置) has the AppID "
+            "and the AppSecret to paste here; add this machine's public address to the IP allow list (IP白名单) there. "
+            "Sandbox (沙箱配置): add yourself, then scan the bot's QR code in QQ."
+        ),
+        fields=(
+            SetupField(
+                "app_id",
+                "AppID",
+                re.compile(r"\d{6,}", re.ASCII),
+                "It is a number and is under Development Settings.",
+                is_secret=False,
+            ),
+            SetupField(
+                "secret",
+                "AppSecret",
+                re.compile(r"\S{8,}", re.ASCII),
+                "It is under Development Settings, below the AppID. QQ shows it once; generate another if it is lost.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your openid at this bot, not your QQ number",
+            re.compile(r"[0-9A-Fa-f]{32}", re.ASCII),
+            "An openid has 32 letters and digits. Leave it empty: QQ shows it nowhere.",
+            is_secret=False,
+        ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
         name="email",
         title="E-mail",
         requires="a mailbox for the bot, and its (app) password",

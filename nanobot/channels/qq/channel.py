@@ -1,0 +1,389 @@
+"""The QQ channel: the user's own bot over QQ's gateway (bot.q.qq.com/wiki/develop/api-v2).
+
+QQ resumes a session after a short while: it sends the events behind the last one that was journaled. A bot may reply to
+a message a few times, for some time; the numbers of these replies are saved before they are sent, because QQ takes each
+number once.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from nanobot.bus.events import Address, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.cursors import load_state, save_state
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.qq.api import CONSOLE, NO_LINKS, NO_MARKDOWN, REPEATED, TOO_LATE, QQApi, RefusedError
+from nanobot.channels.qq.incoming import read_event
+from nanobot.config.channels import QQConfig
+from nanobot.markdown import Chunk, split_message
+from nanobot.markdown.dialects import PLAIN, QQ
+from nanobot.net.http import proxy_for, ssl_context
+from nanobot.utils.aio import finish
+from nanobot.utils.bounded_dict import put_bounded
+from nanobot.utils.clock import SystemClock
+
+log = logging.getLogger(__name__)
+_wire = logging.getLogger(f"{__name__}.wire")
+_wire.setLevel(logging.CRITICAL)  # it would log the token, and whole messages
+
+_EVENTS, _BEAT, _IDENTIFY, _RESUME, _RECONNECT, _INVALID, _HELLO = 0, 1, 2, 6, 7, 9, 10
+"""`op` of frames (dev-prepare/interface-framework/event-emit)."""
+_PRIVATE_AND_GROUPS = 1 << 25
+_EXPIRED = 4009
+_NEW_SESSION = (4006, 4007, *range(4900, 4914))
+_REFUSALS = {
+    4013: "QQ does not know the events that nanobot asks for. Update nanobot.",
+    4014: f"The bot may not receive private and group messages. Apply for them at {CONSOLE}, your bot.",
+    4914: f"QQ took the bot offline. Publish it at {CONSOLE}; channels.qq.appId names it.",
+    4915: f"QQ has banned the bot of channels.qq.appId. {CONSOLE} says why.",
+}
+"""Why QQ closes a connection for good, by close code (dev-prepare/error-trace/websocket)."""
+_CONNECT_S, _CLOSE_S, _RECONNECT_S = 15.0, 1.0, 0.2
+_MOST_REPLIES = 5
+_PRIVATE_S, _GROUP_S = 3600.0, 300.0
+"""How long replies to a message are possible (server-inter/message/send-receive/send)."""
+_KEPT_REPLIES = 2
+"""Replies that progress leaves for the answer."""
+_TYPING = "typing"
+_MOST_REMEMBERED = 500
+_LONGEST_TEXT = 5000
+_LINK = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-zA-Z]{2,}\b")
+_FILE_TYPES = {".png": 1, ".jpg": 1, ".jpeg": 1, ".mp4": 2}
+"""By suffix (server-inter/message/send-receive/rich-media); everything else is a plain file."""
+_FILE = 4
+
+
+@dataclass(slots=True)
+class ReplyWindow:
+    """The replies to one message of a person."""
+
+    chat: str
+    since: float
+    """When it arrived, by `time.time`."""
+    nonces: list[str] = field(default_factory=list)
+    """What its replies were used for. The place is the reply's number."""
+    is_closed: bool = False
+    """Whether QQ takes no more of them."""
+
+
+@dataclass(slots=True)
+class QQState:
+    """What is saved of one bot."""
+
+    app_id: str = ""
+    session: str = ""
+    last_event: int = 0
+    groups: dict[str, None] = field(default_factory=dict)
+    """Chats that are groups: their ids do not tell."""
+    windows: dict[str, ReplyWindow] = field(default_factory=dict)
+    """By the id of the person's message, oldest first."""
+    unprompted: dict[str, None] = field(default_factory=dict)
+    """Nonces of messages that were not sent as a reply, so that QQ does not recognise a second one."""
+
+
+class QQChannel(ChatChannel):
+    """Private and group chats of one bot."""
+
+    name = "qq"
+    largest_file = 5 * 1024 * 1024
+    stall_s = 50.0
+    beat_s: float = 20.0
+    """Longest time between two heartbeats; QQ itself wants one every 40 s or so."""
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._settings = config if isinstance(config, QQConfig) else QQConfig.model_validate(config)
+        self.dialect = QQ if self._settings.msg_format == "markdown" else PLAIN
+        self._current_api: QQApi | None = None
+        self._refusal: ChannelSetupError | None = None
+        self._state = QQState()
+        self._saving = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Log in, and receive messages until the connection breaks."""
+        api = QQApi(self._settings, self.services.clock)
+        try:
+            await api.log_in()
+            if self._state.app_id != api.app_id:
+                saved = await asyncio.to_thread(load_state, self._state_path, QQState)
+                self._state = saved if saved.app_id == api.app_id else QQState(api.app_id)
+            self._current_api, self._refusal = api, None
+            while True:
+                await self._serve(api)
+                await asyncio.sleep(_RECONNECT_S)
+        finally:
+            self._current_api = None
+            await api.close()
+
+    async def login(self, force: bool = False) -> bool:
+        """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
+        api = QQApi(self._settings, SystemClock())
+        try:
+            bot = await api.call("GET", "/users/@me")
+            await api.call("GET", "/gateway/bot")
+        finally:
+            await api.close()
+        print(  # noqa: T201 a person waits
+            f"The credentials work. Your bot is {bot.get('username') or api.app_id}: {CONSOLE}, your bot, has the QR "
+            "code with which you add it in QQ. Until it is published, only the people and groups of its sandbox "
+            "(沙箱配置) can use it."
+        )
+        return True
+
+    # receiving
+
+    async def _serve(self, api: QQApi) -> None:
+        """Receive messages until QQ announces the end of the connection."""
+        url = str((await api.call("GET", "/gateway/bot")).get("url"))
+        http_url = url.replace("ws", "http", 1)
+        opening = connect(
+            url,
+            ssl=await ssl_context(http_url) if url.startswith("wss:") else None,
+            proxy=proxy_for(http_url),
+            open_timeout=_CONNECT_S,
+            close_timeout=_CLOSE_S,
+            ping_interval=None,
+            logger=_wire,
+        )
+        try:
+            async with opening as socket:
+                await self._receive_frames(api, socket)
+        except ConnectionClosed as closed:
+            code = closed.rcvd.code if closed.rcvd is not None else 0
+            if code in _REFUSALS:
+                raise ChannelSetupError(f"{_REFUSALS[code]} ({code})") from None
+            if code in _NEW_SESSION:
+                self._state.session = ""
+            if code != _EXPIRED:
+                raise NotConnectedError(f"QQ closed the connection ({code or 'cut'})") from None
+        except (OSError, WebSocketException) as error:  # their texts may have the URL
+            raise NotConnectedError(f"the connection is lost ({type(error).__name__})") from None
+
+    async def _receive_frames(self, api: QQApi, socket: ClientConnection) -> None:
+        clock, state = asyncio.get_running_loop(), self._state
+        beat_s = self.beat_s
+        beat_at = clock.time() + beat_s
+        while True:
+            try:
+                async with asyncio.timeout_at(beat_at):
+                    frame = _read_frame(await socket.recv())
+            except TimeoutError:
+                if self._refusal is not None:
+                    raise self._refusal from None
+                await socket.send(json.dumps({"op": _BEAT, "d": state.last_event or None}))
+                beat_at = clock.time() + beat_s
+                continue
+            self.status.touch()
+            kind, data = frame.get("op"), frame.get("d")
+            if kind == _HELLO:
+                interval = data.get("heartbeat_interval") if isinstance(data, Mapping) else None
+                if isinstance(interval, int | float) and interval > 0:
+                    beat_s = min(beat_s, interval / 1000)
+                    beat_at = clock.time() + beat_s
+                token = f"QQBot {await api.log_in()}"
+                await socket.send(json.dumps(self._resume(token) if state.session else _identify(token)))
+            elif kind == _BEAT:
+                beat_at = clock.time()
+            elif kind == _RECONNECT:
+                return
+            elif kind == _INVALID:
+                if data is not True:
+                    state.session = ""
+                raise NotConnectedError("QQ ended the session")
+            elif kind == _EVENTS:
+                await self._process(frame)
+
+    def _resume(self, token: str) -> dict[str, Any]:
+        session = {"token": token, "session_id": self._state.session, "seq": self._state.last_event}
+        return {"op": _RESUME, "d": session}
+
+    async def _process(self, frame: Mapping[str, Any]) -> None:
+        """Process an event. Raises StorageError if it could not be journaled: after a resume it comes again."""
+        kind, data, number = frame.get("t"), frame.get("d"), frame.get("s")
+        if kind == "READY" and isinstance(data, Mapping):
+            self._state.session, self._state.last_event = str(data.get("session_id") or ""), 0
+        if kind in ("READY", "RESUMED"):
+            self.mark_up()
+        if (incoming := read_event(kind, data)) is not None:
+            chat, message_id = incoming.chat_id, str(incoming.message_id)
+            if not incoming.is_private:
+                put_bounded(self._state.groups, chat, None, _MOST_REMEMBERED)
+            if message_id not in self._state.windows:  # it may come again
+                put_bounded(self._state.windows, message_id, ReplyWindow(chat, time.time()), _MOST_REMEMBERED)
+            if await self.receive(incoming) and self._settings.ack_message:
+                note = OutboundMessage(self.name, chat, self._settings.ack_message, kind=OutboundKind.PROGRESS)
+                await self.bus.publish_outbound(note)
+        if isinstance(number, int):
+            self._state.last_event = number
+        await self._save()
+
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Download a file."""
+        return self._api.download(attachment.source)
+
+    # sending
+
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Post a text: as Markdown, if the config wants it and QQ allows it; with dead links, if QQ refuses them."""
+        text = chunk.text
+        while True:
+            is_plain = self.dialect is PLAIN
+            body = {"msg_type": 0, "content": text} if is_plain else {"msg_type": 2, "markdown": {"content": text}}
+            try:
+                return await self._send(to, body, options)
+            except RefusedError as error:
+                dead_links = _LINK.sub(lambda match: match[0].replace(".", "\uff0e"), text)
+                if error.code in NO_MARKDOWN and not is_plain:
+                    log.warning("qq: answers are sent without Markdown. %s", error)
+                    self.dialect = PLAIN
+                    text = split_message(chunk.content, PLAIN, _LONGEST_TEXT)[0].text
+                elif error.code in NO_LINKS and text != dead_links:
+                    log.warning(
+                        "qq: a message is sent with dead links. To allow links: %s, your bot. %s", CONSOLE, error
+                    )
+                    text = dead_links
+                else:
+                    raise
+
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Send a file. For the URL of a picture QQ shows the picture itself."""
+        upload: dict[str, Any] = {"srv_send_msg": False}
+        if file.path is None:
+            if file.kind is not MediaKind.IMAGE:
+                return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
+            upload |= {"file_type": 1, "url": file.url}
+        else:
+            try:
+                with await asyncio.to_thread(open_outgoing, file.path) as handle:
+                    data = await asyncio.to_thread(handle.read, self.largest_file + 1)
+            except OSError as error:
+                raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+            kind = _FILE_TYPES.get(file.path.suffix.lower(), _FILE)
+            upload |= {"file_type": kind, "file_name": file.name, "file_data": base64.b64encode(data).decode()}
+        uploaded = await self._call(self._path(to, "files"), upload)
+        media = {"file_info": uploaded.get("file_info")}
+        return await self._send(to, {"msg_type": 7, "content": " ", "media": media}, options)
+
+    async def show_typing(self, to: Address) -> None:
+        """Show for a minute that the bot types: in private chats, once a message, because it uses up a reply."""
+        windows = self._open_windows(to.chat_id)
+        if windows and to.chat_id not in self._state.groups and _TYPING not in self._state.windows[windows[-1]].nonces:
+            body = {"msg_type": 6, "input_notify": {"input_type": 1, "input_second": 60}}
+            await self._call(self._path(to, "messages"), body | await self._use_reply(windows[-1], _TYPING))
+
+    def is_deduped(self, nonce: str, since: float) -> bool:
+        """Whether a second post is a reply with the number of the first, or there was no first."""
+        posted = {one for window in self._state.windows.values() for one in window.nonces} | {*self._state.unprompted}
+        return nonce not in posted or self._window_of(nonce) is not None
+
+    async def _send(self, to: Address, body: Mapping[str, Any], options: SendOptions) -> str:
+        """Send a message: as a reply, if there is one left, else unprompted."""
+        nonce = options.nonce or ""
+        while True:
+            windows = self._open_windows(to.chat_id)
+            left = sum(_MOST_REPLIES - len(self._state.windows[one].nonces) for one in windows)
+            if options.quiet and (left <= _KEPT_REPLIES or to.chat_id in self._state.groups):
+                raise UndeliverableError("the replies that QQ allows are kept for the answer")
+            used = self._window_of(nonce)
+            window = used or next(iter(windows), None)
+            reply = await self._use_reply(window, nonce)
+            try:
+                answer = await self._call(self._path(to, "messages"), {**body, **reply})
+            except RefusedError as error:
+                if window is None or error.code not in (REPEATED, *TOO_LATE):
+                    raise
+                if error.code == REPEATED and used is not None:
+                    return f"{window}-{reply['msg_seq']}"
+                if error.code == REPEATED:  # the number is that of another message, which was not saved
+                    self._state.windows[window].nonces[reply["msg_seq"] - 1] = ""
+                    continue
+                self._state.windows[window].is_closed = True
+                if used is not None:
+                    raise SendError(str(error), may_have_arrived=True) from error
+            else:
+                return str(answer.get("id") or "")
+
+    def _open_windows(self, chat: str) -> list[str]:
+        """The messages in this chat that can be replied to, oldest first."""
+        return [
+            message_id
+            for message_id, window in self._state.windows.items()
+            if window.chat == chat and self._is_open(window) and len(window.nonces) < _MOST_REPLIES
+        ]
+
+    def _window_of(self, nonce: str) -> str | None:
+        """The message to which this was sent as a reply already, if QQ still recognises it."""
+        windows = self._state.windows.items()
+        return next(
+            (one for one, window in windows if nonce and nonce in window.nonces and self._is_open(window)), None
+        )
+
+    def _is_open(self, window: ReplyWindow) -> bool:
+        lasts_s = _GROUP_S if window.chat in self._state.groups else _PRIVATE_S
+        return not window.is_closed and 0 <= time.time() - window.since < lasts_s
+
+    async def _use_reply(self, window: str | None, nonce: str) -> dict[str, Any]:
+        """What to add to a message that is sent as a reply; save its number."""
+        if window is None:
+            if nonce:
+                put_bounded(self._state.unprompted, nonce, None, _MOST_REMEMBERED)
+                await self._save()
+            return {}
+        nonces = self._state.windows[window].nonces
+        if not nonce or nonce not in nonces:
+            nonces.append(nonce)
+            await self._save()
+        return {"msg_id": window, "msg_seq": nonces.index(nonce) + 1 if nonce else len(nonces)}
+
+    async def _call(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request. If the bot may no longer log in, `start` ends, which tells the owner; the message waits."""
+        try:
+            return await self._api.call("POST", path, body)
+        except ChannelSetupError as error:
+            self._refusal = error
+            raise NotConnectedError(str(error)) from error
+
+    def _path(self, to: Address, what: str) -> str:
+        return f"/v2/{'groups' if to.chat_id in self._state.groups else 'users'}/{to.chat_id}/{what}"
+
+    async def _save(self) -> None:
+        async with self._saving:  # the newer one last
+            await finish(save_state(self._state_path, self._state))
+
+    @property
+    def _state_path(self) -> Path | None:
+        folder = self.services.state
+        return folder / "qq.json" if folder is not None else None
+
+    @property
+    def _api(self) -> QQApi:
+        if self._current_api is None:
+            raise NotConnectedError("QQ is not connected")
+        return self._current_api
+
+
+def _identify(token: str) -> dict[str, Any]:
+    return {"op": _IDENTIFY, "d": {"token": token, "intents": _PRIVATE_AND_GROUPS, "shard": [0, 1], "properties": {}}}
+
+
+def _read_frame(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        frame = json.loads(text)
+    except ValueError:
+        return {}
+    return frame if isinstance(frame, Mapping) else {}
