@@ -70,6 +70,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups="group:.*",
     ),
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
+    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
     ChannelSpec(
         "email",
         "E-mail",

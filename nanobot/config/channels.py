@@ -136,6 +136,16 @@ class QQConfig(ChannelConfig):
     api_base: NullableUrl = None  # null: QQ's own
 
 
+class WeComConfig(ChannelConfig):
+    """A WeCom smart robot, over its long connection."""
+
+    bot_id: Text = ""
+    secret: Text = ""
+    welcome_message: Text = ""
+    streaming: bool = True
+    ws_url: WebSocketUrl = "wss://openws.work.weixin.qq.com"
+
+
 class EmailConfig(ChannelConfig):
     """A mailbox, read with IMAP and answered with SMTP; requires `consentGranted`."""
 
@@ -250,6 +260,7 @@ class ChannelsConfig(Section):
     feishu: FeishuConfig = Field(default_factory=FeishuConfig)
     dingtalk: DingTalkConfig = Field(default_factory=DingTalkConfig)
     qq: QQConfig = Field(default_factory=QQConfig)
+    wecom: WeComConfig = Field(default_factory=WeComConfig)
     email: EmailConfig = Field(default_factory=EmailConfig)
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)

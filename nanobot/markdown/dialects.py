@@ -5,7 +5,7 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-E-mail: plain text and HTML.
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML.
 """
 
 import json
@@ -97,6 +97,11 @@ def _discord_escape(text: str) -> str:
 
 def _dingtalk_escape(text: str) -> str:
     return _escape_marks(_DINGTALK, text)
+
+
+def utf8_bytes(text: str) -> int:
+    """The length as WeCom counts it."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def json_bytes(text: str) -> int:
@@ -196,6 +201,7 @@ QQ = replace(
     marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
     heading_levels=2,
 )
+WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
 EMAIL = Dialect(
     "email",
     None,

@@ -50,6 +50,8 @@ class Platform(ABC):
     limit: ClassVar[int]
     """Longest message, in ASCII characters; 0 without a limit."""
     edits: ClassVar[bool] = False
+    resumes_edits: ClassVar[bool] = True
+    """Whether messages of a bot that crashed can be edited."""
     threads: ClassVar[bool] = False
     thread: ClassVar[str] = "7"
     """A thread of `group`, or of `private` without groups; used if `threads` is set."""

@@ -50,7 +50,7 @@ def test_a_round_trip_loses_nothing(config_file):
         "_comment": "mine",
         "providers": {"stepfun": {"apiKey": "k", "apiBase": "https://x.example/v1", "apiType": "responses"}},
         "modelPresets": {"fast": {"model": "m"}},
-        "channels": {"wecom": {"enabled": False, "bot_id": "x"}, "telegram": {"token": "t", "poolTimeout": 5.0}},
+        "channels": {"mattermost": {"enabled": False, "bot_id": "x"}, "telegram": {"token": "t", "poolTimeout": 5.0}},
         "tools": {"mcpServers": {"my_files": {"command": "x", "env": {"SOME_KEY": "v"}}}, "unheard": 1},
         "agents": {"defaults": {"model": "m", "fallbackModels": ["fast", {"model": "other", "provider": "groq"}]}},
     }

@@ -24,7 +24,8 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "slack_sdk": {"channels/slack"},
     "discord": {"channels/discord"},
     "telegram": {"channels/telegram"},
-    "websockets": {"channels/websocket", "channels/dingtalk/channel", "channels/feishu", "channels/qq/channel"},
+    "websockets": {"channels/websocket", "channels/dingtalk/channel", "channels/feishu", "channels/qq/channel",
+                   "channels/wecom/connection"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands

@@ -316,6 +316,38 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         waits_for_owner=True,
     ),
     PlatformSetup(
+        name="wecom",
+        title="WeCom",
+        requires="Bot ID and secret of a smart robot in your company",
+        instructions=(
+            "In WeCom (企业微信): Workbench (工作台), Smart Robot (智能机器人), create a robot, manually, in API mode "
+            "(API 模式), with a long connection (长连接). The page shows the Bot ID and the Secret to paste here."
+        ),
+        fields=(
+            SetupField(
+                "bot_id",
+                "Bot ID",
+                re.compile(r"\S{6,}", re.ASCII),
+                "It is on the robot's page, under API mode.",
+                is_secret=False,
+            ),
+            SetupField(
+                "secret",
+                "Secret",
+                re.compile(r"\S{8,}", re.ASCII),
+                "It is below the Bot ID, of the long connection.",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your user ID in the company",
+            re.compile(r"\S+"),
+            "The contacts of the admin console show it, under Account (账号).",
+            is_secret=False,
+        ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
         name="email",
         title="E-mail",
         requires="a mailbox for the bot, and its (app) password",
