@@ -28,7 +28,7 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.wecom.connection import Connection, Frame, id_of, connect_robot
+from nanobot.channels.wecom.connection import Connection, Frame, connect_robot, id_of
 from nanobot.channels.wecom.incoming import decrypt, event_of, read_message, read_press
 from nanobot.config.channels import WeComConfig
 from nanobot.errors import StorageError
