@@ -190,9 +190,15 @@ class MatrixConfig(ChannelConfig):
 
 
 class MochatMentionConfig(Section):
-    """When a Mochat message counts as addressed to the bot."""
+    """Whether a message in a group has to mention the bot."""
 
     require_in_groups: bool = False
+
+
+class MochatGroupConfig(Section):
+    """The same for one group, panel or chat."""
+
+    require_mention: bool = False
 
 
 class MochatConfig(ChannelConfig):
@@ -214,8 +220,9 @@ class MochatConfig(ChannelConfig):
     agent_user_id: Text = ""
     sessions: Ids = Field(default_factory=list)
     panels: Ids = Field(default_factory=list)
+    group_policy: GroupPolicy = "open"
     mention: MochatMentionConfig = Field(default_factory=MochatMentionConfig)
-    groups: dict[str, Any] = Field(default_factory=dict)
+    groups: dict[str, MochatGroupConfig] = Field(default_factory=dict)
     reply_delay_mode: Literal["non-mention", "off"] = "non-mention"
     reply_delay_ms: Millis = 120000
 

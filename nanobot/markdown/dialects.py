@@ -202,6 +202,7 @@ QQ = replace(
     heading_levels=2,
 )
 WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
+MOCHAT = replace(WECOM, name="mochat", limit=4000, measure=code_points)
 EMAIL = Dialect(
     "email",
     None,

@@ -1,0 +1,91 @@
+"""A Socket.IO connection to Mochat: events in their order, and calls with their answers.
+
+It does not reconnect by itself: the channel polls while there is none, and then opens another.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import socketio
+from socketio.exceptions import SocketIOError
+
+from nanobot.config.channels import MochatConfig
+from nanobot.errors import NanobotError
+from nanobot.net.http import proxy_for, ssl_context
+
+_wire = logging.getLogger(f"{__name__}.wire")
+_wire.setLevel(logging.CRITICAL)  # it would log the token, and whole messages
+
+_CALL_S, _CLOSE_S = 10.0, 1.0
+
+
+class SocketLostError(NanobotError):
+    """There is no socket, or it is of no use."""
+
+
+class Socket:
+    """An open connection."""
+
+    def __init__(self, client: socketio.AsyncClient) -> None:
+        self._client = client
+        self._events: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+        client.on("*", lambda name, *data: self._events.put_nowait((name, data[0] if data else None)))
+        client.on("disconnect", lambda *reason: self._events.put_nowait(None))
+
+    async def next_event(self, within_s: float) -> tuple[str, Any] | None:
+        """Name and data of the next event; None if there is none within this time. Raises SocketLostError."""
+        try:
+            async with asyncio.timeout(within_s):
+                event = await self._events.get()
+        except TimeoutError:
+            return None
+        if event is None:
+            raise SocketLostError("the connection is lost")
+        return event
+
+    async def call(self, name: str, data: Mapping[str, Any]) -> Any:
+        """Send an event and return the data of its answer. Raises SocketLostError, also if Mochat refuses it."""
+        try:
+            answer = await self._client.call(name, dict(data), timeout=_CALL_S)
+        except SocketIOError as error:
+            raise SocketLostError(f"{name} has no answer ({type(error).__name__})") from None
+        if not isinstance(answer, Mapping):
+            return answer
+        if not answer.get("result"):
+            raise SocketLostError(f"{name} is refused: {str(answer.get('message'))[:300]}")
+        return answer.get("data")
+
+
+@asynccontextmanager
+async def open_socket(section: MochatConfig) -> AsyncIterator[Socket]:
+    """Connect, and disconnect when the block ends. Raises SocketLostError."""
+    url = (section.socket_url.strip() or section.base_url.strip()).rstrip("/")
+    client = socketio.AsyncClient(
+        reconnection=False,
+        serializer="default" if section.socket_disable_msgpack else "msgpack",
+        logger=_wire,
+        engineio_logger=_wire,
+        handle_sigint=False,
+        request_timeout=_CLOSE_S,
+        websocket_extra_options={"ssl": await ssl_context(url), "proxy": proxy_for(url)},
+    )
+    socket = Socket(client)
+    timeout_s = max(1.0, section.socket_connect_timeout_ms / 1000)
+    try:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await client.connect(
+                    url,
+                    auth={"token": section.claw_token.strip()},
+                    transports=["websocket"],
+                    socketio_path=section.socket_path.strip().strip("/") or "socket.io",
+                    wait_timeout=timeout_s,
+                )
+        except Exception as error:  # the library below raises errors of its own
+            raise SocketLostError(f"no connection ({type(error).__name__})") from None
+        yield socket
+    finally:
+        await client.disconnect()
