@@ -74,6 +74,7 @@ class FakeMochat:
             serializer="msgpack" if msgpack else "default",
             ping_interval=0.2,
             ping_timeout=0.3,
+            monitor_clients=False,
         )
         self.io.on("connect", self._connect)
         self.io.on("com.claw.im.subscribeSessions", self._subscribe_sessions)
@@ -161,6 +162,7 @@ class FakeMochat:
     async def _connect(self, sid: str, environ: Json, auth: Json | None) -> None:
         if not self.has_socket or not auth or auth.get("token") != self.token:
             raise socketio.exceptions.ConnectionRefusedError("unauthorized")
+        self.io.eio.ping_timeout = 60.0  # the client, not the server, is to notice that the other side is silent
 
     async def _subscribe_sessions(self, sid: str, data: Json) -> Json:
         self.subscribed.append(data)
