@@ -31,9 +31,9 @@ from nanobot.gateway.control.wire import (
     settings_in,
     socket_file,
 )
-from nanobot.gateway.listener import Listener
 from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
+from nanobot.net.listener import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 
@@ -79,7 +79,7 @@ class ControlServer(Listener):
     def _problem_of(self, error: OSError) -> str:
         return f"the control socket cannot be opened ({error}); until then `nanobot agent` runs without the gateway"
 
-    def _on_closed(self) -> None:
+    async def _on_closed(self) -> None:
         for client in self._clients:
             client.abort()
         for file in (socket_file(self._places.state), port_file(self._places.state)):

@@ -30,8 +30,8 @@ class Listener(ABC):
     def _problem_of(self, error: OSError) -> str:
         """Describe an error and what its owner can do."""
 
-    def _on_closed(self) -> None:  # noqa: B027 optional
-        """Called when it has stopped listening. Never raises."""
+    async def _on_closed(self) -> None:  # noqa: B027 optional
+        """Called when it has stopped listening. Never raises, and takes less than half a second."""
 
     async def bind(self) -> bool:
         """Start listening. Return False after an error, which is kept in `problem` and logged once."""
@@ -53,10 +53,9 @@ class Listener(ABC):
         try:
             while not await self.bind():  # noqa: ASYNC110 a free address sends no event
                 await asyncio.sleep(RETRY_S)
-            assert self._server is not None  # noqa: S101 bind made it
-            await self._server.serve_forever()
+            await asyncio.get_running_loop().create_future()  # `serve_forever` would wait for the clients at the end
         finally:
             if self._server is not None:
                 self._server.close()
                 self._server = None
-            self._on_closed()
+            await self._on_closed()
