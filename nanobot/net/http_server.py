@@ -1,4 +1,4 @@
-"""An HTTP server for an ASGI app, on uvicorn, which is imported when the first client connects: many gateways see none."""
+"""An HTTP server for an ASGI app, on uvicorn, which is imported when the first client connects."""
 
 import asyncio
 import errno
