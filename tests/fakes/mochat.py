@@ -16,8 +16,6 @@ from typing import Any
 import socketio
 from aiohttp import web
 
-from tests.support.eventually import eventually
-
 Json = dict[str, Any]
 
 TOKEN, AGENT = "claw_02abe7edeccf467d", "698211ea99e79b91f1ee449f"
@@ -96,8 +94,7 @@ class FakeMochat:
     # what people do
 
     async def says(self, content: Any, *, sender: str = ANNA, chat: str = DM, **more: Any) -> str:
-        """Write a message, once the agent has come for the first time: it ignores what was before. Return its id."""
-        await eventually(lambda: self.calls)
+        """Write a message; the agent is told at once if it has subscribed. Return its id."""
         message_id = f"msg_{next(self._ids)}"
         meta = {"mentions": [AGENT]} if more.pop("mention", False) else {}
         message = {

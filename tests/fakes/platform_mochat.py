@@ -52,6 +52,7 @@ class MochatPlatform(Platform):
             "enabled": True, "claw_token": TOKEN, "agent_user_id": AGENT, "allow_from": [self.person],
             "base_url": self.url, "sessions": ["*"], "panels": ["*"], "refresh_interval_ms": 100,
             "socket_reconnect_delay_ms": 20, "socket_max_reconnect_delay_ms": 100, "watch_timeout_ms": 200,
+            "socket_connect_timeout_ms": 1000,
             "reply_delay_mode": "off", "mention": {"require_in_groups": not is_open},
         }  # fmt: skip
         return MochatChannel(MochatConfig.model_validate(usual | settings), bus)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ _TEXT_PANEL = 0
 _MOST_PAGES = 10
 """How many pages of a panel's messages are read at once."""
 _EVER_S = 1e9
+_LOOK_BACK = timedelta(minutes=5)
+"""At the first start: the owner's first message may have been written while the channel was set up."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class MochatState:
     """What is saved of one agent."""
 
     since: datetime | None = None
-    """When it was first started."""
+    """Since when messages are answered."""
     cursors: dict[str, int] = field(default_factory=dict)
     """By chat."""
     read: dict[str, datetime] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class MochatChannel(ChatChannel):
             if self._state.since is None:
                 self._state = await asyncio.to_thread(load_state, self._state_path, MochatState)
             if self._state.since is None:
-                self._state.since = self.services.clock.now()
+                self._state.since = datetime.now(UTC) - _LOOK_BACK
                 await self._save()
             await self._refresh()
             self.mark_up()
