@@ -4,7 +4,7 @@ All inherit `ChannelConfig`. An unknown platform belongs to a plugin: its sectio
 `allowFrom`: an empty list allows paired users only, ["*"] everyone.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 

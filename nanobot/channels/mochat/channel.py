@@ -9,7 +9,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,6 +40,8 @@ _TEXT_PANEL = 0
 _MOST_PAGES = 10
 """How many pages of a panel's messages are read at once."""
 _EVER_S = 1e9
+_LONGEST_REFRESH_S = 60.0
+"""A refresh is a sign of life, without which the channel is restarted."""
 _LOOK_BACK = timedelta(minutes=5)
 """At the first start: the owner's first message may have been written while the channel was set up."""
 
@@ -66,8 +67,7 @@ class MochatChannel(ChatChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, MochatConfig) else MochatConfig.model_validate(config)
-        self._refresh_s = max(0.05, self._settings.refresh_interval_ms / 1000)
-        self.stall_s = max(90.0, 3 * self._refresh_s)
+        self._refresh_s = min(max(0.05, self._settings.refresh_interval_ms / 1000), _LONGEST_REFRESH_S)
         self._agent_id = self._settings.agent_user_id.strip()
         self._current_api: MochatApi | None = None
         self._socket: Socket | None = None
@@ -164,9 +164,7 @@ class MochatChannel(ChatChannel):
                     polls[chat] = asyncio.create_task(self._watch(chat), name=f"poll {chat}")
                 pause_s = min(left_s, self._idle_s())
                 if polls:
-                    done, _ = await asyncio.wait(
-                        polls.values(), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
-                    )
+                    done, _ = await asyncio.wait(polls.values(), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
                 else:
@@ -206,7 +204,7 @@ class MochatChannel(ChatChannel):
             log.warning("mochat: no socket after %d attempts; polling until a restart", settings.max_retry_attempts)
             return _EVER_S
         longest = max(settings.socket_max_reconnect_delay_ms, settings.socket_reconnect_delay_ms)
-        return max(0.01, min(settings.socket_reconnect_delay_ms * 2 ** min(failures - 1, 20), longest) / 1000)
+        return max(0.01, float(min(settings.socket_reconnect_delay_ms * 2 ** min(failures - 1, 20), longest)) / 1000)
 
     def _idle_s(self) -> float:
         """How long nothing is due."""
@@ -314,19 +312,18 @@ class MochatChannel(ChatChannel):
         if not is_panel and chat not in self._sessions():
             return
         incoming = self._read(message, chat)
-        if incoming is None or self._is_old(incoming):
+        if incoming is None or self._is_old(incoming) or not self._concerns(incoming):
             return
-        held = self._held.get(chat, [])
-        if any(one.message_id == incoming.message_id for one in held):
-            return
-        must_wait = is_panel and self._settings.reply_delay_mode == "non-mention" and not incoming.is_mentioned
-        if not self._concerns(incoming) or (must_wait and not await self._is_allowed(incoming)):
-            return
-        self._held[chat] = [*held, incoming]
-        if must_wait:
-            self._due[chat] = self._now + self._settings.reply_delay_ms / 1000
-        else:
-            await self._let_go(chat)
+        if not is_panel:
+            await self.receive(incoming)
+        elif isinstance(await self.services.access.decide(incoming), Allowed):
+            held = self._held.setdefault(chat, [])
+            if not any(one.message_id == incoming.message_id for one in held):
+                held.append(incoming)
+            if incoming.is_mentioned or self._settings.reply_delay_mode == "off":
+                await self._let_go(chat)
+            else:
+                self._due[chat] = self._now + self._settings.reply_delay_ms / 1000
 
     def _concerns(self, incoming: Incoming) -> bool:
         """Whether it is private, mentions the bot, or need not do so there."""
@@ -336,17 +333,14 @@ class MochatChannel(ChatChannel):
         required = self._settings.mention.require_in_groups if rule is None else rule
         return incoming.is_private or incoming.is_mentioned or not required
 
-    async def _is_allowed(self, incoming: Incoming) -> bool:
-        return isinstance(await self.services.access.decide(incoming), Allowed)
-
-    async def _let_go(self, chat: str) -> None:
-        """Journal what is held of a chat, as one message."""
-        self._due.pop(chat, None)
-        if not (held := self._held.pop(chat, [])):
+    async def _let_go(self, panel: str) -> None:
+        """Journal what is held of a panel, as one message."""
+        self._due.pop(panel, None)
+        if not (held := self._held.pop(panel, [])):
             return
         await self.receive(merge(held))
-        if chat in self._panels and (sent_at := held[-1].sent_at) is not None:
-            self._state.read[chat] = max(sent_at, self._state.read.get(chat, sent_at))
+        if (sent_at := held[-1].sent_at) is not None:
+            self._state.read[panel] = max(sent_at, self._state.read.get(panel, sent_at))
             await self._save()
 
     # sending

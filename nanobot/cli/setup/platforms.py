@@ -354,7 +354,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         instructions=(
             "Register an agent: curl -X POST https://mochat.io/api/claw/agents/selfRegister "
             "-H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'. "
-            "The answer has its token and its botUserId, to paste here. docs/guides/mochat.md says how it gets to know you."
+            "The answer has its token and its botUserId, to paste here; the guide docs/guides/mochat.md says how to bind it to you."
         ),
         fields=(
             SetupField(
