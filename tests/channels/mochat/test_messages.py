@@ -7,7 +7,7 @@ import pytest
 from nanobot.bus.events import Address
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
-from tests.fakes.mochat import ANNA, DM, GENERAL, GROUP, TOM, TRIO, ZOE
+from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, GROUP, TOM, TRIO, ZOE
 from tests.support.eventually import eventually
 
 WAITS = {"group_policy": "open", "mention": {}, "reply_delay_mode": "non-mention"}
@@ -75,16 +75,15 @@ async def test_what_waits_for_a_silent_panel_is_not_lost_at_a_restart(mochat, tm
 )
 async def test_a_mention_is_required_where_the_owner_wants_it(mochat, tmp_path, section, answered):
     async with live(mochat, tmp_path, **{"group_policy": "open", "mention": {}, **section}) as life:
+        await eventually(lambda: mochat.server.subscribed)
         await mochat.says("hello all", chat=GENERAL)
         await life.asked("after")
 
     assert [message.content for message in life.heard if message.in_group] == (["hello all"] if answered else [])
 
 
-@pytest.mark.parametrize("meta", [{"mentioned": True}, {"wasMentioned": True}, {"mentionedUsers": [{"userId": "AGENT"}]}])
+@pytest.mark.parametrize("meta", [{"mentioned": True}, {"mentionIds": [AGENT]}, {"mentionedUsers": [{"userId": AGENT}]}])
 async def test_a_mention_beside_the_text_counts(mochat, tmp_path, meta):
-    agent = mochat.channel.__globals__["AGENT"]
-    meta = {key: [{"userId": agent}] if value is not True else True for key, value in meta.items()}
     async with live(mochat, tmp_path) as life:
         await mochat.server.says("you there", chat=GENERAL, meta=meta)
         message = await life.hears("you there")
