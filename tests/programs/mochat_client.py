@@ -24,9 +24,11 @@ async def main() -> None:
             print(json.dumps({"chat": batch["sessionId"], "seq": event["seq"], **payload}), flush=True)
             if batch["sessionId"] == SESSION:
                 body = {"sessionId": SESSION, "content": "You said it", "replyTo": payload["messageId"]}
-                async with aiohttp.ClientSession(headers={"X-Claw-Token": TOKEN}) as http:
-                    async with http.post(f"{URL}/api/claw/sessions/send", json=body) as answer:
-                        assert (await answer.json())["code"] == 200
+                async with (
+                    aiohttp.ClientSession(headers={"X-Claw-Token": TOKEN}) as http,
+                    http.post(f"{URL}/api/claw/sessions/send", json=body) as answer,
+                ):
+                    assert (await answer.json())["code"] == 200
 
     client.on("claw.session.events", read)
     client.on("claw.panel.events", read)

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Allowed
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, load_state, save_state
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.mochat.api import MochatApi
 from nanobot.channels.mochat.incoming import as_dict, as_dicts, as_text, merge, read_message, read_users
@@ -29,6 +35,7 @@ from nanobot.config.channels import MochatConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import MOCHAT
 from nanobot.utils.aio import finish
+from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +46,7 @@ _PREFIXES = ("mochat:", "group:", "channel:", "panel:")
 _TEXT_PANEL = 0
 _MOST_PAGES = 10
 """How many pages of a panel's messages are read at once."""
+_MOST_REMEMBERED = 2000
 _EVER_S = 1e9
 _LONGEST_REFRESH_S = 60.0
 """A refresh is a sign of life, without which the channel is restarted."""
@@ -76,6 +84,8 @@ class MochatChannel(ChatChannel):
         """Who else is in a chat, as far as it is known."""
         self._panels: dict[str, str] = {}
         """Panels with their names."""
+        self._converses: set[str] = set()
+        """Other ids of the chats, by which notifications name them."""
         self._caught_up: set[str] = set()
         """Panels whose messages were read since the socket is open."""
         self._held: dict[str, list[Incoming]] = {}
@@ -84,19 +94,21 @@ class MochatChannel(ChatChannel):
         """
         self._due: dict[str, float] = {}
         """When they are let go, by panel."""
+        self._taken: dict[str, None] = {}
+        """Ids of messages of panels that are held or journaled: a duplicate must not join those that are held."""
         self._refresh_at = 0.0
 
     async def start(self) -> None:
         """Receive messages over a socket, by polling while there is none, until Mochat cannot be reached."""
         api = MochatApi(self._settings, self.status.touch)
-        self._held.clear()
-        self._due.clear()
+        for remembered in (self._held, self._due, self._taken):
+            remembered.clear()
         try:
             self._current_api = api
             if self._state.since is None:
                 self._state = await asyncio.to_thread(load_state, self._state_path, MochatState)
             if self._state.since is None:
-                self._state.since = datetime.now(UTC) - _LOOK_BACK
+                self._state.since = self.services.clock.now() - _LOOK_BACK
                 await self._save()
             await self._refresh()
             self.mark_up()
@@ -151,8 +163,12 @@ class MochatChannel(ChatChannel):
                     await self._take(_message_of(event), panel)
         elif name == "notify:chat.message.add":
             await self._take(payload, as_text(payload.get("converseId")) or as_text(payload.get("panelId")))
-        elif name == "notify:chat.inbox.append" and not as_text(as_dict(payload.get("payload")).get("groupId")):
-            self._refresh_at = 0.0  # the chat may be new; a subscription sends what is behind its cursor
+        elif name == "notify:chat.inbox.append":  # has no whole text; a subscription sends what is behind the cursor
+            notice = as_dict(payload.get("payload"))
+            if as_text(notice.get("converseId")) not in self._converses:
+                self._refresh_at = 0.0
+            elif self._socket is not None:
+                await self._subscribe(self._socket)
 
     async def _poll(self, for_s: float) -> None:
         """Poll every chat and panel for that long."""
@@ -195,7 +211,8 @@ class MochatChannel(ChatChannel):
                 )
             except (SendError, ChannelSetupError) as error:  # `_refresh` finds out whether all of Mochat is away
                 log.debug("mochat: polling %s failed: %s", chat, error)
-                await asyncio.sleep(max(0.1, self._settings.retry_delay_ms / 1000))
+                is_lasting = isinstance(error, (UndeliverableError, RateLimitedError))
+                await asyncio.sleep(self._refresh_s if is_lasting else max(0.1, self._settings.retry_delay_ms / 1000))
 
     def _pause_s(self, failures: int) -> float:
         """How long to poll before the next attempt to open a socket."""
@@ -214,7 +231,10 @@ class MochatChannel(ChatChannel):
         for panel in [panel for panel, due in self._due.items() if due <= self._now]:
             await self._let_go(panel)
         if self._refresh_at <= self._now:
-            await self._refresh()
+            try:
+                await self._refresh()
+            except RateLimitedError as error:
+                self._refresh_at = self._now + min(error.retry_after_s, _LONGEST_REFRESH_S)
 
     async def _refresh(self) -> None:
         """Look for new chats and panels, and subscribe to all; so what a subscription has missed comes, too."""
@@ -223,6 +243,7 @@ class MochatChannel(ChatChannel):
         for session in as_dicts(listed.get("sessions")):
             if session_id := as_text(session.get("sessionId")):
                 self._others[session_id] = read_users(session.get("participants")) - {self._agent_id}
+                self._converses.add(as_text(session.get("converseId")))
         configured = [panel.strip() for panel in self._settings.panels]
         self._panels.update({panel: self._panels.get(panel, "") for panel in configured if panel != _ALL})
         if not configured or _ALL in configured:
@@ -249,7 +270,8 @@ class MochatChannel(ChatChannel):
             is_full = before != self._state.cursors and any(
                 len(as_dicts(batch.get("events"))) >= limit for batch in as_dicts(listed)
             )
-        await socket.call("com.claw.im.subscribePanels", {"panelIds": sorted(self._panels)})
+        if self._panels:
+            await socket.call("com.claw.im.subscribePanels", {"panelIds": sorted(self._panels)})
         for panel in self._panels.keys() - self._caught_up:
             await self._read_panel(panel)
             self._caught_up.add(panel)
@@ -302,7 +324,7 @@ class MochatChannel(ChatChannel):
 
     def _is_old(self, incoming: Incoming) -> bool:
         """Whether it is from before the first start, or known."""
-        oldest = datetime.now(UTC) - MAX_AGE
+        oldest = self.services.clock.now() - MAX_AGE
         floors = [oldest, self._state.since or oldest, self._state.read.get(incoming.chat_id, oldest)]
         return incoming.sent_at is not None and incoming.sent_at < max(floors)
 
@@ -316,10 +338,12 @@ class MochatChannel(ChatChannel):
             return
         if not is_panel:
             await self.receive(incoming)
-        elif isinstance(await self.services.access.decide(incoming), Allowed):
-            held = self._held.setdefault(chat, [])
-            if not any(one.message_id == incoming.message_id for one in held):
-                held.append(incoming)
+        elif incoming.message_id not in self._taken and isinstance(
+            await self.services.access.decide(incoming), Allowed
+        ):
+            if incoming.message_id is not None:
+                put_bounded(self._taken, incoming.message_id, None, _MOST_REMEMBERED)
+            self._held.setdefault(chat, []).append(incoming)
             if incoming.is_mentioned or self._settings.reply_delay_mode == "off":
                 await self._let_go(chat)
             else:

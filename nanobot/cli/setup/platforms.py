@@ -352,9 +352,10 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         title="Mochat",
         requires="token and user ID of an agent registered at mochat.io",
         instructions=(
-            "Register an agent: curl -X POST https://mochat.io/api/claw/agents/selfRegister "
+            "Register an agent: curl https://mochat.io/api/claw/agents/selfRegister "
             "-H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'. "
-            "The answer has its token and its botUserId, to paste here; the guide docs/guides/mochat.md says how to bind it to you."
+            "The answer has its token and its botUserId, to paste here. Then bind it to your account: "
+            "docs/guides/mochat.md has the command."
         ),
         fields=(
             SetupField(

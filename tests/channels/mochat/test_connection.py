@@ -79,10 +79,10 @@ async def test_a_subscription_that_is_refused_leaves_the_polls(mochat, tmp_path)
 
 async def test_json_works_where_the_owner_disables_msgpack(tmp_path):
     (folder := tmp_path / "platform").mkdir()
-    async with MochatPlatform(folder, msgpack=False).open() as mochat:
-        async with live(mochat, tmp_path, socket_disable_msgpack=True) as life:
-            await eventually(lambda: mochat.server.subscribed)
-            await life.asked("hello")
+    platform = MochatPlatform(folder, msgpack=False)
+    async with platform.open() as mochat, live(mochat, tmp_path, socket_disable_msgpack=True) as life:
+        await eventually(lambda: platform.server.subscribed)
+        await life.asked("hello")
 
 
 async def test_a_chat_that_is_opened_later_is_read_from_its_first_message(mochat, tmp_path):

@@ -38,6 +38,16 @@ async def test_a_mention_answers_a_panel_at_once_with_what_was_written_before(mo
     assert message.is_mentioned
 
 
+async def test_a_mention_that_is_read_again_takes_nothing_along(mochat, tmp_path):
+    async with live(mochat, tmp_path, reply_delay_ms=300, **WAITS) as life:
+        mention_id, _, _ = await life.asked("first", chat=GENERAL, mention=True)
+        await mochat.says("later", chat=GENERAL)
+        await mochat.server.again(mention_id)
+        message = await life.hears("later")
+
+    assert message.content == "later"
+
+
 async def test_a_stranger_in_a_panel_hastens_nothing_and_is_not_read(mochat, tmp_path):
     async with live(mochat, tmp_path, reply_delay_ms=300, **WAITS) as life:
         await eventually(lambda: mochat.server.subscribed)
@@ -82,7 +92,9 @@ async def test_a_mention_is_required_where_the_owner_wants_it(mochat, tmp_path, 
     assert [message.content for message in life.heard if message.in_group] == (["hello all"] if answered else [])
 
 
-@pytest.mark.parametrize("meta", [{"mentioned": True}, {"mentionIds": [AGENT]}, {"mentionedUsers": [{"userId": AGENT}]}])
+@pytest.mark.parametrize(
+    "meta", [{"mentioned": True}, {"mentionIds": [AGENT]}, {"mentionedUsers": [{"userId": AGENT}]}]
+)
 async def test_a_mention_beside_the_text_counts(mochat, tmp_path, meta):
     async with live(mochat, tmp_path) as life:
         await mochat.server.says("you there", chat=GENERAL, meta=meta)
