@@ -1,6 +1,7 @@
 """Which messages of Mochat the bot answers, when, and what it sends."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from nanobot.testing.live_channel import live
 from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, GROUP, TOM, TRIO, ZOE
 from tests.support.eventually import eventually
 
-WAITS = {"group_policy": "open", "mention": {}, "reply_delay_mode": "non-mention"}
+WAITS: dict[str, Any] = {"group_policy": "open", "mention": {}, "reply_delay_mode": "non-mention"}
 
 
 async def test_a_panel_is_answered_once_it_is_silent_and_as_one_message(mochat, tmp_path):
