@@ -82,7 +82,14 @@ class WeixinApi:
         return {}
 
     async def _exchange(
-        self, verb: str, method: str, timeout_s: float, headers: Mapping[str, str], **content: Mapping[str, Any]
+        self,
+        verb: str,
+        method: str,
+        timeout_s: float,
+        headers: Mapping[str, str],
+        *,
+        params: Mapping[str, str] | None = None,
+        json: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
         url = f"{self.base_url.rstrip('/')}/ilink/bot/{method}"
         major, minor, patch = _VERSION
@@ -91,7 +98,7 @@ class WeixinApi:
             headers["SKRouteTag"] = self._route_tag
         timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
         async with self.pools.borrow_client(url) as client:
-            return _check(await client.request(verb, url, headers=headers, timeout=timeout, **content))
+            return _check(await client.request(verb, url, params=params, json=json, headers=headers, timeout=timeout))
 
 
 def is_trusted(url: str, configured: str) -> bool:

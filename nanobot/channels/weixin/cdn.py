@@ -18,7 +18,11 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from nanobot.channels.errors import SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.weixin.api import WeixinApi, as_send_errors, httpx, is_trusted
+from nanobot.channels.weixin.api import WeixinApi, as_send_errors, is_trusted
+from nanobot.net.clients import load_httpx
+
+load_httpx()  # without its command line
+import httpx  # noqa: E402 behind load_httpx
 
 IMAGE, VIDEO, FILE = 1, 2, 3
 """Kinds of uploads."""

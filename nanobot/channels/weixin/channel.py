@@ -47,6 +47,8 @@ _USABLE_S = timedelta(days=1).total_seconds()
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
 """Pauses after a refusal: WeChat does not say why it refuses, nor when it no longer does (issues 81 and 225)."""
 _TICKET_S = timedelta(hours=12).total_seconds()
+_LONGEST_POLL_S = 60.0
+"""More would be taken for silence (`stall_s`)."""
 _STOP_S = 2.0
 _IDLE_S = 0.2
 _KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
@@ -104,8 +106,7 @@ class WeixinChannel(ChatChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, WeixinConfig) else WeixinConfig.model_validate(config)
-        self.stall_s = max(90.0, 2 * self._settings.poll_timeout)
-        self._wait_s = self._settings.poll_timeout
+        self._wait_s = min(self._settings.poll_timeout, _LONGEST_POLL_S)
         """How long WeChat lets a poll wait."""
         self._current_api: WeixinApi | None = None
         self._refusal: ChannelSetupError | None = None
@@ -200,7 +201,7 @@ class WeixinChannel(ChatChannel):
         self._state.cursor = text_of(answer.get("get_updates_buf")) or self._state.cursor
         wait_ms = answer.get("longpolling_timeout_ms")
         if isinstance(wait_ms, int) and wait_ms > 0:
-            self._wait_s = wait_ms / 1000
+            self._wait_s = min(wait_ms / 1000, _LONGEST_POLL_S)
         if not messages:
             await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
 

@@ -1,6 +1,7 @@
 """The login with a QR code: the owner scans it in WeChat, and may have to type a number that the phone shows.
 
-Source: github.com/Tencent/openclaw-weixin, docs/protocol.md. Whoever asks for the steps shows them, and reads the number.
+Source: github.com/Tencent/openclaw-weixin, docs/protocol.md. Whoever asks for the steps shows
+them, and reads the number.
 """
 
 import asyncio
