@@ -117,8 +117,8 @@ class WeixinChannel(ChatChannel):
         """People with messages that wait for them to write, and the token that did not suffice."""
         self._tickets: dict[str, tuple[str, float]] = {}
         """For the typing indicator, by person, and when they were given."""
-        self._sent_at = 0.0
-        """When the last message was sent, by the event loop's clock."""
+        self._next_at = 0.0
+        """When the next message may be sent, by the event loop's clock."""
         self._texts: dict[str, str] = {}
         """What the newest messages say, by id."""
 
@@ -320,9 +320,10 @@ class WeixinChannel(ChatChannel):
             "message_state": 2,
             "item_list": [item],
         }
-        clock = asyncio.get_running_loop()
-        wait_s, self._sent_at = self._sent_at + self.pace_s - clock.time(), clock.time()
-        await asyncio.sleep(wait_s)
+        now = asyncio.get_running_loop().time()
+        send_at = max(now, self._next_at)
+        self._next_at = send_at + self.pace_s
+        await asyncio.sleep(send_at - now)
         try:
             answer = await self._send_with(context, message)
         except RestrictedError as error:

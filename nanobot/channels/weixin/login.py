@@ -15,7 +15,8 @@ from nanobot.channels.weixin.incoming import text_of
 from nanobot.config.channels import WeixinConfig
 from nanobot.errors import NanobotError
 
-_PAUSE_S = 1.0
+PAUSE_S = 1.0
+"""Between two questions for the state."""
 _MOST_CODES = 3
 _LONGEST_S = 480.0
 
@@ -56,9 +57,8 @@ Step = CodeShown | Scanned | NumberNeeded | LoggedIn
 class QrLogin:
     """One login. Call `step` until it returns LoggedIn."""
 
-    def __init__(self, section: WeixinConfig, *, pause_s: float = _PAUSE_S) -> None:
+    def __init__(self, section: WeixinConfig) -> None:
         self._section = section
-        self._pause_s = pause_s
         default = str(WeixinConfig.model_fields["base_url"].default)
         is_wechats = is_trusted(section.base_url, default)  # an earlier login may have set the server of a region
         self._base_url = self._host = default if is_wechats else section.base_url
@@ -77,7 +77,7 @@ class QrLogin:
             while time.monotonic() < self._until:
                 if (step := await self._poll(api)) is not None:
                     return step
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(PAUSE_S)
             raise NanobotError(f"Nobody confirmed the login within {_LONGEST_S / 60:.0f} minutes.")
         finally:
             await api.close()
