@@ -98,8 +98,8 @@ class FakeWeixin:
     def routes(self) -> list[web.RouteDef]:
         """All that it serves."""
         return [
-            web.post("/ilink/bot/{method:.*}", self._serve),
-            web.get("/ilink/bot/get_qrcode_status", self._login_status),
+            web.post("/{region:(?:hk/)?}ilink/bot/{method:.*}", self._serve),
+            web.get("/{region:(?:hk/)?}ilink/bot/get_qrcode_status", self._login_status),
             web.post("/c2c/upload", self._take_file),
             web.get("/c2c/download", self._give_file),
         ]

@@ -27,7 +27,6 @@ from nanobot.net.http import HttpPools
 load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx
 
-LOG_IN = "Log in again: nanobot channels login weixin --force"
 _VERSION = (2, 4, 6)
 """Of Tencent's plugin, whose requests these are."""
 _CONNECT_S, _ANSWER_S, _POLL_SLACK_S, _LOGIN_S = 10.0, 15.0, 5.0, 35.0
@@ -140,7 +139,10 @@ def _check(response: httpx.Response) -> Mapping[str, Any]:
     code = answer.get("errcode") or answer.get("ret") or 0
     said = " ".join(str(answer.get("errmsg") or "no reason given").split())[:300]
     if code == _LOGGED_OUT:
-        raise ChannelSetupError(f"WeChat has logged the bot of channels.weixin.token out ({code}). {LOG_IN}")
+        raise ChannelSetupError(
+            f"WeChat has logged the bot of channels.weixin.token out ({code}). "
+            "Log in again: nanobot channels login weixin --force"
+        )
     if code == _RESTRICTED:
         raise RestrictedError(f"WeChat takes no message for now ({said}, {code})")
     if code == _BAD_ARGUMENT:
