@@ -165,7 +165,7 @@ class FakeWeixin:
         if method == "sendmessage" and self.loses_answers and "ret" not in answer:
             self.loses_answers -= 1
             assert request.transport is not None
-            request.transport.abort()  # type: ignore[attr-defined]
+            request.transport.abort()
         return web.json_response(answer)
 
     async def _answer(self, request: web.Request, method: str, body: Json) -> Json:

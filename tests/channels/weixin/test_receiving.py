@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,7 +137,7 @@ async def test_the_login_of_the_original_goes_on_where_it_stopped(weixin, tmp_pa
     (folder / "account.json").write_text(before := json.dumps(saved), encoding="utf-8")
     state = tmp_path / "data" / "state" / "channels" / "weixin"
     state.mkdir(parents=True)
-    section = {"state_dir": str(folder)} if is_configured else {}
+    section: dict[str, Any] = {"state_dir": str(folder)} if is_configured else {}
     async with live(weixin, state, token="", **section) as life:
         await life.is_up()
         await life.posted(Address("weixin", ANNA), "I am back")
