@@ -54,7 +54,8 @@ _IDLE_S = 0.2
 _KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
 """Of uploads, by suffix; everything else is a file."""
 _MOST_PEOPLE, _MOST_TEXTS = 1000, 500
-_LATE = "(This waited for a message of yours: WeChat had taken all that it takes of a bot.)"
+_LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
+_LAST = "(WeChat takes no more messages of mine until you write again.)"
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class WeixinChannel(ChatChannel):
         api = await self._open_api()
         try:
             async with keep_saved(self._state_path, self._state):
-                await self._notify(api, "notifystart")
+                await self._announce(api)
                 self._current_api, self._refusal = api, None
                 self.mark_up()
                 while self._refusal is None:
@@ -151,7 +152,7 @@ class WeixinChannel(ChatChannel):
         """Test the login. Raises ChannelSetupError; SendError if WeChat is unreachable."""
         api = await self._open_api()
         try:
-            await self._notify(api, "notifystart")
+            await self._announce(api)
         finally:
             await api.close()
         return True
@@ -179,14 +180,14 @@ class WeixinChannel(ChatChannel):
             self._state = saved
         return WeixinApi(settings, token, base_url)
 
-    async def _notify(self, api: WeixinApi, what: str) -> None:
+    async def _announce(self, api: WeixinApi) -> None:
         """Tell WeChat that the bot is there. Raises ChannelSetupError, NotConnectedError."""
         try:
-            await api.call(f"msg/{what}", {})
+            await api.call("msg/notifystart", {})
         except NotConnectedError:
             raise
         except SendError as error:
-            log.debug("weixin: %s: %s", what, error)
+            log.debug("weixin: %s", error)
 
     # receiving
 
@@ -252,12 +253,12 @@ class WeixinChannel(ChatChannel):
         return context.sent < self._settings.context_message_budget and self._now - context.since < _USABLE_S
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a text; after a long wait, with a line that says so."""
-        context = self._state.contexts.get(to.chat_id)
-        is_late = context is not None and self._held.get(to.chat_id, context.token) != context.token
-        text = f"{_LATE}\n\n{chunk.text}" if is_late else chunk.text
+        """Send a text. A line says if it waited for the person to write, or if it is the last until they do."""
+        context = self._context_for(to, options)
+        is_late = self._held.get(to.chat_id, context.token) != context.token
+        is_last = context.sent + 1 == self._settings.context_message_budget
+        text = "\n\n".join([*([_LATE] if is_late else ()), chunk.text, *([_LAST] if is_last else ())])
         message_id = await self._send(to, {"type": 1, "text_item": {"text": text}}, options)
-        self._held.pop(to.chat_id, None)
         put_bounded(self._texts, message_id, chunk.content.text, _MOST_TEXTS)
         return message_id
 
@@ -337,6 +338,7 @@ class WeixinChannel(ChatChannel):
         context.sent += 1
         context.progress += options.quiet
         context.pause_s = 0.0
+        self._held.pop(to.chat_id, None)
         return id_of(answer.get("message_id")) or client_id
 
     async def _send_with(self, context: Context, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ from tests.fakes.weixin import ANNA, UNKNOWN, ZOE, RefusedError
 
 ADDRESS = Address("weixin", ANNA)
 WAITS = "waits until they write"
-LATE = "(This waited for a message of yours"
+LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
+LAST = "(WeChat takes no more messages of mine until you write again.)"
 
 
 def texts(weixin, chat=ANNA):
@@ -41,8 +42,9 @@ async def test_what_exceeds_the_budget_waits_until_the_person_writes_and_comes_f
         await life.shows("to two")
 
     assert waited
+    assert texts(weixin)[6:8] == ["answer 6", f"answer 7\n\n{LAST}"]
     assert texts(weixin)[8:] == [
-        f"{LATE}: WeChat had taken all that it takes of a bot.)\n\nanswer 8",
+        f"{LATE}\n\nanswer 8",
         "answer 9",
         "to two",
     ]
@@ -62,8 +64,8 @@ async def test_what_waits_is_sent_after_a_restart_once_the_person_writes(weixin,
         await weixin.says("two")
         await life.shows("second")
 
-    assert before == ["first"]
-    assert [text.partition("\n")[0].partition(":")[0] for text in texts(weixin)] == ["first", LATE]
+    assert before == [f"first\n\n{LAST}"]
+    assert texts(weixin)[1:] == [f"{LATE}\n\nsecond\n\n{LAST}"]
 
 
 async def test_a_reminder_to_somebody_who_never_wrote_waits_for_their_first_message(weixin, tmp_path):
@@ -77,7 +79,7 @@ async def test_a_reminder_to_somebody_who_never_wrote_waits_for_their_first_mess
         await asyncio.wait_for(receipt.wait(), 10)
 
     assert waited
-    assert LATE in texts(weixin, ZOE)[0] and texts(weixin, ZOE)[0].endswith("good morning")
+    assert texts(weixin, ZOE) == [f"{LATE}\n\ngood morning"]
     assert texts(weixin) == ["hi"]
 
 
@@ -159,7 +161,7 @@ async def test_progress_leaves_messages_for_the_answer(weixin, tmp_path, section
             life.post(message, f"step {number}", kind=OutboundKind.PROGRESS)
         await life.posted(message, "done")
 
-    assert texts(weixin) == shown
+    assert [text.removesuffix(f"\n\n{LAST}") for text in texts(weixin)] == shown
 
 
 async def test_what_was_cut_off_by_a_crash_is_counted(weixin, tmp_path, caplog):
