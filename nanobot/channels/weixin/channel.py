@@ -114,6 +114,8 @@ class WeixinChannel(ChatChannel):
         self._state = WeixinState()
         self._renewed = asyncio.Event()
         """Set for a moment when somebody has written."""
+        self._arrived = asyncio.Event()
+        """Set when messages have arrived, to save their tokens."""
         self._held: dict[str, str] = {}
         """People with messages that wait for them to write, and the token that did not suffice."""
         self._tickets: dict[str, tuple[str, float]] = {}
@@ -127,7 +129,7 @@ class WeixinChannel(ChatChannel):
         """Receive messages until the connection breaks."""
         api = await self._open_api()
         try:
-            async with keep_saved(self._state_path, self._state):
+            async with keep_saved(self._state_path, self._state, self._arrived):
                 await self._announce(api)
                 self._current_api, self._refusal = api, None
                 self.mark_up()
@@ -200,11 +202,13 @@ class WeixinChannel(ChatChannel):
         for message in messages if isinstance(messages, list) else ():
             await self._process(dict_of(message))
         self._state.cursor = text_of(answer.get("get_updates_buf")) or self._state.cursor
+        if messages:
+            self._arrived.set()
+        else:
+            await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
         wait_ms = answer.get("longpolling_timeout_ms")
         if isinstance(wait_ms, int) and wait_ms > 0:
             self._wait_s = min(wait_ms / 1000, _LONGEST_POLL_S)
-        if not messages:
-            await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
 
     async def _process(self, message: Mapping[str, Any]) -> None:
         incoming = read_message(message, self._texts, self._settings.cdn_base_url)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
+from nanobot.channels.cursors import SAVE_S
 from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.testing.live_channel import live, until
 from nanobot.utils.clock import FrozenClock
@@ -245,3 +246,11 @@ async def test_a_refusal_that_nobody_knows_is_tried_again_and_then_said(weixin, 
         await life.posted(message, "next")
 
     assert texts(weixin) == ["next"]
+
+
+async def test_the_token_of_a_message_is_saved_at_once(weixin, tmp_path):
+    async with live(weixin, tmp_path, silent=True) as life:
+        await weixin.says("one")
+        await life.hears("one")
+        (token,) = weixin.server.contexts
+        await until(lambda: token in (tmp_path / "weixin.json").read_text(), within_s=SAVE_S / 2)
