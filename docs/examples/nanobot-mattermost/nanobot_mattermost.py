@@ -1,6 +1,7 @@
-"""Mattermost as a channel of nanobot: a bot account over REST and WebSocket (developers.mattermost.com/api-documentation).
+"""Mattermost as a channel of nanobot: a bot account over REST and WebSocket.
 
-Mattermost repeats no event, so after each connection the posts since the last one that was journaled are read.
+Source: developers.mattermost.com/api-documentation. Mattermost repeats no event, so after each connection the
+posts since the last one that was journaled are read.
 """
 
 import asyncio
@@ -98,7 +99,8 @@ class MattermostChannel(ChatChannel):
         """Log in, catch up, and receive posts until the connection breaks."""
         folder = self.services.state
         path = folder / "mattermost.json" if folder is not None else None
-        async with self._open() as self._client:
+        async with self._open() as client:
+            self._client = client
             try:
                 self._me = await self._call("GET", "users/me")
                 if not self._state.since:
@@ -125,7 +127,6 @@ class MattermostChannel(ChatChannel):
         """Test the token. Raises ChannelSetupError; SendError if Mattermost is unreachable."""
         async with self._open() as self._client:
             me = await self._call("GET", "users/me")
-        self._client = None
         print(f"The token works. Write to @{me.get('username')}, or add it to a channel and mention it.")
         return True
 

@@ -106,14 +106,15 @@ class FakeMattermost(Platform):
         file: Path | None = None,
         reply_to: str | None = None,
     ) -> str:
-        files = []
-        if file is not None:
-            self._files[file.name] = (file.name, file.read_bytes())
-            files = [{"id": file.name, "name": file.name, "mime_type": "image/png", "size": file.stat().st_size}]
+        files = [] if file is None else [self._put_file(file)]
         message = f"@nano {text}" if mention else text
         self._last = self._add(sender or self.person, chat or self.private, message, thread or "", files=files)
         await self.repeat_last()
         return self._last
+
+    def _put_file(self, file: Path) -> dict[str, Any]:
+        self._files[file.name] = (file.name, file.read_bytes())
+        return {"id": file.name, "name": file.name, "mime_type": "image/png", "size": file.stat().st_size}
 
     def _add(self, user: str, channel: str, message: str, root: str, **metadata: Any) -> str:
         post_id, now = f"post-{next(self._ids)}", int(time.time() * 1000)

@@ -111,7 +111,9 @@ async def open_socket(section: MochatConfig) -> AsyncIterator[Socket]:
 
 
 async def _close(client: socketio.AsyncClient, connecting: asyncio.Task[None]) -> None:
-    while not connecting.done():  # python-socketio may swallow a cancellation
+    await asyncio.wait([connecting], timeout=_CLOSE_S)  # cancelled during a handshake, it would leave a connection open
+    while not connecting.done():  # it may swallow a cancellation
         connecting.cancel()
         await asyncio.wait([connecting], timeout=0.1)
     await client.disconnect()
+    client.eio.ws = None  # in a cycle with its session, a lost connection looks to aiohttp like one that was left open
