@@ -72,6 +72,13 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
     ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
     ChannelSpec(
+        "msteams",
+        "Microsoft Teams",
+        "nanobot.channels.msteams:TeamsChannel",
+        chat_is_sender=False,
+        groups="19:.*",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

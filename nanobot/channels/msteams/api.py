@@ -56,9 +56,8 @@ class TeamsApi:
         self.refusal: asyncio.Future[ChannelSetupError] = asyncio.get_running_loop().create_future()
         """Done once Microsoft no longer accepts the password."""
         self._id, self._password = given.values()
-        self._token_url = (
-            f"{settings.api_base.rstrip('/')}/{settings.tenant_id.strip() or _ANY_TENANT}/oauth2/v2.0/token"
-        )
+        tenant = settings.tenant_id.strip() or _ANY_TENANT
+        self._token_url = f"{settings.api_base.rstrip('/')}/{tenant}/oauth2/v2.0/token"
         self._hosts = settings.trusted_service_url_hosts
         self._clock = clock
         self._pools = HttpPools()
@@ -69,14 +68,16 @@ class TeamsApi:
 
     def is_trusted(self, url: str) -> bool:
         """Whether the bot's token may be sent there."""
+        if not is_secure(url):
+            return False
         host = (urlsplit(url).hostname or "").lower()
-        return is_secure(url) and any(
+        return any(
             host.endswith(trusted[1:]) if trusted.startswith("*.") else host == trusted
             for trusted in map(str.lower, self._hosts)
         )
 
     async def fetch_token(self) -> None:
-        """Log in. Raises ChannelSetupError for a wrong id, password or tenant, SendError if Microsoft is unreachable."""
+        """Log in. Raises ChannelSetupError for a wrong id, password or tenant; SendError."""
         form = {
             "grant_type": "client_credentials",
             "client_id": self._id,
@@ -93,18 +94,14 @@ class TeamsApi:
                 f"channels.msteams.tenantId ({said[:_LONGEST_TEXT]}). Copy them again from the Azure portal: your bot, "
                 "Configuration; a new password under Manage Password, New client secret (its value, not its ID)."
             )
-        lasts_s = answer.get("expires_in")
-        self._token_until = self._clock.monotonic() - _TOKEN_MARGIN_S
-        self._token_until += (
-            float(lasts_s) if isinstance(lasts_s, int | float | str) and str(lasts_s).isdecimal() else 0
-        )
+        lasts_s = str(answer.get("expires_in"))
+        left_s = (int(lasts_s) if lasts_s.isdecimal() else 0) - _TOKEN_MARGIN_S
+        self._token_until = self._clock.monotonic() + left_s
 
     async def call(self, method: str, service_url: str, path: str, activity: object = None) -> Mapping[str, Any]:
         """Send a request to the connector. Return its answer."""
         if not self.is_trusted(service_url):
-            raise UndeliverableError(
-                f"{urlsplit(service_url).hostname} is not in channels.msteams.trustedServiceUrlHosts"
-            )
+            raise UndeliverableError(f"the host of {service_url} is not in channels.msteams.trustedServiceUrlHosts")
         url = f"{service_url.rstrip('/')}/v3/conversations{path}"
         response = await self._send(method, url, await self._valid_token(), json=activity)
         if response.status_code == 401:
@@ -178,10 +175,12 @@ class TeamsApi:
 
 def is_secure(url: str) -> bool:
     """Whether nobody in between can read or answer requests to this address: https, or on this machine."""
-    parts = urlsplit(url)
-    return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
-    )
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def path_of(*parts: str) -> str:

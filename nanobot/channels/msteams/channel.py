@@ -205,7 +205,7 @@ class TeamsChannel(ChatChannel):
         """Answer a request; 200 once its message is journaled."""
         try:
             activity = dict_of(json.loads(body))
-        except ValueError:
+        except (ValueError, RecursionError):
             return 400
         service_url, chat_id = text_of(activity.get("serviceUrl")), conversation_of(activity)
         try:
