@@ -94,6 +94,7 @@ class FakeTeams:
     files: dict[str, bytes] = field(default_factory=dict)
     refusals: deque[tuple[int, str]] = field(default_factory=deque)
     loses_answers: int = 0
+    onedrive_status: int = 201
     _tokens: set[str] = field(default_factory=set)
     _ids: "count[int]" = field(default_factory=lambda: count(1))
 
@@ -107,6 +108,7 @@ class FakeTeams:
             web.post("/teams/v3/conversations/{chat}/activities", self._take),
             web.put("/teams/v3/conversations/{chat}/activities/{id}", self._edit),
             web.get("/files/{name}", self._give_file),
+            web.get("/shared/{name}", self._share_file),
             web.put("/onedrive/{name}", self._store_file),
         ]
 
@@ -260,12 +262,17 @@ class FakeTeams:
             raise web.HTTPUnauthorized
         return web.Response(body=self.files[request.match_info["name"]])
 
+    async def _share_file(self, request: web.Request) -> web.Response:
+        self.calls.append(f"file: {'a' if 'Authorization' in request.headers else 'no'} token")
+        return web.Response(body=self.files[request.match_info["name"]])
+
     async def _store_file(self, request: web.Request) -> web.Response:
         assert "Authorization" not in request.headers
         data = await request.read()
         assert request.headers["Content-Range"] == f"bytes 0-{len(data) - 1}/{len(data)}"
-        self.files[request.match_info["name"]] = data
-        return web.json_response({}, status=201)
+        if self.onedrive_status == 201:
+            self.files[request.match_info["name"]] = data
+        return web.json_response({}, status=self.onedrive_status)
 
 
 async def abort(runner: web.AppRunner) -> None:

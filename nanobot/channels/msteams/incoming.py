@@ -106,7 +106,8 @@ def _read_quote(activity: Mapping[str, Any]) -> tuple[str, str, bool]:
             shown = quote.find("p")
             quoted = _words(quote if shown is None else shown)
             author = quote.find("strong")
-            is_of_bot = author is not None and _bot_of(activity).partition(":")[2] in str(author.get("itemid"))
+            bot = _bot_of(activity).partition(":")[2]
+            is_of_bot = bool(bot) and author is not None and bot in str(author.get("itemid"))
             quote.drop_tree()
             for mention in tree.iter("span"):
                 if "Mention" in str(mention.get("itemtype")) and _words(mention) in _names_of_bot(activity):
