@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, load_state
+from nanobot.channels.cursors import keep_saved, load_state, save_state
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
@@ -59,7 +59,7 @@ _LARGEST_INLINE = 20_000
 """Of a picture within a message, which may have 28 kB, in Base64."""
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 _MOST_BUTTONS = 6
-_MOST_CONVERSATIONS, _MOST_FILES = 1000, 50
+_MOST_CONVERSATIONS, _MOST_FILES = 1000, 20
 _CARD = "application/vnd.microsoft"
 _WEB_CHAT = "webchat.botframework.com"
 
@@ -116,7 +116,7 @@ class TeamsChannel(ChatChannel):
 
     async def start(self) -> None:
         """Serve the webhook, until Microsoft no longer accepts the password."""
-        settings, clock, folder = self._settings, self.services.clock, self.services.state
+        settings, clock = self._settings, self.services.clock
         api = TeamsApi(settings, clock)
         try:
             if not settings.validate_inbound_auth and not is_loopback(settings.host):
@@ -125,11 +125,10 @@ class TeamsChannel(ChatChannel):
                     'as you. Set it to true, or channels.msteams.host to "127.0.0.1" for a test on this machine.'
                 )
             await api.fetch_token()
-            path = folder / "msteams.json" if folder is not None else None
-            self._state = self._prune(await asyncio.to_thread(load_state, path, TeamsState))
+            self._state = self._prune(await asyncio.to_thread(load_state, self._state_file, TeamsState))
             self._checker = TokenChecker(settings.openid_url, settings.app_id.strip(), api, clock)
             self._current_api = api
-            async with keep_saved(path, self._state), self._serve():
+            async with keep_saved(self._state_file, self._state), self._serve():
                 self.mark_up()
                 await self._keep_logged_in(api)
         finally:
@@ -302,6 +301,7 @@ class TeamsChannel(ChatChannel):
         for forgotten in [*self._state.files][: 1 - _MOST_FILES]:
             await self._forget(forgotten)
         self._state.files[file_id] = WaitingFile(file.name, to.chat_id)
+        await save_state(self._state_file, self._state)
         context = {"file": file_id}
         content = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
         card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": content}
@@ -327,6 +327,10 @@ class TeamsChannel(ChatChannel):
         return await self._api.call(method, service_url, f"{path_of(chat_id)}{path}", activity)
 
     # files that wait for their person
+
+    @property
+    def _state_file(self) -> Path | None:
+        return self.services.state / "msteams.json" if self.services.state is not None else None
 
     @property
     def _files(self) -> Path | None:

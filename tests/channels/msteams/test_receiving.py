@@ -14,6 +14,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import SendOptions
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
+from nanobot.channels.msteams import TeamsChannel
 from nanobot.channels.msteams.incoming import read_message, read_upload
 from nanobot.channels.status import ChannelState
 from nanobot.config.loader import load_config
@@ -80,7 +81,7 @@ async def test_login_tries_the_password_and_says_what_to_enter_at_azure(teams, c
         {"exp": 1_700_000_000},
         {"serviceurl": "https://smba.trafficmanager.net/emea/"},
         {"token": jwt.encode({"aud": BOT}, "x" * 32, "HS256", headers={"kid": "key-1"})},
-        {"token": jwt.encode({"aud": BOT}, None, "none", headers={"kid": "key-1"})},
+        {"token": jwt.encode({"aud": BOT}, "", "none", headers={"kid": "key-1"})},
         {"token": "no.token.atall"},
     ],
     ids=str,
@@ -202,18 +203,19 @@ async def test_a_file_from_onedrive_is_fetched_without_the_bots_token(teams, tmp
 
 
 async def test_a_private_chat_is_found_after_a_restart_until_it_is_too_old(teams, tmp_path):
-    clock, elsewhere = FrozenClock(NOON), {"service_url": "http://127.0.0.1:9/nowhere"}
-    async with live(teams, tmp_path, clock=clock, **elsewhere) as life:
+    clock, elsewhere = FrozenClock(NOON), "http://127.0.0.1:9/nowhere"
+    async with live(teams, tmp_path, clock=clock, service_url=elsewhere) as life:
         await life.asked("hello")
         await life.asked("hello all", chat=HALL, mention=True)
-    async with live(teams, tmp_path, clock=clock, **elsewhere) as life:
+    async with live(teams, tmp_path, clock=clock, service_url=elsewhere) as life:
         await life.is_up()
         chat = await life.channel.chat_with(ANNA)
         await life.posted(Address("msteams", chat_of(ANNA)), "good morning")
+        assert isinstance(life.channel, TeamsChannel)
         with pytest.raises(NotConnectedError):  # of groups nothing is kept, unless pruneNonPersonalRefs is false
             await life.channel.post(Address("msteams", HALL), split_message("hello", TEAMS)[0], SendOptions())
     clock.advance(31 * 24 * 3600)
-    async with live(teams, tmp_path, clock=clock, **elsewhere) as life:
+    async with live(teams, tmp_path, clock=clock, service_url=elsewhere) as life:
         await life.is_up()
         with pytest.raises(NotConnectedError):
             await life.channel.chat_with(ANNA)
