@@ -206,10 +206,12 @@ class TeamsChannel(ChatChannel):
             activity = dict_of(json.loads(body))
         except (ValueError, RecursionError):
             return 400
-        service_url, chat_id = text_of(activity.get("serviceUrl")), conversation_of(activity)
+        service_url, chat_id, checker = text_of(activity.get("serviceUrl")), conversation_of(activity), self._checker
+        if checker is None:
+            return 503
         try:
-            if self._settings.validate_inbound_auth and self._checker is not None:
-                await self._checker.check(headers.get("authorization", ""), activity)
+            if self._settings.validate_inbound_auth:
+                await checker.check(headers.get("authorization", ""), activity)
             if not self._api.is_trusted(service_url):
                 raise RejectedError("its serviceUrl is not in channels.msteams.trustedServiceUrlHosts")
             async with self._order:
