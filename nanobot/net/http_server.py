@@ -1,23 +1,24 @@
-"""An HTTP server for an ASGI app. Uvicorn and the app are imported with the first connection: many gateways see none.
-
-Of uvicorn we use the protocol, not its `Server`, which handles signals and wakes up ten times a second.
-"""
+"""An HTTP server for an ASGI app, on uvicorn, which is imported when the first client connects."""
 
 import asyncio
 import errno
+import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from nanobot.net.listener import Listener
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-    from nanobot.net.http_protocol import Connections
+    from uvicorn import Server
 
 MAX_CONNECTIONS = 128
-CLOSING_S = 0.3
+"""Further requests are answered with 503."""
+KEEP_ALIVE_S = 5
+CLOSING_S = 1
 """How long requests in progress may take once the server stops."""
+_MAX_HEAD = 16 * 1024
 
 
 class HttpServer(Listener):
@@ -32,65 +33,62 @@ class HttpServer(Listener):
         self._configured_port = port
         self._make_app = make_app
         self._advice = advice
-        self._connections: Connections | None = None
-        self._loading = asyncio.Lock()
-        self._handovers: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int | None:
         """The port it listens on; None if it does not."""
-        return self._server.sockets[0].getsockname()[1] if self._server is not None and self._server.sockets else None
+        return self._server.getsockname()[1] if isinstance(self._server, socket.socket) else None
 
-    async def _listen(self) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _NewConnection(self._accept), self._host, self._configured_port)
+    async def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, self._configured_port), family=family)
 
     def _problem_of(self, error: OSError) -> str:
         reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
         return f"{self._host}:{self._configured_port} {reason}. {self._advice}"
 
-    async def _on_closed(self) -> None:
-        """Let requests in progress end, then cancel them."""
-        for handover in self._handovers:
-            handover.cancel()
-        if self._connections is not None:
-            await self._connections.close(CLOSING_S)
-
-    def _accept(self, transport: asyncio.Transport) -> None:
-        if len(self._connections or ()) + len(self._handovers) >= MAX_CONNECTIONS:
-            transport.abort()
-            return
-        handover = asyncio.create_task(self._hand_over(transport))
-        self._handovers.add(handover)
-        handover.add_done_callback(self._handovers.discard)
-
-    async def _hand_over(self, transport: asyncio.Transport) -> None:
+    async def _serve(self) -> None:
+        assert isinstance(self._server, socket.socket)  # noqa: S101 `_listen` made it
+        await _wait_for_client(self._server)
+        server = await asyncio.to_thread(self._load)
+        serving = asyncio.create_task(server.serve(sockets=[self._server]))
         try:
-            async with self._loading:
-                if self._connections is None:
-                    self._connections = await asyncio.to_thread(self._load)
-            protocol = self._connections.new()
-        except BaseException:
-            transport.abort()
-            raise
-        if not transport.is_closing():
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            transport.resume_reading()
+            await asyncio.shield(serving)
+        finally:
+            server.should_exit = True
+            await serving
 
-    def _load(self) -> "Connections":
-        from nanobot.net.http_protocol import Connections  # imports uvicorn
+    def _load(self) -> "Server":
+        import uvicorn
 
-        return Connections(self._make_app())
+        class Server(uvicorn.Server):
+            def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+                return nullcontext()  # the process has its own handlers
+
+        return Server(
+            uvicorn.Config(
+                self._make_app(),
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",  # what a stranger sends is no warning of ours
+                access_log=False,
+                proxy_headers=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=CLOSING_S,
+                h11_max_incomplete_event_size=_MAX_HEAD,
+            )
+        )
 
 
-class _NewConnection(asyncio.Protocol):
-    """Reads nothing until uvicorn's protocol takes its place."""
-
-    def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
-        self._accept = accept
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 a TCP server makes no other
-        transport.pause_reading()
-        self._accept(transport)
+async def _wait_for_client(listening: socket.socket) -> None:
+    """Wait until somebody connects, without accepting the connection."""
+    loop, has_client = asyncio.get_running_loop(), asyncio.Event()
+    with suppress(NotImplementedError):  # the default loop of Windows cannot: there uvicorn is loaded at once
+        loop.add_reader(listening, has_client.set)
+        try:
+            await has_client.wait()
+        finally:
+            loop.remove_reader(listening)

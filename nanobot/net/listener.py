@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -18,20 +19,24 @@ class Listener(ABC):
     """Log format of a problem."""
 
     def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | socket.socket | None = None
         self.problem: str | None = None
         """Why it cannot listen, in one line for health; None if it listens or was not started."""
 
     @abstractmethod
-    async def _listen(self) -> asyncio.Server:
+    async def _listen(self) -> asyncio.Server | socket.socket:
         """Bind. Raises OSError."""
+
+    async def _serve(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.get_running_loop().create_future()  # asyncio does it
 
     @abstractmethod
     def _problem_of(self, error: OSError) -> str:
         """Describe an error and what its owner can do."""
 
-    async def _on_closed(self) -> None:  # noqa: B027 optional
-        """Called when it has stopped listening. Never raises, and takes less than half a second."""
+    def _on_closed(self) -> None:  # noqa: B027 optional
+        """Called when it has stopped listening. Never raises."""
 
     async def bind(self) -> bool:
         """Start listening. Return False after an error, which is kept in `problem` and logged once."""
@@ -53,9 +58,9 @@ class Listener(ABC):
         try:
             while not await self.bind():  # noqa: ASYNC110 a free address sends no event
                 await asyncio.sleep(RETRY_S)
-            await asyncio.get_running_loop().create_future()  # `serve_forever` would wait for the clients at the end
+            await self._serve()
         finally:
             if self._server is not None:
                 self._server.close()
                 self._server = None
-            await self._on_closed()
+            self._on_closed()

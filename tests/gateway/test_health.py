@@ -96,14 +96,6 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(running: OpenGatew
     assert told == dict.fromkeys(ours, 200) | dict.fromkeys(("evil.test", "127.0.0.1.evil.test:18790", ""), 421)
 
 
-async def test_who_asks_too_slowly_is_let_go(running: OpenGateway, monkeypatch):
-    monkeypatch.setattr("nanobot.net.http_protocol.REQUEST_S", 0.1)
-    async with running() as here:
-        silent, slow = await asyncio.gather(say(here, b""), say(here, b"GET /health HTTP/1.1\r\nHost: "))
-
-    assert silent == slow == b""
-
-
 async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: OpenGateway):
     async with running("hello") as here:
         crowd = [await asyncio.open_connection("127.0.0.1", here.gateway.http.port) for _ in range(60)]

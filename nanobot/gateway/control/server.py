@@ -79,7 +79,7 @@ class ControlServer(Listener):
     def _problem_of(self, error: OSError) -> str:
         return f"the control socket cannot be opened ({error}); until then `nanobot agent` runs without the gateway"
 
-    async def _on_closed(self) -> None:
+    def _on_closed(self) -> None:
         for client in self._clients:
             client.abort()
         for file in (socket_file(self._places.state), port_file(self._places.state)):
