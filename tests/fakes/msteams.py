@@ -43,7 +43,7 @@ def private_key(name: str) -> rsa.RSAPrivateKey:
 
 def public_key(name: str) -> Json:
     key: Json = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(private_key(name).public_key()))
-    return {**key, "kid": name, "use": "sig", "endorsements": ["msteams"]}
+    return {**key, "kid": name, "use": "sig"}
 
 
 def chat_of(person: str) -> str:
@@ -91,6 +91,7 @@ class FakeTeams:
     """How the bot answered each delivery of a message."""
     calls: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=lambda: ["key-1"])
+    endorsements: list[str] = field(default_factory=lambda: ["msteams"])
     files: dict[str, bytes] = field(default_factory=dict)
     refusals: deque[tuple[int, str]] = field(default_factory=deque)
     loses_answers: int = 0
@@ -212,7 +213,9 @@ class FakeTeams:
 
     async def _give_keys(self, request: web.Request) -> web.Response:
         self.calls.append("keys")
-        return web.json_response({"keys": [public_key(name) for name in self.keys]})
+        return web.json_response(
+            {"keys": [{**public_key(name), "endorsements": self.endorsements} for name in self.keys]}
+        )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self._tokens:

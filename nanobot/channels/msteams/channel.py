@@ -33,7 +33,7 @@ from nanobot.channels.msteams.incoming import (
     Upload,
     conversation_of,
     dict_of,
-    is_personal,
+    is_group_id,
     read_message,
     read_upload,
     text_of,
@@ -246,12 +246,12 @@ class TeamsChannel(ChatChannel):
 
     def _remember(self, activity: Mapping[str, Any], service_url: str, chat_id: str) -> None:
         """Keep where this conversation is answered."""
-        sender, now = dict_of(activity.get("from")), self.services.clock.now().timestamp()
-        person = text_of(sender.get("aadObjectId")) or text_of(sender.get("id"))
+        incoming, now = read_message({**activity, "id": "any"}), self.services.clock.now().timestamp()
+        person = incoming.sender_id if incoming is not None and incoming.is_private and incoming.is_verified else ""
         known = self._state.conversations.get(chat_id)
         is_old = known is not None and now - known.seen >= self._settings.ref_touch_interval_s
         if chat_id and (known is None or is_old or known.service_url != service_url):
-            kept = Conversation(service_url, person if is_personal(activity) else "", now)
+            kept = Conversation(service_url, person, now)
             put_bounded(self._state.conversations, chat_id, kept, _MOST_CONVERSATIONS)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
@@ -286,7 +286,7 @@ class TeamsChannel(ChatChannel):
             return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
         kind, folder = _IMAGES.get(file.path.suffix.lower()), self._files
         is_small_picture = kind is not None and file.size <= _LARGEST_INLINE
-        if not is_small_picture and (_is_group(to.chat_id) or folder is None):
+        if not is_small_picture and (is_group_id(to.chat_id) or folder is None):
             text = f"({file.name} cannot be sent here: Teams takes files from bots in private chats only.)"
             return await self.post(to, split_message(text, self.dialect)[0], options)
         file_id = secrets.token_hex(16)
@@ -307,7 +307,12 @@ class TeamsChannel(ChatChannel):
         context = {"file": file_id}
         content = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
         card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": content}
-        return await self._post(to.chat_id, {"type": "message", "attachments": [card]})
+        try:
+            return await self._post(to.chat_id, {"type": "message", "attachments": [card]})
+        except SendError as error:
+            if not error.may_have_arrived:
+                await self._forget(file_id)
+            raise
 
     async def chat_with(self, sender_id: str) -> str | None:
         """The private chat with a person, which is opened if there is none."""
@@ -319,13 +324,13 @@ class TeamsChannel(ChatChannel):
         return text_of(opened.get("id")) or None
 
     async def _post(self, chat_id: str, activity: object) -> str:
-        if not self._settings.reply_in_thread:
-            chat_id = without_thread(chat_id)
         return text_of((await self._call("POST", chat_id, "/activities", activity)).get("id"))
 
     async def _call(self, method: str, chat_id: str, path: str, activity: object) -> Mapping[str, Any]:
         kept = self._state.conversations.get(chat_id)
         service_url = self._settings.service_url if kept is None else kept.service_url
+        if not self._settings.reply_in_thread:
+            chat_id = without_thread(chat_id)
         return await self._api.call(method, service_url, f"{path_of(chat_id)}{path}", activity)
 
     # files that wait for their person
@@ -386,10 +391,6 @@ def _buttons_card(options: SendOptions) -> dict[str, Any]:
         for button in options.buttons[:_MOST_BUTTONS]
     ]
     return {"contentType": f"{_CARD}.card.hero", "content": {"buttons": buttons}}
-
-
-def _is_group(chat_id: str) -> bool:
-    return chat_id.startswith("19:")
 
 
 def _copy(source: Any, target: Path) -> None:

@@ -18,7 +18,7 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
-FILE = "application/vnd.microsoft.teams.file.download.info"
+_FILE = "application/vnd.microsoft.teams.file.download.info"
 _REPLY = "schema.skype.com/Reply"
 _MENTION = re.compile(r"<at[^>]*>(.*?)</at>", re.DOTALL)
 _THREAD = ";messageid="
@@ -53,9 +53,12 @@ def read_message(activity: Mapping[str, Any]) -> Incoming | None:
         text,
         message_id,
         is_private=is_private,
-        is_mentioned=is_private or _mentions_bot(activity) or bool(activity.get("value")),  # the latter is a button
-        parent_ids=(chat_id.partition(_THREAD)[0],) if _THREAD in chat_id else (),
+        is_mentioned=is_private
+        or bool(_names_of_bot(activity))
+        or bool(activity.get("value")),  # the latter is a button
+        parent_ids=(without_thread(chat_id),) if _THREAD in chat_id else (),
         alternate_ids=(user_id,) if directory_id else (),
+        is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
         sender_name=text_of(sender.get("name")),
         attachments=tuple(_files(activity, message_id)),
         quotes_others=is_of_other,
@@ -80,8 +83,13 @@ def conversation_of(activity: Mapping[str, Any]) -> str:
 
 def is_personal(activity: Mapping[str, Any]) -> bool:
     """Whether only one person and the bot read the conversation."""
-    conversation = dict_of(activity.get("conversation"))
-    return not conversation.get("isGroup") and conversation.get("conversationType") in (None, "personal")
+    conversation, is_group = dict_of(activity.get("conversation")), is_group_id(conversation_of(activity))
+    return not (is_group or conversation.get("isGroup")) and conversation.get("conversationType") in (None, "personal")
+
+
+def is_group_id(chat_id: str) -> bool:
+    """Whether this is the id of a group chat or a channel."""
+    return chat_id.startswith("19:")
 
 
 def without_thread(chat_id: str) -> str:
@@ -133,10 +141,6 @@ def _without_mentions(activity: Mapping[str, Any], text: str) -> str:
     return _MENTION.sub(name, text).strip()
 
 
-def _mentions_bot(activity: Mapping[str, Any]) -> bool:
-    return bool(_names_of_bot(activity))
-
-
 def _names_of_bot(activity: Mapping[str, Any]) -> set[str]:
     """By which names the message mentions the bot."""
     entities = activity.get("entities")
@@ -152,8 +156,8 @@ def _files(activity: Mapping[str, Any], message_id: str) -> list[Attachment]:
     files = []
     for number, one in enumerate(_attachments(activity)):
         kind, name, content = text_of(one.get("contentType")), text_of(one.get("name")) or None, one.get("content")
-        url = text_of(dict_of(content).get("downloadUrl")) if kind == FILE else text_of(one.get("contentUrl"))
-        if url and (kind == FILE or kind.startswith(("image/", "audio/", "video/"))):
+        url = text_of(dict_of(content).get("downloadUrl")) if kind == _FILE else text_of(one.get("contentUrl"))
+        if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
             files.append(Attachment(MediaKind.of_type(kind), f"{message_id}-{number}", name, source=url))
     return files
 

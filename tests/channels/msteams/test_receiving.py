@@ -96,6 +96,18 @@ async def test_a_forged_message_is_rejected(teams, tmp_path, forged):
     assert not any("let me in" in message.content for message in life.heard)
 
 
+async def test_where_people_choose_their_ids_themselves_nobody_is_known(teams, tmp_path):
+    teams.server.endorsements = ["msteams", "webchat"]
+    async with live(teams, tmp_path) as life:
+        status = await teams.server.deliver({**teams.server.message("it is me", chat="a:web"), "channelId": "webchat"})
+        await life.asked("hello")
+        chat = await life.channel.chat_with(ANNA)
+
+    assert (status, chat) == (200, chat_of(ANNA))
+    assert [message.content for message in life.heard] == ["hello"]
+    assert len(teams.shown()) == 1
+
+
 @pytest.mark.parametrize("service_url", ["https://evil.example/", "http://smba.trafficmanager.net/", "http://[", None])
 async def test_no_token_goes_to_an_address_that_is_not_trusted(teams, tmp_path, service_url, caplog):
     trusted = ["127.0.0.1", "smba.trafficmanager.net"]
@@ -106,6 +118,14 @@ async def test_no_token_goes_to_an_address_that_is_not_trusted(teams, tmp_path, 
     assert status == 403
     assert [message.content for message in life.heard] == ["hello"]
     assert "channels.msteams.trustedServiceUrlHosts" in caplog.text
+
+
+async def test_a_key_that_is_not_for_teams_is_rejected(teams, tmp_path):
+    teams.server.endorsements = ["webchat"]
+    async with live(teams, tmp_path) as life:
+        await life.is_up()
+
+        assert await teams.server.deliver(teams.server.message("hello")) == 403
 
 
 async def test_keys_are_fetched_again_for_an_unknown_one_but_once_a_minute(teams, tmp_path):

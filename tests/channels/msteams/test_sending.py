@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nanobot.bus.events import Address, Button
-from nanobot.testing.live_channel import live
+from nanobot.testing.live_channel import delta, live
 from tests.fakes.msteams import ANNA, HALL, chat_of
 from tests.support.eventually import eventually
 
@@ -15,10 +15,19 @@ async def test_a_thread_is_answered_in_it_or_beside_it(teams, tmp_path):
     async with live(teams, tmp_path) as life:
         await life.asked("one", chat=HALL, thread="7", mention=True)
         await eventually(lambda: life.channel.status.sent)
-    async with live(teams, tmp_path, reply_in_thread=False) as life:
-        await life.asked("two", chat=HALL, thread="7", mention=True)
+    async with live(teams, tmp_path, silent=True, reply_in_thread=False) as life:
+        life.adjust(delta_interval_s=0.0)
+        await teams.says("two", chat=HALL, thread="7", mention=True)
+        message = await life.hears("two")
+        delta(life, message, "first ")
+        await life.shows("first", HALL)
+        life.answers(message, "first second")
+        await life.shows("first second", HALL)
 
-    assert [post.chat for post in teams.server.posts] == [thread, HALL]
+    assert [(post.chat, post.text) for post in teams.server.posts] == [
+        (thread, "You said: one"),
+        (HALL, "first second"),
+    ]
 
 
 async def test_of_many_buttons_the_first_six_are_shown(teams, tmp_path):
@@ -60,6 +69,16 @@ async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_th
     (shown,) = teams.server.posts[2].attachments
     assert (shown["contentType"], shown["name"]) == ("application/vnd.microsoft.teams.card.file.info", "plan.txt")
     assert len(teams.server.posts) == 4
+
+
+async def test_a_file_whose_card_is_refused_does_not_wait(teams, tmp_path):
+    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+    async with live(teams, tmp_path) as life:
+        await life.is_up()
+        teams.server.refuse(1, 500)
+        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
+
+    assert len([*(tmp_path / "files").iterdir()]) == len(teams.server.posts) == 1
 
 
 async def test_a_file_that_is_declined_is_forgotten(teams, tmp_path):
