@@ -19,6 +19,7 @@ PLATFORMS: dict[str, str] = {
     "qq": "tests.fakes.platform_qq:QQPlatform",
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
     "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
+    "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
