@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.errors import RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
 from nanobot.markdown import Chunk, Dialect, split_message
@@ -291,8 +291,8 @@ class ChatChannel(BaseChannel):
                 await self.edit(to, posted, chunk)
             elif is_retry:
                 stream.doubtful = True
-        except SendError as error:
-            if not (is_retry or error.may_have_arrived):
+        except (SendError, ChannelSetupError) as error:
+            if not (is_retry or getattr(error, "may_have_arrived", False)):
                 stream.pending = ""
             raise
         stream.pending = ""

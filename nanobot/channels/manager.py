@@ -15,7 +15,13 @@ from pathlib import Path
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
-from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
 from nanobot.channels.status import ChannelStatus
 from nanobot.channels.supervisor import ChannelSupervisor, describe_error
 from nanobot.messages.types import Origin
@@ -205,6 +211,8 @@ class ChannelManager:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await contain_errors(channel.deliver(message))
         except Exception as error:  # a channel may raise anything, and only the reply counts
+            if isinstance(error, ChannelSetupError):
+                channel.refuse(error)
             log.debug("%s: a %s was not shown: %s", channel.name, message.kind.value, error)
 
     async def _send_with_retries(self, channel: BaseChannel, message: OutboundMessage) -> None:
@@ -228,6 +236,10 @@ class ChannelManager:
                 pause_s = max(error.retry_after_s, least_s)
                 await asyncio.sleep(pause_s)
                 throttled_s += pause_s
+                continue
+            except ChannelSetupError as error:
+                channel.refuse(error)
+                await asyncio.sleep(self._first_wait_s)
                 continue
             except Exception as error:  # a channel may raise anything
                 may_have_arrived = isinstance(error, TimeoutError) or _may_have_arrived(error)
