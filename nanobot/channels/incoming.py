@@ -17,7 +17,7 @@ nothing.
 _LONGEST_QUOTE = 600
 
 
-def format_quote(text: str, author: str = "a message") -> str:
+def quoted_lines(text: str, author: str = "a message") -> str:
     """The lines above a message that quotes this text; its start, if it is long."""
     short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
     return "\n".join([f"[in reply to {author}]", *(f"> {line}" for line in short.strip().splitlines())])

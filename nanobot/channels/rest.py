@@ -87,16 +87,21 @@ class RestClient(ABC):
 
     async def call(self, method: str, path: str, **request: Any) -> Payload:
         """Send a request with the token, and return the body of the answer. `request`: as httpx takes it."""
-        answer = await self.exchange(method, path, headers=self.authorize(await self.token()), **request)
-        if answer.status == httpx.codes.UNAUTHORIZED or answer.code in self.token_ended:
-            self._token = ""
-            answer = await self.exchange(method, path, headers=self.authorize(await self.token()), **request)
+        answer = await self.request(method, path, **request)
         if answer.code:
             raise self.error_of(answer)
         return answer.body
 
+    async def request(self, method: str, path: str, **request: Any) -> Answer:
+        """Send a request with the token. Raises SendError only if it is to be tried later."""
+        answer = await self.exchange(method, path, headers=self.authorize(await self.token()), **request)
+        if answer.status == httpx.codes.UNAUTHORIZED or answer.code in self.token_ended:
+            self._token = ""
+            answer = await self.exchange(method, path, headers=self.authorize(await self.token()), **request)
+        return answer
+
     async def exchange(self, method: str, path: str, **request: Any) -> Answer:
-        """Send a request to this path, or URL, without the token. Raises SendError only if it is to be tried later."""
+        """Send a request to this path, or URL, without the token, like `request`."""
         url = path if "://" in path else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
             async with self._pools.borrow_client(url) as client:

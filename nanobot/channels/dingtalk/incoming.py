@@ -6,7 +6,7 @@ Source: open.dingtalk.com/document/orgapp/receive-message.
 from collections.abc import Mapping
 from typing import Any
 
-from nanobot.channels.incoming import Incoming, format_quote
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.payload import Payload
@@ -73,4 +73,4 @@ def _read_quote(message: Payload) -> tuple[str, bool]:
         return "", False
     author = replied.text("senderId")
     is_ours, is_own = (bool(author) and author == message.text(key) for key in ("chatbotUserId", "senderId"))
-    return format_quote(words, "you" if is_ours else "a message"), not (is_ours or is_own)
+    return quoted_lines(words, "you" if is_ours else "a message"), not (is_ours or is_own)

@@ -5,7 +5,7 @@ Source: bot.q.qq.com/wiki/develop/api-v2/server-inter/message/send-receive/event
 
 from datetime import datetime
 
-from nanobot.channels.incoming import Incoming, format_quote
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.payload import Payload
@@ -33,7 +33,7 @@ def read_event(kind: object, data: object) -> Incoming | None:
     return Incoming(
         sender,
         chat,
-        f"{format_quote(quoted)}\n{text}" if quoted else text,
+        f"{quoted_lines(quoted)}\n{text}" if quoted else text,
         message_id,
         is_private=is_private,
         is_mentioned=True,

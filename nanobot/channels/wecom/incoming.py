@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from nanobot.channels.incoming import Incoming, format_quote
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.payload import Payload
@@ -28,7 +28,7 @@ def read_message(body: object) -> Incoming | None:
     if message.get("chattype") == "group":
         text = _MENTION.sub("", text, count=1) if text.startswith("@") else text
     if quoted:
-        text = f"{format_quote(quoted)}\n{text}"
+        text = f"{quoted_lines(quoted)}\n{text}"
     return _incoming(message, text, (*files, *quoted_files), quotes_others=bool(quoted or quoted_files))
 
 
