@@ -267,22 +267,23 @@ class FeishuChannel(ChatChannel):
         if card.is_streaming:
             try:
                 path = f"/elements/{_TEXT_ELEMENT}/content"
-                await self._update(platform_id, card, "PUT", path, content=chunk.text)
+                await self._update(platform_id, card, "PUT", path, {"content": chunk.text})
             except RefusedError as error:  # it streams for ten minutes at most
                 log.debug("feishu: a card no longer streams: %s", error)
                 card.is_streaming = False
             else:
                 return
-        await self._update(platform_id, card, "PUT", "", card={"type": "card_json", "data": _dump(_card(chunk))})
+        whole = {"type": "card_json", "data": _dump(_card(chunk))}
+        await self._update(platform_id, card, "PUT", "", {"card": whole})
 
-    async def _update(self, message_id: str, card: _Card, method: str, path: str, **change: object) -> None:
+    async def _update(self, message_id: str, card: _Card, method: str, path: str, change: dict[str, Any]) -> None:
         if not card.id:
             found = await self._api.call("POST", "/cardkit/v1/cards/id_convert", json={"message_id": message_id})
             card.id = found.text("card_id")
             if not card.id:
                 raise UndeliverableError("Feishu has no card for this message")
-        body = {**change, "sequence": card.next_sequence()}
-        await self._api.call(method, f"/cardkit/v1/cards/{card.id}{path}", json=body)
+        change["sequence"] = card.next_sequence()
+        await self._api.call(method, f"/cardkit/v1/cards/{card.id}{path}", json=change)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """End the card's streaming: otherwise the list of chats shows it as being written for ten minutes."""
@@ -292,7 +293,7 @@ class FeishuChannel(ChatChannel):
         card.is_streaming = False
         try:
             settings = _dump({"config": {"streaming_mode": False}})
-            await self._update(platform_id, card, "PATCH", "/settings", settings=settings)
+            await self._update(platform_id, card, "PATCH", "/settings", {"settings": settings})
         except SendError as error:
             log.debug("feishu: a card still shows that it streams: %s", error)
 

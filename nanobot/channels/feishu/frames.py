@@ -61,6 +61,10 @@ def new_frame(service: int, method: int, headers: Mapping[str, str], payload: by
     return _encode([(_SEQUENCE, 0), (_LOG, 0), (_SERVICE, service), (_METHOD, method), *pairs, (_PAYLOAD, payload)])
 
 
+def ping(service: int) -> bytes:
+    return new_frame(service, _CONTROL, {"type": "ping"})
+
+
 class Parts:
     """Events that arrive in several frames."""
 
