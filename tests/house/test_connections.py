@@ -17,15 +17,14 @@ NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
-              "providers/litellm_provider", "channels/telegram/bot", "channels/dingtalk/api", "channels/feishu/api",
-              "channels/qq/api"},
+              "providers/litellm_provider", "channels/telegram/bot", "channels/rest"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},
     "discord": {"channels/discord"},
     "telegram": {"channels/telegram"},
-    "websockets": {"channels/websocket", "channels/dingtalk/channel", "channels/feishu", "channels/qq/channel",
-                   "channels/wecom/connection"},
+    "websockets": {"channels/websocket", "channels/sockets", "channels/dingtalk/channel", "channels/feishu",
+                   "channels/qq/channel", "channels/wecom/connection"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands
