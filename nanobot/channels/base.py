@@ -158,13 +158,16 @@ class BaseChannel(ABC):
         is_overridden = type(self).send_delta is not BaseChannel.send_delta
         return is_overridden and bool(_setting(self.config, "streaming", default=True))
 
-    # The next five are optional: a channel with nothing to show leaves them empty.
+    # The next six are optional: a channel with nothing to show leaves them empty.
 
     def turn_started(self, to: Address, key: str) -> None:  # noqa: B027
         """Show that the bot works on a message of this chat. `key` identifies the message. Never raises."""
 
     def turn_ended(self, to: Address, key: str) -> None:  # noqa: B027
         """The message of `key` is settled, with or without a turn of its own. Never raises."""
+
+    def turn_answered(self, to: Address, message_id: str) -> None:  # noqa: B027
+        """A message of this chat was answered. Called behind `turn_ended`. Never raises."""
 
     async def send_delta(self, chat_id: str, delta: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """Show more text of a streamed answer. `_stream_end` in the metadata marks the end of a part."""

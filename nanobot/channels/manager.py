@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import (
@@ -155,12 +156,14 @@ class ChannelManager:
             for message in waiting:
                 self._put(self._tasks, message)
 
-    def _show_turn(self, message: InboundMessage, begins: bool) -> None:
+    def _show_turn(self, message: InboundMessage, state: InboundState | None) -> None:
         """Let the channel show that a user's message is being worked on; nobody waits for a job."""
         channel, to = self._channels.get(message.channel), message.address
         if channel is not None and message.origin is Origin.USER and not message.quiet:
             key = message.journal_key or str(id(message))
-            (channel.turn_started if begins else channel.turn_ended)(to, key)
+            (channel.turn_started if state is None else channel.turn_ended)(to, key)
+            if state is InboundState.ANSWERED and message.message_id is not None:
+                channel.turn_answered(to, message.message_id)
 
     def _supervise(self, tasks: asyncio.TaskGroup, channel: BaseChannel) -> None:
         supervisor = ChannelSupervisor(channel, first_wait_s=self._first_wait_s)

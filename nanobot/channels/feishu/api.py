@@ -37,7 +37,7 @@ _FINAL = {
     230034: "Feishu knows no such chat or person",
     230035: "the bot may not write in that chat",
     230053: "that person does not want messages from the bot",
-    231001: "Feishu knows no such reaction. Choose another name for channels.feishu.reactEmoji",
+    231001: "Feishu knows no such reaction. Choose another name for channels.feishu.reactEmoji or doneEmoji",
     232009: "the group was dissolved",
     99991672: "the app lacks a permission: {text}",
     99991679: "the app lacks a permission: {text}",
