@@ -20,8 +20,8 @@ from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.dead_letters import DeadLetters
-from nanobot.gateway.health import HealthServer
 from nanobot.gateway.heartbeat import heartbeat_task
+from nanobot.gateway.http import gateway_server
 from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.lock import LockHolder, is_lost, single_instance
@@ -31,6 +31,7 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
+from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
@@ -51,7 +52,7 @@ class Options:
     """Options beside the config."""
 
     port: int | None = None
-    """Port of the health server; None means `gateway.port` of the config."""
+    """Port of the HTTP server; None means `gateway.port` of the config."""
     allow_empty: bool = False
     """Whether to run without any channel."""
     poll_s: float = POLL_S
@@ -66,7 +67,7 @@ class Gateway:
     channels: GatewayChannels
     supervisor: TaskSupervisor
     reporter: HealthReporter
-    health: HealthServer
+    http: HttpServer
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -153,7 +154,7 @@ async def open_gateway(
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
-        await gateway.health.bind()
+        await gateway.http.bind()
         await gateway.control.bind()
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
@@ -188,7 +189,7 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
-    health = HealthServer(config.gateway.host, port, reporter.report)
+    http = gateway_server(config.gateway.host, port, reporter.report, channels.webhooks)
     control = ControlServer(places, runtime, reporter, shutdown, terminal)
     dreams = runtime.memory.dreams
 
@@ -223,11 +224,11 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         SupervisedTask("search", runtime.archive.keep_up),
         *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         SupervisedTask("config", live.run, problem=lambda: live.problem),
-        SupervisedTask("health", health.run, problem=lambda: health.problem),
+        SupervisedTask("http", http.run, problem=lambda: http.problem),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, health, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, control, shutdown)
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:

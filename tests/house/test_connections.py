@@ -31,7 +31,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
-    "socket": {"net/dns", "gateway/loop_monitor", "gateway/control",
+    "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
