@@ -53,14 +53,6 @@ class BotIdentity(NamedTuple):
     name: str = "nanobot"
 
 
-class Endpoint(NamedTuple):
-    """Where the long connection is opened; valid once."""
-
-    url: str
-    service: int
-    ping_s: float
-
-
 class FeishuApi(RestClient):
     """The requests of one app."""
 
@@ -94,8 +86,11 @@ class FeishuApi(RestClient):
         self.me = BotIdentity(bot.text("open_id"), bot.text("app_name") or "nanobot")
         return self.me
 
-    async def fetch_endpoint(self) -> Endpoint:
-        """Ask where to connect. Raises ChannelSetupError if the app may not."""
+    async def fetch_endpoint(self) -> tuple[str, int, float]:
+        """A URL to connect to, valid once; the number of the service; and how often to ping it, in seconds.
+
+        Raises ChannelSetupError if the app may not connect.
+        """
         app_id, secret = self._credentials()
         answer = await self.exchange("POST", "/callback/ws/endpoint", json={"AppID": app_id, "AppSecret": secret})
         if answer.code == _MOST_CONNECTIONS:
@@ -108,7 +103,7 @@ class FeishuApi(RestClient):
         data = answer.body.part("data")
         service = parse_qs(urlsplit(data.text("URL")).query).get("service_id", ["0"])[0]
         ping_s = data.number("ClientConfig", "PingInterval") or _PING_S
-        return Endpoint(data.text("URL"), int(service) if service.isdecimal() else 0, ping_s)
+        return data.text("URL"), int(service) if service.isdecimal() else 0, ping_s
 
     async def fetch_token(self) -> tuple[str, float]:
         app_id, secret = self._credentials()

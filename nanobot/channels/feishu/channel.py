@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from typing import Any, ClassVar
 
@@ -129,14 +128,14 @@ class FeishuChannel(ChatChannel):
         await self._api.close()
 
     async def _serve(self) -> None:
-        endpoint, parts = await self._api.fetch_endpoint(), Parts()
-        async with open_socket("Feishu", endpoint.url, max_size=None) as socket, task_group() as work:
+        url, service, ping_s = await self._api.fetch_endpoint()
+        parts, beat = Parts(), ping(service)
+        async with open_socket("Feishu", url, max_size=None) as socket, task_group() as work:
             self.mark_up()
             for rooms, is_private in ((self._state.groups, False), (self._state.private, True)):
                 for room in [*rooms]:
                     work.create_task(self._process_missed(room, rooms[room], is_private=is_private))
-            beat = partial(socket.send, ping(endpoint.service))
-            async for data in read_messages(socket, self.status.touch, endpoint.ping_s, beat):
+            async for data in read_messages(socket, self.status.touch, ping_s, lambda: socket.send(beat)):
                 if isinstance(data, str):
                     continue
                 try:

@@ -9,7 +9,6 @@ import hashlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +20,6 @@ from nanobot.channels.errors import (
     NotConnectedError,
     SendError,
     UndeliverableError,
-    require_settings,
 )
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
@@ -89,7 +87,7 @@ class WeComChannel(ChatChannel):
         """Receive messages until the connection breaks. Never connects again once another program has taken over."""
         if self._replaced is not None:
             raise self._replaced
-        async with self._connect() as connection:
+        async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch) as connection:
             self._current = connection
             self.mark_up()
             try:
@@ -100,17 +98,12 @@ class WeComChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if WeCom is unreachable."""
-        async with self._connect():
+        async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch):
             print(  # noqa: T201 a person waits
                 "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人), or add it "
                 "to a group. If a gateway was connected as this robot, WeCom has closed its connection: restart it."
             )
         return True
-
-    def _connect(self) -> AbstractAsyncContextManager[Connection]:
-        settings = self._settings
-        bot_id, secret = require_settings("wecom", botId=settings.bot_id, secret=settings.secret)
-        return connect_robot(settings.ws_url, bot_id, secret, beat_s=self.beat_s, touch=self.status.touch)
 
     # receiving
 

@@ -14,9 +14,10 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from nanobot.channels.errors import ChannelSetupError, ErrorCodes, NotConnectedError, SendError
+from nanobot.channels.errors import ChannelSetupError, ErrorCodes, NotConnectedError, SendError, require_settings
 from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import open_socket, read_messages
+from nanobot.config.channels import WeComConfig
 
 _ANSWER_S = 15.0
 _WRONG_CREDENTIALS = (853000, 853001)
@@ -102,13 +103,14 @@ class Connection:
 
 @asynccontextmanager
 async def connect_robot(
-    url: str, bot_id: str, secret: str, *, beat_s: float, touch: Callable[[], None]
+    settings: WeComConfig, *, beat_s: float, touch: Callable[[], None]
 ) -> AsyncIterator[Connection]:
     """Connect and subscribe. WeCom closes an older connection of the same bot. `touch`: for every frame that arrives.
 
-    Raises NotConnectedError; ChannelSetupError for wrong credentials.
+    Raises NotConnectedError; ChannelSetupError for missing or wrong credentials.
     """
-    async with open_socket("WeCom", url, ping_interval=None) as socket:
+    bot_id, secret = require_settings("wecom", botId=settings.bot_id, secret=settings.secret)
+    async with open_socket("WeCom", settings.ws_url, ping_interval=None) as socket:
         connection = Connection(socket)
         reading = asyncio.create_task(connection.read(beat_s, touch), name="wecom frames")
         try:
