@@ -61,7 +61,9 @@ class RestClient(ABC):
         self._token, self._token_until = "", 0.0
 
     async def close(self) -> None:
-        await self._pools.close()
+        """Close all connections. The next request opens another."""
+        pools, self._pools = self._pools, HttpPools()
+        await pools.close()
 
     @abstractmethod
     async def fetch_token(self) -> tuple[str, float]:
@@ -102,7 +104,7 @@ class RestClient(ABC):
 
     async def exchange(self, method: str, path: str, **request: Any) -> Answer:
         """Send a request to this path, or URL, without the token, like `request`."""
-        url = path if "://" in path else f"{self.base}{path}"
+        url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
             async with self._pools.borrow_client(url) as client:
                 response = await client.request(method, url, timeout=_TIMEOUT, **request)

@@ -63,15 +63,13 @@ class DingTalkChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        await self._api.token()
-        while True:
-            await self._serve()
-            await asyncio.sleep(_RECONNECT_S)
-
-    async def stop(self) -> None:
-        """Close connections."""
-        await super().stop()
-        await self._api.close()
+        try:
+            await self._api.token()
+            while True:
+                await self._serve()
+                await asyncio.sleep(_RECONNECT_S)
+        finally:
+            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if DingTalk is unreachable."""

@@ -117,15 +117,13 @@ class FeishuChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection ends."""
-        bot = await self._api.log_in()
-        self._state = await self.load_state(FeishuState(bot.open_id))
-        async with keep_saved(self.state_path, self._state):
-            await self._serve()
-
-    async def stop(self) -> None:
-        """Close connections."""
-        await super().stop()
-        await self._api.close()
+        try:
+            bot = await self._api.log_in()
+            self._state = await self.load_state(FeishuState(bot.open_id))
+            async with keep_saved(self.state_path, self._state):
+                await self._serve()
+        finally:
+            await self._api.close()
 
     async def _serve(self) -> None:
         url, service, ping_s = await self._api.fetch_endpoint()

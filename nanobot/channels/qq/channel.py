@@ -112,17 +112,15 @@ class QQChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        await self._api.token()
-        if self._state.bot != (bot := self._settings.app_id.strip()):
-            self._state = await self.load_state(QQState(bot))
-        while True:
-            await self._serve()
-            await asyncio.sleep(_RECONNECT_S)
-
-    async def stop(self) -> None:
-        """Close connections."""
-        await super().stop()
-        await self._api.close()
+        try:
+            await self._api.token()
+            if self._state.bot != (bot := self._settings.app_id.strip()):
+                self._state = await self.load_state(QQState(bot))
+            while True:
+                await self._serve()
+                await asyncio.sleep(_RECONNECT_S)
+        finally:
+            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""

@@ -32,6 +32,7 @@ from nanobot.config.channels import SlackConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
+from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import SystemClock
 
@@ -82,12 +83,10 @@ class SlackChannel(ChatChannel):
         async with open_api(self._settings, self.services.clock) as api:
             me = await api.log_in()
             async with open_history(self.services.state, me.user) as self._history:
-                self._current_api, self._work = api, asyncio.TaskGroup()
+                self._current_api = api
                 try:
-                    async with self._work:
+                    async with task_group() as self._work:
                         await self._serve(api)
-                except BaseExceptionGroup as errors:
-                    raise errors.exceptions[0] from None
                 finally:
                     self._current_api = None
 
