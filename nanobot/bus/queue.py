@@ -145,7 +145,7 @@ class MessageBus:
         self._journaling_count = 0
         """Outbound messages being journaled; they are in neither queue."""
         self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
-        """Called when the turn of a message begins (True), and when a message is settled (False)."""
+        """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
         self._retries = _RetryQueue()
         self._reported_failure = False
 

@@ -1,4 +1,4 @@
-"""Saves what a channel has to remember of its platform, such as read cursors, as JSON in its state folder.
+"""Saves what a channel has to remember of its platform, such as read cursors, as JSON in its state folder; catches up.
 
 It may be stale, never ahead: the journal drops messages that are received twice. So no function here raises; what was
 not saved costs another request, not a message.
