@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nanobot import __version__
 from nanobot.agent.tools.message import MessageTool
-from nanobot.bus.journal import open_journal
+from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
+from nanobot.bus.journal import SqliteJournal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.status import ChannelState
 from nanobot.config.loader import closed_channels
@@ -35,7 +36,9 @@ from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
+from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.utils.clock import Clock
+from nanobot.utils.database import open_database
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +137,8 @@ async def open_gateway(
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
-        bus = MessageBus(await stack.enter_async_context(open_journal(places.journal)))
+        database = await stack.enter_async_context(open_database(places.database, JOURNAL_SCHEMA + LEDGER_SCHEMA))
+        bus = MessageBus(SqliteJournal(database))
         await stack.enter_async_context(bus.open())
         runtime = await stack.enter_async_context(
             build_runtime(
@@ -144,6 +148,7 @@ async def open_gateway(
                 provider=provider,
                 environ=environ,
                 bus=bus,
+                database=database,
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
