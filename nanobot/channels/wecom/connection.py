@@ -55,7 +55,7 @@ class Connection:
         Raises SendError; ChannelSetupError for wrong credentials; safe to cancel.
         """
         if not req_id:
-            return await self._exchange(command, body, _new_id())
+            return await self._exchange(command, body, secrets.token_hex(12))
         async with self._replying:
             return await self._exchange(command, body, req_id)
 
@@ -87,7 +87,9 @@ class Connection:
     async def read(self, beat_s: float, touch: Callable[[], None]) -> None:
         """Read frames and send heartbeats until the connection breaks."""
         try:
-            async for text in read_messages(self._socket, touch, beat_s, lambda: self._send("ping", _new_id(), {})):
+            async for text in read_messages(
+                self._socket, touch, beat_s, lambda: self._send("ping", secrets.token_hex(12), {})
+            ):
                 frame = Payload.parse(text)
                 if "cmd" in frame:
                     self._callbacks.put_nowait(frame)
@@ -124,7 +126,3 @@ async def connect_robot(
 def id_of(frame: Payload) -> str:
     """The `req_id` of a frame."""
     return frame.text("headers", "req_id")
-
-
-def _new_id() -> str:
-    return secrets.token_hex(12)
