@@ -106,6 +106,7 @@ class FeishuConfig(ChannelConfig):
     topic_isolation: bool = True
     reply_to_message: bool = False
     react_emoji: Text = "THUMBSUP"
+    done_emoji: Text = ""
     streaming: bool = True
     domain: Literal["feishu", "lark"] | HttpUrl = "feishu"  # or the address of a private deployment
 

@@ -22,7 +22,7 @@ _SECTION_KEYS: dict[str, str] = {
     ),
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
-    "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
+    "channels.feishu": "toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
