@@ -16,13 +16,13 @@ _SECTION_KEYS: dict[str, str] = {
         " idleCompactCheckIntervalSeconds sessionTtlMinutes"
     ),
     "modelPresets.*": "label",
-    "channels": "extractDocumentText msteams mattermost napcat signal",
+    "channels": "extractDocumentText mattermost napcat signal",
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
-    "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
+    "channels.feishu": "toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),

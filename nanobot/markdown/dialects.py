@@ -5,10 +5,10 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031); Mochat, which
-specifies nothing, likewise. WeChat: a part of Markdown, in which nothing
-can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts). E-mail: plain text and
-HTML.
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031); Mochat: likewise. WeChat: a part of
+Markdown, in which nothing can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
+Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
+E-mail: plain text and HTML.
 """
 
 import json
@@ -215,6 +215,13 @@ WEIXIN = Dialect(
     fence=_fence,
     bullet="- ",
     heading_levels=4,
+)
+TEAMS = replace(
+    DINGTALK,
+    name="msteams",
+    limit=20_000,
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
+    heading_levels=3,
 )
 EMAIL = Dialect(
     "email",

@@ -9,22 +9,18 @@ from typing import Any
 
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
-    NotConnectedError,
     RateLimitedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
+from nanobot.channels.payload import Payload
+from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import MochatConfig
-from nanobot.net.clients import connection_error_reason, load_httpx
 from nanobot.net.http import HttpPools
 
-load_httpx()  # without its command line
-import httpx  # noqa: E402 behind load_httpx
-
 _ANSWER_S = 30.0
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-"""With other errors of the connection the request may have arrived."""
+_UNAUTHORIZED, _TOO_MANY = 401, 429
 _FINAL = (400, 403, 404, 410, 413, 422)
 
 
@@ -33,11 +29,8 @@ class MochatApi:
 
     def __init__(self, section: MochatConfig, touch: Callable[[], None] = lambda: None) -> None:
         """`touch` is called with each answer. Raises MissingSettingsError."""
-        given = {"clawToken": section.claw_token, "agentUserId": section.agent_user_id}
-        if empty := [name for name, value in given.items() if not value.strip()]:
-            raise MissingSettingsError("mochat", *empty)
+        self._token, _ = require_settings("mochat", clawToken=section.claw_token, agentUserId=section.agent_user_id)
         self._base = section.base_url.strip().rstrip("/")
-        self._token = section.claw_token.strip()
         self._touch = touch
         self._pools = HttpPools()
 
@@ -47,32 +40,24 @@ class MochatApi:
     async def call(self, path: str, body: Mapping[str, Any], *, waits_s: float = 0.0) -> Mapping[str, Any]:
         """Send a request and return the data of the answer, which Mochat may hold back for `waits_s`."""
         url = f"{self._base}/api/claw/{path}"
-        timeout = httpx.Timeout(_ANSWER_S + waits_s, connect=10)
-        try:
+        with as_send_errors("Mochat"):
             async with self._pools.borrow_client(url) as client:
-                response = await client.post(url, headers={"X-Claw-Token": self._token}, json=body, timeout=timeout)
-        except _NOT_SENT as error:
-            raise NotConnectedError(f"Mochat cannot be reached: {connection_error_reason(error)}") from None
-        except httpx.HTTPError as error:
-            raise SendError(f"connection to Mochat lost: {type(error).__name__}", may_have_arrived=True) from None
-        try:
-            parsed = response.json()
-        except ValueError:
-            parsed = None
-        answer: Mapping[str, Any] = parsed if isinstance(parsed, Mapping) else {}
+                response = await client.post(
+                    url, headers={"X-Claw-Token": self._token}, json=body, timeout=_ANSWER_S + waits_s
+                )
+        answer = Payload.parse(response.content)
         is_wrapped = isinstance(answer.get("code"), int)
         code = answer["code"] if is_wrapped and response.is_success else response.status_code
         if 200 <= code < 300:
             self._touch()
-            data = answer.get("data") if is_wrapped else answer
-            return data if isinstance(data, Mapping) else {}
-        words = " ".join(str(answer.get("message") or answer.get("name") or "no reason given").split())[:300]
-        if code == httpx.codes.UNAUTHORIZED:
+            return answer.part("data") if is_wrapped else answer
+        words = (answer.line("message") or answer.line("name") or "no reason given")[:300]
+        if code == _UNAUTHORIZED:
             raise ChannelSetupError(
                 f"Mochat does not take channels.mochat.clawToken ({words}). Copy the token again that the agent got "
                 "when it was registered, or register a new agent."
             )
-        if code == httpx.codes.TOO_MANY_REQUESTS:
+        if code == _TOO_MANY:
             pause_s = response.headers.get("retry-after", "")
             is_number = pause_s.replace(".", "", 1).isdecimal()
             raise RateLimitedError("Mochat: too many requests", float(pause_s) if is_number else -1)

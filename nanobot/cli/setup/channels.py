@@ -267,7 +267,8 @@ def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> tu
     section = config.channels.section(platform.name)
     if platform.sign_in is not None and (ask_all or not all(getattr(section, one.name) for one in platform.fields)):
         try:
-            return platform.sign_in(section)
+            if (signed_in := platform.sign_in(section)) is not None:
+                return signed_in
         except (NanobotError, OSError) as error:
             print_line(to_one_line(str(error) or type(error).__name__))
             return None

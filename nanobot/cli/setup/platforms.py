@@ -14,7 +14,14 @@ import typer
 
 from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
-from nanobot.config.channels import ChannelConfig, EmailConfig, WebSocketClient, WebSocketConfig, WeixinConfig
+from nanobot.config.channels import (
+    ChannelConfig,
+    EmailConfig,
+    FeishuConfig,
+    WebSocketClient,
+    WebSocketConfig,
+    WeixinConfig,
+)
 from nanobot.utils.qr_code import qr_code
 
 Values = dict[str, object]
@@ -40,8 +47,10 @@ def _no_values(*_: object) -> Values:
     return {}
 
 
-SignIn = Callable[[ChannelConfig], tuple[Values, str]]
-"""Takes the current section. Returns the settings, and the owner's id, or an empty string. Raises NanobotError."""
+SignIn = Callable[[ChannelConfig], tuple[Values, str] | None]
+"""Takes the current section. Returns the settings, and the owner's id, or an empty string; None to ask for the fields.
+Raises NanobotError.
+"""
 
 OwnerValues = Callable[[str, ChannelConfig], Values]
 """Takes the owner's id and the current section."""
@@ -159,6 +168,26 @@ def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
                 typer.echo("Scanned. Confirm it on your phone.")
 
 
+def _create_app(section: ChannelConfig) -> tuple[Values, str] | None:
+    """Create an app at Feishu with a QR code, unless the user has one."""
+    assert isinstance(section, FeishuConfig)  # noqa: S101 narrows the type
+    try:
+        from nanobot.channels.feishu.registration import create_app
+    except ImportError:  # its extra is not installed
+        return None
+    options = [("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")]
+    if prompts.choose("Which app?", options) == "enter":
+        return None
+
+    def show(url: str) -> None:
+        typer.echo(f"\n{qr_code(url)}")
+        print_line(f"Scan this in Feishu or Lark, or open {url}")
+
+    app = asyncio.run(create_app(section.domain, show))
+    values: Values = {"app_id": app.app_id, "app_secret": app.app_secret}
+    return values | ({"domain": app.domain} if app.domain != section.domain else {}), app.owner
+
+
 PLATFORMS: tuple[PlatformSetup, ...] = (
     PlatformSetup(
         name="telegram",
@@ -247,12 +276,12 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
     PlatformSetup(
         name="feishu",
         title="Feishu",
-        requires="an app (App ID and App Secret) from open.feishu.cn/app",
+        requires="your Feishu or Lark, to scan a QR code; or an app from open.feishu.cn/app",
         instructions=(
-            "At https://open.feishu.cn/app: Create Custom App. Add Features: Bot. Permissions & Scopes, Batch import: "
-            "paste those of docs/guides/feishu.md. Version Management & Release: create a version. Credentials & Basic "
-            "Info has the App ID and the App Secret. (For an app of Lark, first run `nanobot config set "
-            "channels.feishu.domain lark`.)"
+            "A QR code creates an app with a bot and its permissions. Or do it at https://open.feishu.cn/app: Create "
+            "Custom App. Add Features: Bot. Permissions & Scopes, Batch import: paste those of docs/guides/feishu.md. "
+            "Version Management & Release: create a version. Credentials & Basic Info has the App ID and the App "
+            "Secret. (For an app of Lark, first run `nanobot config set channels.feishu.domain lark`.)"
         ),
         fields=(
             SetupField(
@@ -276,6 +305,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
             is_secret=False,
         ),
+        sign_in=_create_app,
         waits_for_owner=True,
     ),
     PlatformSetup(
@@ -395,6 +425,45 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         sign_in=_scan_code,
         first_step="Write to ClawBot on {title}",
         waits_for_owner=True,
+    ),
+    PlatformSetup(
+        name="msteams",
+        title="Microsoft Teams",
+        requires="App ID, password and tenant of a bot registered at Azure; an https address for it",
+        instructions=(
+            "At portal.azure.com: Create a resource, Azure Bot, single tenant. Its page Configuration shows the "
+            "Microsoft App ID and the App Tenant ID; Manage Password, New client secret makes the password (copy its "
+            "Value). Under Channels, add Microsoft Teams."
+        ),
+        fields=(
+            SetupField(
+                "app_id",
+                "Microsoft App ID",
+                re.compile(r"[0-9a-fA-F-]{36}"),
+                "It looks like 11111111-2222-3333-4444-555555555555.",
+                is_secret=False,
+            ),
+            SetupField(
+                "app_password",
+                "Password",
+                re.compile(r"\S{16,}", re.ASCII),
+                "It is the Value of the client secret, not its Secret ID.",
+            ),
+            SetupField(
+                "tenant_id",
+                "App Tenant ID",
+                re.compile(r"\S{3,}", re.ASCII),
+                "It is below the App ID. For an older bot that is multi-tenant: botframework.com.",
+                is_secret=False,
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your object ID in Entra ID",
+            re.compile(r"\S{8,}", re.ASCII),
+            "At entra.microsoft.com: Users, your name, Object ID.",
+            is_secret=False,
+        ),
     ),
     PlatformSetup(
         name="mochat",
