@@ -6,7 +6,8 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
 WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031); Mochat: likewise. WeChat: a part of
-Markdown, in which nothing can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
+Markdown, in which nothing can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin,
+markdown-filter.ts).
 Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
 E-mail: plain text and HTML.
 """
