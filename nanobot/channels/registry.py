@@ -72,6 +72,16 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
     ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
     ChannelSpec(
+        "whatsapp",
+        "WhatsApp",
+        "nanobot.channels.whatsapp:WhatsAppChannel",
+        "whatsapp",
+        ("websockets",),
+        chat_is_sender=False,
+        has_buttons=False,
+        groups=r".*@g\.us",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",
