@@ -99,9 +99,10 @@ class WhatsAppChannel(ChatChannel):
             raise self._ended
         if self._is_managed and not (self._auth / "creds.json").is_file():
             raise ChannelSetupError(f"WhatsApp is not linked yet. {_LINK}")
-        async with self._open_bridge() as self._current:
+        async with self._open_bridge() as connection:
+            self._current = connection
             try:
-                async for frame in self._current.events():
+                async for frame in connection.events():
                     await self._process(frame)
             finally:
                 self._current = None
