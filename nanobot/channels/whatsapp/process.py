@@ -46,8 +46,8 @@ async def find_node() -> str:
                 return node
             found = f"this is {version}"
     raise ChannelSetupError(
-        f"WhatsApp needs Node.js {OLDEST_NODE} or later ({found}). Get it from https://nodejs.org, or with your package "
-        "manager (`brew install node`, `winget install OpenJS.NodeJS.LTS`, `apt install nodejs npm`), then try again."
+        f"WhatsApp needs Node.js {OLDEST_NODE} or later ({found}). Get it from https://nodejs.org, or with your "
+        "package manager (`brew install node`, `winget install OpenJS.NodeJS.LTS`, `apt install nodejs npm`)."
     )
 
 
@@ -67,12 +67,17 @@ async def install_bridge(folder: Path) -> Path:
         for name in _FILES:
             shutil.copyfile(SOURCE / name, partial / name)
         await _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], partial, _INSTALL_S)
-        for old in folder.glob("bridge-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        partial.replace(target)
+        await asyncio.to_thread(_replace, partial, target)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
     return target
+
+
+def _replace(partial: Path, target: Path) -> None:
+    """Move the new bridge to its place, instead of those of earlier releases."""
+    for old in target.parent.glob("bridge-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    partial.replace(target)
 
 
 @asynccontextmanager

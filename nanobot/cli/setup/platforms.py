@@ -360,9 +360,9 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         title="WhatsApp",
         requires="a phone with WhatsApp, and Node.js 20 or later on this machine",
         instructions=(
-            "nanobot becomes a linked device of a WhatsApp account: best one with a number of its own for the bot. With "
-            "your own number, you talk to it in the chat with yourself. The first time, this installs a bridge with npm, "
-            "which takes a minute; then it shows a QR code to scan with the phone (or a code to enter, with --phone)."
+            "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
+            "you talk to it in the chat with yourself. The first time, this installs a bridge with npm, which takes a "
+            "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
         ),
         fields=(),
         owner=SetupField(
