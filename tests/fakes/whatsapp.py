@@ -105,7 +105,7 @@ class FakeBridge:
         """Keep every open connection, and neither read nor send there."""
         for line in self.lines:
             line.is_deaf = True
-            line.socket.transport.pause_reading()  # type: ignore[attr-defined]
+            line.socket.transport.pause_reading()
 
     # what people do
 

@@ -3,8 +3,8 @@
 To the bridge: `auth {token}` first, then `send {id, to, text, quoted?}`, `send_media {id, to, filePath, mimetype,
 fileName, ptt}`, `edit {id, to, text}`, `react {id, to, sender, emoji}`, `typing {to, on}`, `read {ids, to, sender}`,
 `ack {id}`, `pair {phone}`. From it: `status {status, version, me, lid}`, `message`, `sent {id, to}`, `failed {id,
-error, code}`, `qr {qr}`, `code {code}`, `logged_out {code}`. Bridges of earlier releases know `auth`, `send`, `send_media`,
-`message`, `status`, `qr`, and answer every request with a `sent` that names no id.
+error, code}`, `qr {qr}`, `code {code}`, `logged_out {code}`. Bridges of earlier releases know `auth`, `send`,
+`send_media`, `message`, `status`, `qr`, and answer every request with a `sent` that names no id.
 """
 
 import asyncio

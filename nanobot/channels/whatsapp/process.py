@@ -66,7 +66,7 @@ async def install_bridge(folder: Path) -> Path:
     try:
         for name in _FILES:
             shutil.copyfile(SOURCE / name, partial / name)
-        await _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], partial, _INSTALL_S)
+        await _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=peer"], partial, _INSTALL_S)
         await asyncio.to_thread(_replace, partial, target)
     finally:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
@@ -90,7 +90,7 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
     last_lines: deque[str] = deque(maxlen=1)
     try:
         async with child_process(
-            [node, str(folder / "bridge.mjs")], cwd=folder, env={**environment(), **settings}, stdin=stdin
+            [node, str(folder / "bridge.mjs")], cwd=folder, env={**environment(), "BRIDGE_OWNED": "1", **settings}, stdin=stdin
         ) as child:
             os.close(stdin)
             stdin = -1
@@ -146,7 +146,7 @@ async def _run(argv: list[str], folder: Path, timeout_s: float) -> str:
             output, errors = await asyncio.gather(child.stdout.read(), child.stderr.read())
             status = await child.wait()
     except (OSError, TimeoutError) as error:
-        raise ChannelSetupError(f"`{command}` failed: {error or type(error).__name__}") from error
+        raise ChannelSetupError(f"`{command}` failed: {str(error) or type(error).__name__}") from error
     if status:
         said = " ".join(errors.decode(errors="replace").split())[-600:]
         raise ChannelSetupError(f"`{command}` failed with status {status}: {said or 'it said nothing'}")
