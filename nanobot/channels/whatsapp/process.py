@@ -94,10 +94,11 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
         ) as child:
             os.close(stdin)
             stdin = -1
-            logging_errors = asyncio.create_task(_log_lines(child.stderr, last_lines))
+            reading = [asyncio.create_task(_log_lines(child.stderr, last_lines))]
             try:
                 async with asyncio.timeout(_START_S):
                     ready = await child.stdout.readline()  # it says so once it listens
+                reading.append(asyncio.create_task(_log_lines(child.stdout, deque(maxlen=1))))
                 if ready:
                     yield
             except (TimeoutError, NotConnectedError):
@@ -106,7 +107,7 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
             finally:
                 os.close(ours)
                 ours = -1
-                await _end(child, logging_errors)
+                await _end(child, reading)
             said = last_lines[0] if last_lines else f"status {child.returncode}"
             if child.returncode == _MISCONFIGURED:
                 raise ChannelSetupError(f"The WhatsApp bridge cannot run: {said}")
@@ -119,15 +120,15 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
                 os.close(descriptor)
 
 
-async def _end(child: Child, logging_errors: "asyncio.Task[None]") -> None:
+async def _end(child: Child, reading: "list[asyncio.Task[None]]") -> None:
     """Let it sign off, else kill it, and read what it said."""
     ending = asyncio.create_task(child.wait())
     await asyncio.wait([ending], timeout=_STOP_S)
     if not ending.done():
         await child.kill()
-    await asyncio.wait([ending, logging_errors], timeout=_STOP_S)
-    ending.cancel()
-    logging_errors.cancel()
+    await asyncio.wait([ending, *reading], timeout=_STOP_S)
+    for task in (ending, *reading):
+        task.cancel()
 
 
 async def _log_lines(stream: asyncio.StreamReader, last_lines: "deque[str]") -> None:

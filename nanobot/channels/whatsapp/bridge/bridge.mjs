@@ -39,6 +39,8 @@ function fail(reason) {
   process.stderr.write(`${reason}\n`, () => process.exit(78))
 }
 
+// libsignal writes the keys of sessions to the console
+for (const name of ['log', 'info', 'warn', 'error']) console[name] = () => {}
 const say = text => process.stderr.write(`${text}\n`)
 
 function remember(map, key, value) {
