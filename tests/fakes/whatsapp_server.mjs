@@ -1,14 +1,16 @@
 // A WhatsApp on loopback, for a real Baileys: Noise, linking by QR code, and Signal-encrypted private messages. Written
 // from the client's source (Baileys 7.0.0-rc14), with its own primitives; never compared with the live service.
 //
-// node whatsapp_server.mjs BRIDGE_FOLDER. Says on stdout, as lines of JSON, what happens; does what lines on stdin say:
+// node whatsapp_server.mjs BRIDGE_FOLDER KEYS_FILE. KEYS_FILE remembers what keys the device has uploaded. Says on stdout, as lines of JSON, what happens; does what lines on stdin say:
 // {do: "scan", qr}, {do: "say", from, text, id, offline}, {do: "note", text, id}, {do: "end", code}, {do: "drop"}.
 
+import fs from 'node:fs'
 import path from 'node:path'
 import readline from 'node:readline'
 import { pathToFileURL } from 'node:url'
 
-const modules = path.join(process.argv[2], 'node_modules')
+const [, , BRIDGE_FOLDER, KEYS_FILE] = process.argv
+const modules = path.join(BRIDGE_FOLDER, 'node_modules')
 const load = name => import(pathToFileURL(path.join(modules, name)))
 const baileys = await load('baileys/lib/index.js')
 const { WebSocketServer } = await load('ws/wrapper.mjs')
@@ -176,11 +178,14 @@ class Line {
 
   async answer(node) {
     const [child] = Array.isArray(node.content) ? node.content : []
-    if (node.attrs.xmlns === 'encrypt' && child?.tag === 'count') return [{ tag: 'count', attrs: { value: '0' } }]
+    if (node.attrs.xmlns === 'encrypt' && child?.tag === 'count') return [{ tag: 'count', attrs: { value: uploaded ? '500' : '0' } }]
     if (node.attrs.xmlns === 'encrypt' && child?.tag === 'key') {
       return [{ tag: 'list', attrs: {}, content: getBinaryNodeChildren(child, 'user').map(({ attrs }) => bundle(attrs.jid)) }]
     }
-    if (node.attrs.xmlns === 'encrypt' && node.attrs.type === 'set' && getBinaryNodeChild(node, 'list')) this.keys = node
+    if (node.attrs.xmlns === 'encrypt' && node.attrs.type === 'set' && getBinaryNodeChild(node, 'list')) {
+      uploaded = node
+      fs.writeFileSync(KEYS_FILE, encodeBinaryNode(node))
+    }
     if (node.attrs.xmlns === 'encrypt' && child?.tag === 'digest') return [{ tag: 'digest', attrs: {} }]
     if (node.attrs.xmlns === 'usync') {
       const users = getBinaryNodeChildren(getBinaryNodeChild(child, 'list'), 'user')
@@ -216,7 +221,7 @@ class Line {
     const jid = `${ME}:${DEVICE}@${SERVER}`
     if (!one.knows) {
       const key = child => child && ({ keyId: getBinaryNodeChildUInt(child, 'id', 3), publicKey: generateSignalPubKey(getBinaryNodeChildBuffer(child, 'value')), signature: getBinaryNodeChildBuffer(child, 'signature') })
-      const { keys } = uploaded
+      const keys = uploaded
       await one.signal.injectE2ESession({ jid, session: {
         registrationId: getBinaryNodeChildUInt(keys, 'registration', 4),
         identityKey: generateSignalPubKey(getBinaryNodeChildBuffer(keys, 'identity')),
@@ -238,9 +243,8 @@ class Line {
 const now = () => String(Math.floor(Date.now() / 1000))
 const offlineEnd = () => ({ node: { tag: 'ib', attrs: { from: SERVER }, content: [{ tag: 'offline', attrs: { count: '0' } }] } })
 const waiting = [], refusals = [], lines = new Set()
-const uploaded = { get keys() { return [...allLines].reverse().find(line => line.keys)?.keys } }
-const allLines = new Set()
 let linked = null
+let uploaded = fs.existsSync(KEYS_FILE) ? await decodeBinaryNode(fs.readFileSync(KEYS_FILE)) : null
 
 /** Scan a QR code with the phone. */
 function scan(qr) {
@@ -281,7 +285,6 @@ server.on('listening', () => emit({ event: 'listening', port: server.address().p
 server.on('connection', socket => {
   const line = new Line(socket)
   lines.add(line)
-  allLines.add(line)
   socket.on('message', data => line.receive(data))
   socket.on('close', () => lines.delete(line) && emit({ event: 'gone' }))
 })

@@ -80,11 +80,11 @@ function isHeld(file) {
 
 // The keys: written atomically, the credentials with the former ones beside them.
 
-function writeAtomic(file, text) {
+function writeAtomic(file, data, { sync = true } = {}) {
   const descriptor = fs.openSync(`${file}.tmp`, 'w', 0o600)
   try {
-    fs.writeSync(descriptor, text)
-    fs.fsyncSync(descriptor)
+    fs.writeFileSync(descriptor, data)
+    if (sync) fs.fsyncSync(descriptor)
   } finally {
     fs.closeSync(descriptor)
   }
@@ -117,7 +117,7 @@ function openAuth(folder) {
     set(data) {
       for (const [type, values] of Object.entries(data)) {
         for (const [id, value] of Object.entries(values)) {
-          if (value) writeAtomic(fileOf(type, id), JSON.stringify(value, BufferJSON.replacer))
+          if (value) writeAtomic(fileOf(type, id), JSON.stringify(value, BufferJSON.replacer), { sync: type !== 'pre-key' }) // hundreds
           else fs.rmSync(fileOf(type, id), { force: true })
         }
       }
