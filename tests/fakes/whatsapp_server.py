@@ -42,7 +42,7 @@ class World:
         def find() -> Json | None:
             return next((one for one in self.all(event) if fields.items() <= one.items()), None)
 
-        return await eventually(find)
+        return await eventually(find, 40)
 
     async def listen(self) -> None:
         assert self._process.stdout is not None
@@ -68,9 +68,9 @@ class World:
             stderr=asyncio.subprocess.PIPE,
             env={"PATH": os.environ["PATH"], **self.environ, **variables, **folders},
         )
-        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        assert process.stdin is not None and process.stdout is not None
         try:
-            yield Bridge(process, int((await process.stdout.readline()).split()[-1] or 0))
+            yield Bridge(process, int((await process.stdout.readline()).rpartition(b" ")[2] or 0))
         finally:
             process.stdin.close()  # it ends with its input
             await asyncio.wait_for(process.communicate(), 10)
@@ -107,7 +107,7 @@ class Client:
 
     async def hears(self, kind: str, **fields: Any) -> Json:
         """Wait for a frame with these fields."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             while True:
                 frame: Json = json.loads(await self._socket.recv())
                 self.frames.append(frame)
@@ -120,7 +120,7 @@ class Client:
 
 @asynccontextmanager
 async def run_world(folder: Path, keys: Path) -> AsyncIterator[World]:
-    """Run WhatsApp until the block ends. `folder` has an installed bridge; `keys` is where it keeps the device's keys."""
+    """Run WhatsApp until the block ends, with the bridge in `folder`. It keeps a device's keys in `keys`."""
     process = await asyncio.create_subprocess_exec(
         *("node", str(FAKES / "whatsapp_server.mjs"), str(folder), str(keys)),
         stdin=asyncio.subprocess.PIPE,
@@ -145,5 +145,3 @@ async def link(world: World, state: Path) -> None:
     async with world.bridge(state) as bridge, bridge.client() as client:
         world.do("scan", qr=(await client.hears("qr"))["qr"])
         await client.is_connected()
-
-

@@ -22,6 +22,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
@@ -111,7 +112,7 @@ class WhatsAppChannel(ChatChannel):
         """Link an account: show a QR code, or the code for `phone`, until it is connected. Raises NanobotError."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
         try:
-            async with asyncio.timeout(_LOGIN_S), self._open_bridge() as connection:
+            async with self._open_bridge() as connection, asyncio.timeout(_LOGIN_S):
                 async for frame in connection.events():
                     match frame.get("type"):
                         case "status" if frame.get("status") == "connected":
@@ -154,8 +155,14 @@ class WhatsAppChannel(ChatChannel):
             "AUTH_DIR": str(self._auth),
         }
         node = await find_node()
-        folder = await install_bridge(self._state)
-        self.status.touch()
+        installing = asyncio.create_task(install_bridge(self._state))
+        try:
+            while not installing.done():
+                self.status.touch()
+                await asyncio.wait([installing], timeout=self.beat_s)
+            folder = await installing
+        finally:
+            installing.cancel()
         try:
             async with (
                 run_bridge(node, folder, variables),
@@ -201,7 +208,7 @@ class WhatsAppChannel(ChatChannel):
     async def _take(self, frame: Frame) -> None:
         """Journal a message, then acknowledge it."""
         incoming = read_message(frame, self._me, self._settings.lid_mappings)
-        if incoming is not None and (frame.get("fromMe") is not True or self._takes_self_chat()):
+        if incoming is not None and self._is_for_bot(incoming, is_from_me=frame.get("fromMe") is True):
             put_bounded(self._authors, incoming.message_id or "", str(frame.get("sender")), _MOST_REMEMBERED)
             wait_s = _FIRST_WAIT_S
             while True:
@@ -218,10 +225,16 @@ class WhatsAppChannel(ChatChannel):
                 chat = {"to": frame.get("chat"), "sender": frame.get("sender")}
                 await self._connection.tell({"type": "read", "ids": [frame.get("id")], **chat})
 
-    def _takes_self_chat(self) -> bool:
-        """Whether messages that the account writes to itself are for the bot."""
+    def _is_for_bot(self, incoming: Incoming, *, is_from_me: bool) -> bool:
+        """False for notes to oneself, unless that is how the owner talks to the bot.
+
+        Then the account is a person's own, and strangers who write to it mean that person: they get no pairing code.
+        """
         configured = self._settings.self_chat
-        return configured if configured is not None else any(map(self.is_allowed, self._me))
+        is_own = configured if configured is not None else any(map(self.is_allowed, self._me))
+        if is_from_me or not is_own or not incoming.is_private:
+            return is_own or not is_from_me
+        return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Read a file that the bridge has downloaded."""

@@ -39,6 +39,7 @@ def read_message(message: Mapping[str, Any], me: AbstractSet[str], numbers: Mapp
     chat = _text(message.get("chat")) or author
     lid = _text(message.get("lid")) or (author if author.endswith(_LID) else "")
     number = _text(message.get("pn")) or numbers.get(lid.removesuffix(_LID), "") or (author if author != lid else "")
+    number = address_of(number) or ""
     ids = [Sender.of(one).id for one in (number, lid) if one]
     if not (chat and ids and message_id):
         return None
@@ -52,7 +53,7 @@ def read_message(message: Mapping[str, Any], me: AbstractSet[str], numbers: Mapp
     is_time = isinstance(seconds, int) and 0 < seconds < 1 << 34
     return Incoming(
         ids[0],
-        chat if is_group else (number and address_of(number)) or chat,
+        chat if is_group else number or chat,
         f"{quote}\n{text}".strip(),
         message_id,
         is_private=not is_group,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
 from nanobot.utils.files import make_private_folder
@@ -74,8 +75,8 @@ async def install_bridge(folder: Path) -> Path:
 
 
 def _replace(partial: Path, target: Path) -> None:
-    """Move the new bridge to its place, instead of those of earlier releases."""
-    for old in target.parent.glob("bridge-*"):
+    """Move the new bridge to its place, and remove those of earlier releases and half-installed ones."""
+    for old in {*target.parent.glob("bridge-*"), *target.parent.glob("installing-*")} - {partial}:
         shutil.rmtree(old, ignore_errors=True)
     partial.replace(target)
 
@@ -87,40 +88,40 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
     Raises NotConnectedError when it ends by itself, ChannelSetupError if its owner has to change something.
     """
     stdin, ours = os.pipe()  # it ends when its input does, so also when we are killed
+    env = {**environment(), **settings, "BRIDGE_OWNED": "1"}
     last_lines: deque[str] = deque(maxlen=1)
+    broken: NotConnectedError | None = None
     try:
-        async with child_process(
-            [node, str(folder / "bridge.mjs")], cwd=folder, env={**environment(), "BRIDGE_OWNED": "1", **settings}, stdin=stdin
-        ) as child:
-            os.close(stdin)
-            stdin = -1
+        async with child_process([node, str(folder / "bridge.mjs")], cwd=folder, env=env, stdin=stdin) as child:
             reading = [asyncio.create_task(_log_lines(child.stderr, last_lines))]
+            listening = asyncio.create_task(child.stdout.readline())  # it says so
             try:
-                async with asyncio.timeout(_START_S):
-                    ready = await child.stdout.readline()  # it says so once it listens
-                reading.append(asyncio.create_task(_log_lines(child.stdout, deque(maxlen=1))))
-                if ready:
+                await asyncio.wait([listening], timeout=_START_S)
+                if listening.done() and listening.result():
+                    reading.append(asyncio.create_task(_log_lines(child.stdout, deque(maxlen=1))))
                     yield
-            except (TimeoutError, NotConnectedError):
-                if child.returncode is None:
-                    raise
+                    return
+            except NotConnectedError as error:
+                broken = error
             finally:
                 os.close(ours)
                 ours = -1
-                await _end(child, reading)
-            said = last_lines[0] if last_lines else f"status {child.returncode}"
+                await _end(child, [listening, *reading])
             if child.returncode == _MISCONFIGURED:
-                raise ChannelSetupError(f"The WhatsApp bridge cannot run: {said}")
-            raise NotConnectedError(f"the WhatsApp bridge has ended ({said})")
-    except OSError as error:
-        raise ChannelSetupError(f"The WhatsApp bridge cannot be started: {error}") from error
+                raise ChannelSetupError(
+                    f"The WhatsApp bridge cannot run: {last_lines[0] if last_lines else 'no reason'}"
+                )
+            if broken is not None and not child.returncode:
+                raise broken
+            said = last_lines[0] if last_lines else f"status {child.returncode}"
+            raise NotConnectedError(f"the WhatsApp bridge has ended ({said})") from broken
     finally:
-        for descriptor in (stdin, ours):
-            if descriptor >= 0:
-                os.close(descriptor)
+        os.close(stdin)
+        if ours >= 0:
+            os.close(ours)
 
 
-async def _end(child: Child, reading: "list[asyncio.Task[None]]") -> None:
+async def _end(child: Child, reading: "list[asyncio.Task[Any]]") -> None:
     """Let it sign off, else kill it, and read what it said."""
     ending = asyncio.create_task(child.wait())
     await asyncio.wait([ending], timeout=_STOP_S)

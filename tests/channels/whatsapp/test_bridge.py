@@ -1,7 +1,5 @@
 """The real bridge, with a real Baileys, against a small WhatsApp on loopback. Skipped where there is no Node.js."""
 
-import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +68,8 @@ async def test_a_message_survives_kill_9_of_the_bridge_until_it_is_acknowledged(
     async with linked_world.bridge(linked) as bridge, bridge.client() as client:
         again = await client.hears("message", id="M1")
         await client.send("ack", id="M1")
+        await client.send("send", to=JID, id="3EB0AA", text="hi")
+        await client.hears("sent")  # so it has read the acknowledgement
         linked_world.do("say", **{"from": ANNA}, id="M2", text="bye")
         await client.hears("message", id="M2")
         await bridge.kill()
@@ -163,19 +163,19 @@ async def test_credentials_that_were_cut_off_are_replaced_by_the_former_ones(lin
 
 
 async def test_two_bridges_never_use_the_same_keys_or_the_same_port(world, tmp_path):
-    async def told(state: Path, port: int) -> tuple[int | None, str]:
-        async with asyncio.timeout(10):
-            try:
-                async with world.bridge(state, port):
-                    raise AssertionError("it runs")
-            except IndexError:  # it says no port
-                pass
-        return None, ""
+    async def refusal(state: Path, port: int = 0) -> str:
+        async with world.bridge(state, port) as second:
+            assert second.process.stderr is not None
+            said = await second.process.stderr.read()
+            assert await second.process.wait() == 78
+        return said.decode()
 
     async with world.bridge(tmp_path) as bridge:
-        port = int(bridge.url.rpartition(":")[2])
-        await told(tmp_path, 0)
-        await told(tmp_path / "other", port)
-    shutil.rmtree(tmp_path / "state", ignore_errors=True)
-    async with world.bridge(tmp_path):
-        pass  # the lock of one that has ended is free
+        in_use = await refusal(tmp_path)
+        no_port = await refusal(tmp_path / "other", int(bridge.url.rpartition(":")[2]))
+        await bridge.kill()
+    async with world.bridge(tmp_path) as bridge, bridge.client() as client:
+        await client.hears("qr")  # the lock of one that was killed is free
+
+    assert f"another bridge uses {tmp_path / 'auth'}" in in_use
+    assert "is in use by another program" in no_port
