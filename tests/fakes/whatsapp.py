@@ -109,9 +109,11 @@ class FakeBridge:
 
     # what people do
 
-    async def says(self, text: str, *, sender: str = ANNA, chat: str | None = None, **more: Any) -> str:
+    async def says(
+        self, text: str, *, sender: str = ANNA, chat: str | None = None, message_id: str = "", **more: Any
+    ) -> str:
         """Send a message to the linked account. Return its id."""
-        message_id = f"3A{next(self._ids):018X}"
+        message_id = message_id or f"3A{next(self._ids):018X}"
         is_group = (chat or sender).endswith("@g.us")
         pn = {"pn": sender} if sender.endswith("@s.whatsapp.net") else {}
         frame = {

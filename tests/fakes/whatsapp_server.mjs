@@ -41,20 +41,20 @@ function person(number, lid) {
     },
   }
   const creds = initAuthCreds()
-  const preKey = Curve.generateKeyPair()
-  store.set({ 'pre-key': { 1: preKey } })
   const keys = addTransactionCapability(store, quiet, { maxCommitRetries: 3, delayBetweenTriesMs: 10 })
   const signal = makeLibSignalRepository({ creds, keys }, quiet, async () => [])
-  const one = { number, lid, creds, preKey, signal, knows: false }
+  const one = { number, lid, creds, store, signal, knows: false }
   people.set(number, one).set(lid, one)
 }
 
 person(ME, ME_LID)
 person('4915112345678', '272700845121588')
 
-/** A person's keys, as the server gives them to whoever writes to them. */
+/** A person's keys, as the server gives them to whoever writes to them: one of them is used once. */
 function bundle(jid) {
-  const { creds, preKey } = people.get(jidDecode(jid).user)
+  const { creds, store } = people.get(jidDecode(jid).user)
+  const preKey = Curve.generateKeyPair(), preKeyId = ++ids
+  store.set({ 'pre-key': { [preKeyId]: preKey } })
   const key = (tag, id, pair, signature) => ({ tag, attrs: {}, content: [
     { tag: 'id', attrs: {}, content: encodeBigEndian(id, 3) }, { tag: 'value', attrs: {}, content: pair.public },
     ...(signature ? [{ tag: 'signature', attrs: {}, content: signature }] : []),
@@ -64,7 +64,7 @@ function bundle(jid) {
     { tag: 'type', attrs: {}, content: Buffer.from([5]) },
     { tag: 'identity', attrs: {}, content: creds.signedIdentityKey.public },
     key('skey', creds.signedPreKey.keyId, creds.signedPreKey.keyPair, creds.signedPreKey.signature),
-    key('key', 1, preKey),
+    key('key', preKeyId, preKey),
   ] }
 }
 

@@ -147,14 +147,13 @@ class WhatsAppChannel(ChatChannel):
             ) as connection:
                 yield connection
             return
-        token = token or secrets.token_urlsafe(24)
+        node, token = await find_node(), token or secrets.token_urlsafe(24)
         variables = {
             "BRIDGE_TOKEN": token,
             "BRIDGE_PORT": str(urlsplit(settings.bridge_url).port or 80),
             "BRIDGE_STATE": str(self._state),
             "AUTH_DIR": str(self._auth),
         }
-        node = await find_node()
         installing = asyncio.create_task(install_bridge(self._state))
         try:
             while not installing.done():

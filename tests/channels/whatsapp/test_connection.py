@@ -141,8 +141,14 @@ async def test_numbers_that_the_config_knows_are_those_of_their_lids(whatsapp, t
     assert (message.sender_id, message.chat_id) == ("+4915112345678", ANNA)
 
 
-@pytest.mark.parametrize(("section", "is_taken"), [({}, False), ({"allow_from": ["+4930123456"]}, True),
-                                                  ({"allow_from": ["+4930123456"], "self_chat": False}, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("section", "is_taken"),
+    [
+        ({}, False),
+        ({"allow_from": ["+4930123456"]}, True),
+        ({"allow_from": ["+4930123456"], "self_chat": False}, False),
+    ],
+)
 async def test_what_the_account_writes_to_itself_is_for_the_bot_if_its_number_is_allowed(
     whatsapp, tmp_path, section, is_taken
 ):
