@@ -83,12 +83,6 @@ class Bridge:
         self.process = process
         self.url = f"ws://127.0.0.1:{port}"
 
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator["Client"]:
-        async with connect(self.url) as socket:
-            await socket.send(json.dumps({"type": "auth", "token": TOKEN}))
-            yield Client(socket)
-
     async def kill(self) -> None:
         """As `kill -9` does."""
         self.process.kill()
@@ -119,6 +113,14 @@ class Client:
 
 
 @asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[Client]:
+    """Connect to a bridge."""
+    async with connect(url) as socket:
+        await socket.send(json.dumps({"type": "auth", "token": TOKEN}))
+        yield Client(socket)
+
+
+@asynccontextmanager
 async def run_world(folder: Path, keys: Path) -> AsyncIterator[World]:
     """Run WhatsApp until the block ends, with the bridge in `folder`. It keeps a device's keys in `keys`."""
     process = await asyncio.create_subprocess_exec(
@@ -142,6 +144,6 @@ async def run_world(folder: Path, keys: Path) -> AsyncIterator[World]:
 
 async def link(world: World, state: Path) -> None:
     """Link a bridge by its QR code."""
-    async with world.bridge(state) as bridge, bridge.client() as client:
+    async with world.bridge(state) as bridge, client_of(bridge.url) as client:
         world.do("scan", qr=(await client.hears("qr"))["qr"])
         await client.is_connected()

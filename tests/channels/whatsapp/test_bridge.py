@@ -1,13 +1,19 @@
 """The real bridge, with a real Baileys, against a small WhatsApp on loopback. Skipped where there is no Node.js."""
 
+import asyncio
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.fakes.whatsapp_server import ANNA, link
+from nanobot.channels.status import ChannelState
+from nanobot.testing.live_channel import live
+from tests.fakes.whatsapp_server import ANNA, FAKES, TOKEN, client_of, link
 from tests.support.eventually import eventually
+from tests.support.toy_gateway import free_port
 
 JID = f"{ANNA}@s.whatsapp.net"
 
@@ -26,7 +32,7 @@ async def test_a_client_without_the_token_and_a_web_page_are_refused(world, tmp_
 
 async def test_a_device_is_linked_by_its_qr_code_and_stays_linked(world, tmp_path):
     await link(world, tmp_path)
-    async with world.bridge(tmp_path) as bridge, bridge.client() as client:
+    async with world.bridge(tmp_path) as bridge, client_of(bridge.url) as client:
         status = await client.is_connected()
 
     assert (status["me"], status["lid"]) == ("4930123456@s.whatsapp.net", "111222333@lid")
@@ -35,7 +41,7 @@ async def test_a_device_is_linked_by_its_qr_code_and_stays_linked(world, tmp_pat
 
 
 async def test_a_pairing_code_is_given_for_a_number(world, tmp_path):
-    async with world.bridge(tmp_path) as bridge, bridge.client() as client:
+    async with world.bridge(tmp_path) as bridge, client_of(bridge.url) as client:
         await client.hears("qr")
         await client.send("pair", phone="+49 30 123456")
 
@@ -43,7 +49,7 @@ async def test_a_pairing_code_is_given_for_a_number(world, tmp_path):
 
 
 async def test_messages_are_read_with_both_ids_of_who_wrote_them(linked_world, linked):
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
         linked_world.do("say", **{"from": ANNA}, id="M1", text="hello")
         by_number = await client.hears("message")
@@ -60,12 +66,12 @@ async def test_messages_are_read_with_both_ids_of_who_wrote_them(linked_world, l
 
 async def test_a_message_survives_kill_9_of_the_bridge_until_it_is_acknowledged(linked_world, linked):
     async with linked_world.bridge(linked) as bridge:
-        async with bridge.client() as client:
+        async with client_of(bridge.url) as client:
             await client.is_connected()
             linked_world.do("say", **{"from": ANNA}, id="M1", text="hello")
             await client.hears("message", id="M1")
         await bridge.kill()
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         again = await client.hears("message", id="M1")
         await client.send("ack", id="M1")
         await client.send("send", to=JID, id="3EB0AA", text="hi")
@@ -73,7 +79,7 @@ async def test_a_message_survives_kill_9_of_the_bridge_until_it_is_acknowledged(
         linked_world.do("say", **{"from": ANNA}, id="M2", text="bye")
         await client.hears("message", id="M2")
         await bridge.kill()
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.hears("message", id="M2")
 
     assert again["content"] == "hello"
@@ -81,7 +87,7 @@ async def test_a_message_survives_kill_9_of_the_bridge_until_it_is_acknowledged(
 
 
 async def test_messages_from_while_it_was_not_connected_arrive(linked_world, linked):
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
         linked_world.do("drop")
         await client.hears("status", status="disconnected")
@@ -92,14 +98,14 @@ async def test_messages_from_while_it_was_not_connected_arrive(linked_world, lin
 
 async def test_a_text_reaches_the_phone_once_and_quotes(linked_world, linked):
     async with linked_world.bridge(linked) as bridge:
-        async with bridge.client() as client:
+        async with client_of(bridge.url) as client:
             await client.is_connected()
             linked_world.do("say", **{"from": ANNA}, id="M1", text="hello")
             await client.hears("message")
             await client.send("send", to=JID, id="3EB0AA", text="see https://example.org", quoted="M1")
             await client.hears("sent", id="3EB0AA", to=JID)
         await bridge.kill()
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
         await client.send("send", to=JID, id="3EB0AA", text="see https://example.org")
         await client.hears("sent", id="3EB0AA")
@@ -115,7 +121,7 @@ async def test_a_text_reaches_the_phone_once_and_quotes(linked_world, linked):
 
 
 async def test_a_refused_text_fails_with_whatsapps_code(linked_world, linked):
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
         linked_world.do("refuse", code=463)
         await client.send("send", to=JID, id="3EB0AA", text="hello")
@@ -124,7 +130,7 @@ async def test_a_refused_text_fails_with_whatsapps_code(linked_world, linked):
 
 
 async def test_a_reaction_and_the_typing_indicator_are_shown(linked_world, linked):
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
         linked_world.do("say", **{"from": ANNA}, id="M1", text="hello")
         await client.hears("message")
@@ -140,11 +146,11 @@ async def test_a_reaction_and_the_typing_indicator_are_shown(linked_world, linke
 @pytest.mark.parametrize("code", [401, 440])
 async def test_a_session_that_whatsapp_has_ended_is_never_opened_again(linked_world, linked, code):
     async with linked_world.bridge(linked) as bridge:
-        async with bridge.client() as client:
+        async with client_of(bridge.url) as client:
             await client.is_connected()
             linked_world.do("end", code=code)
             await client.hears("logged_out", code=code)
-        async with bridge.client() as client:
+        async with client_of(bridge.url) as client:
             await client.hears("logged_out", code=code)
 
     assert len(linked_world.all("login")) == 1
@@ -152,11 +158,11 @@ async def test_a_session_that_whatsapp_has_ended_is_never_opened_again(linked_wo
 
 
 async def test_credentials_that_were_cut_off_are_replaced_by_the_former_ones(linked_world, linked):
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
     file = linked / "auth" / "creds.json"
     file.write_text(file.read_text()[:100])
-    async with linked_world.bridge(linked) as bridge, bridge.client() as client:
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
 
     assert not any(frame["type"] == "qr" for frame in client.frames)
@@ -174,8 +180,38 @@ async def test_two_bridges_never_use_the_same_keys_or_the_same_port(world, tmp_p
         in_use = await refusal(tmp_path)
         no_port = await refusal(tmp_path / "other", int(bridge.url.rpartition(":")[2]))
         await bridge.kill()
-    async with world.bridge(tmp_path) as bridge, bridge.client() as client:
+    async with world.bridge(tmp_path) as bridge, client_of(bridge.url) as client:
         await client.hears("qr")  # the lock of one that was killed is free
 
     assert f"another bridge uses {tmp_path / 'auth'}" in in_use
     assert "is in use by another program" in no_port
+
+
+async def test_the_gateway_links_an_account_and_answers_over_the_real_bridge(
+    world, whatsapp, tmp_path, monkeypatch, capsys
+):
+    (state := tmp_path / "gateway").mkdir()
+    (state / world.folder.name).symlink_to(world.folder)
+    (programs := tmp_path / "bin").mkdir()
+    variables = " ".join(f"{name}={value}" for name, value in world.environ.items())
+    node = f'#!/bin/sh\n{variables} exec {shutil.which("node")} --import {FAKES / "whatsapp_root.mjs"} "$@"\n'
+    (programs / "node").write_text(node)
+    (programs / "node").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    port = free_port()
+    settings = {"bridge_managed": True, "bridge_url": f"ws://127.0.0.1:{port}", "bridge_token": TOKEN}
+    async with live(whatsapp, state, **settings) as life:
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
+        login = asyncio.create_task(life.channel.login())
+        await world.sees("new")
+        async with client_of(f"ws://127.0.0.1:{port}") as client:
+            world.do("scan", qr=(await client.hears("qr"))["qr"])
+            assert await login
+    async with live(whatsapp, state, **settings) as life:
+        await asyncio.wait_for(life.channel.status.connected.wait(), 40)
+        world.do("say", **{"from": ANNA}, id="M1", text="hello")
+        answer = await world.sees("message", to=JID)
+
+    assert "Linked as +4930123456." in capsys.readouterr().out
+    assert answer["message"]["extendedTextMessage"]["text"] == "You said: hello"
+    assert '"ack":"M1"' in (state / "messages.jsonl").read_text()

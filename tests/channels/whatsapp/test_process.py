@@ -168,7 +168,7 @@ async def test_without_a_new_enough_node_it_says_how_to_get_one(whatsapp, tmp_pa
         if any((Path(folder) / "node").exists() for folder in ("/usr/bin", "/bin")):
             pytest.skip("there is one in /usr/bin")
 
-    with pytest.raises(ChannelSetupError, match="WhatsApp needs Node.js 20 or later") as raised:
+    with pytest.raises(ChannelSetupError, match=r"WhatsApp needs Node\.js 20 or later") as raised:
         await whatsapp.channel(MessageBus(), **managed).login()
 
     assert version in str(raised.value)
