@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
@@ -172,7 +173,7 @@ async def test_two_bridges_never_use_the_same_keys_or_the_same_port(world, tmp_p
     async def refusal(state: Path, port: int = 0) -> str:
         async with world.bridge(state, port) as second:
             assert second.process.stderr is not None
-            said = await second.process.stderr.read()
+            said: bytes = await second.process.stderr.read()
             assert await second.process.wait() == 78
         return said.decode()
 
@@ -199,7 +200,7 @@ async def test_the_gateway_links_an_account_and_answers_over_the_real_bridge(
     (programs / "node").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     port = free_port()
-    settings = {"bridge_managed": True, "bridge_url": f"ws://127.0.0.1:{port}", "bridge_token": TOKEN}
+    settings: dict[str, Any] = {"bridge_managed": True, "bridge_url": f"ws://127.0.0.1:{port}", "bridge_token": TOKEN}
     async with live(whatsapp, state, **settings) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
         login = asyncio.create_task(life.channel.login())

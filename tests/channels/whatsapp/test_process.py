@@ -61,7 +61,7 @@ mkdir node_modules
 
 
 @pytest.fixture
-def programs(tmp_path, monkeypatch) -> Path:
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the only `node` and `npm` on the path."""
     folder = tmp_path / "bin"
     folder.mkdir()
