@@ -1,8 +1,8 @@
-// A WhatsApp on loopback, for a real Baileys: Noise, linking by QR code, and Signal-encrypted private messages. Written
+// A WhatsApp on loopback, for a real Baileys: Noise, linking by QR code, and Signal-encrypted messages, also in a group. Written
 // from the client's source (Baileys 7.0.0-rc14), with its own primitives; never compared with the live service.
 //
-// node whatsapp_server.mjs BRIDGE_FOLDER KEYS_FILE. KEYS_FILE remembers what keys the device has uploaded. Says on stdout, as lines of JSON, what happens; does what lines on stdin say:
-// {do: "scan", qr}, {do: "say", from, text, id, offline}, {do: "note", text, id}, {do: "end", code}, {do: "drop"}.
+// node whatsapp_server.mjs BRIDGE_FOLDER KEYS_FILE. KEYS_FILE remembers what keys the device has uploaded. It says on
+// stdout, as lines of JSON, what happens, and does what lines on stdin say: see `commands`.
 
 import fs from 'node:fs'
 import path from 'node:path'
@@ -16,13 +16,35 @@ const baileys = await load('baileys/lib/index.js')
 const { WebSocketServer } = await load('ws/wrapper.mjs')
 const { ROOT } = await import('./whatsapp_root.mjs')
 const {
-  addTransactionCapability, aesDecryptGCM, aesEncryptGCM, Curve, decodeBinaryNode, encodeBinaryNode, encodeBigEndian,
-  generateSignalPubKey, getBinaryNodeChild, getBinaryNodeChildBuffer, getBinaryNodeChildren, getBinaryNodeChildUInt, hkdf,
-  hmacSign, initAuthCreds, jidDecode, makeLibSignalRepository, proto, sha256, signedKeyPair, encodeWAMessage, unpadRandomMax16,
+  addTransactionCapability,
+  aesDecryptGCM,
+  aesEncryptGCM,
+  Curve,
+  decodeBinaryNode,
+  encodeBinaryNode,
+  encodeBigEndian,
+  generateSignalPubKey,
+  getBinaryNodeChild,
+  getBinaryNodeChildBuffer,
+  getBinaryNodeChildren,
+  getBinaryNodeChildUInt,
+  hkdf,
+  hmacSign,
+  initAuthCreds,
+  jidDecode,
+  makeLibSignalRepository,
+  proto,
+  sha256,
+  signedKeyPair,
+  encodeWAMessage,
+  unpadRandomMax16,
 } = { ...baileys, ...(await load('baileys/lib/Signal/libsignal.js')) }
 
-const ME = '4930123456', ME_LID = '111222333', DEVICE = 7
+const ME = '4930123456',
+  ME_LID = '111222333',
+  DEVICE = 7
 const SERVER = 's.whatsapp.net'
+const HALL = '120363000000000001@g.us'
 const quiet = { level: 'silent', child: () => quiet, trace() {}, debug() {}, info() {}, warn() {}, error() {} }
 const emit = event => process.stdout.write(`${JSON.stringify(event)}\n`)
 for (const name of ['log', 'info', 'warn', 'error']) console[name] = () => {} // libsignal's
@@ -35,9 +57,11 @@ const people = new Map()
 function person(number, lid) {
   const data = new Map()
   const store = {
-    get: (type, names) => Object.fromEntries(names.map(name => [name, data.get(`${type}-${name}`)]).filter(([, value]) => value)),
+    get: (type, names) =>
+      Object.fromEntries(names.map(name => [name, data.get(`${type}-${name}`)]).filter(([, value]) => value)),
     set: values => {
-      for (const [type, entries] of Object.entries(values)) for (const [name, value] of Object.entries(entries)) data.set(`${type}-${name}`, value)
+      for (const [type, entries] of Object.entries(values))
+        for (const [name, value] of Object.entries(entries)) data.set(`${type}-${name}`, value)
     },
   }
   const creds = initAuthCreds()
@@ -53,19 +77,29 @@ person('4915112345678', '272700845121588')
 /** A person's keys, as the server gives them to whoever writes to them: one of them is used once. */
 function bundle(jid) {
   const { creds, store } = people.get(jidDecode(jid).user)
-  const preKey = Curve.generateKeyPair(), preKeyId = ++ids
+  const preKey = Curve.generateKeyPair(),
+    preKeyId = ++ids
   store.set({ 'pre-key': { [preKeyId]: preKey } })
-  const key = (tag, id, pair, signature) => ({ tag, attrs: {}, content: [
-    { tag: 'id', attrs: {}, content: encodeBigEndian(id, 3) }, { tag: 'value', attrs: {}, content: pair.public },
-    ...(signature ? [{ tag: 'signature', attrs: {}, content: signature }] : []),
-  ] })
-  return { tag: 'user', attrs: { jid }, content: [
-    { tag: 'registration', attrs: {}, content: encodeBigEndian(creds.registrationId) },
-    { tag: 'type', attrs: {}, content: Buffer.from([5]) },
-    { tag: 'identity', attrs: {}, content: creds.signedIdentityKey.public },
-    key('skey', creds.signedPreKey.keyId, creds.signedPreKey.keyPair, creds.signedPreKey.signature),
-    key('key', preKeyId, preKey),
-  ] }
+  const key = (tag, id, pair, signature) => ({
+    tag,
+    attrs: {},
+    content: [
+      { tag: 'id', attrs: {}, content: encodeBigEndian(id, 3) },
+      { tag: 'value', attrs: {}, content: pair.public },
+      ...(signature ? [{ tag: 'signature', attrs: {}, content: signature }] : []),
+    ],
+  })
+  return {
+    tag: 'user',
+    attrs: { jid },
+    content: [
+      { tag: 'registration', attrs: {}, content: encodeBigEndian(creds.registrationId) },
+      { tag: 'type', attrs: {}, content: Buffer.from([5]) },
+      { tag: 'identity', attrs: {}, content: creds.signedIdentityKey.public },
+      key('skey', creds.signedPreKey.keyId, creds.signedPreKey.keyPair, creds.signedPreKey.signature),
+      key('key', preKeyId, preKey),
+    ],
+  }
 }
 
 // A connection.
@@ -106,16 +140,37 @@ class Line {
 
   // Noise, as the one who is called
 
-  mix(data) { this.hash = sha256(Buffer.concat([this.hash, data])) }
-  nonce(counter) { const iv = Buffer.alloc(12); iv.writeUInt32BE(counter, 8); return iv }
-  derive(data) { const key = hkdf(data, 64, { salt: this.salt, info: '' }); return [key.subarray(0, 32), key.subarray(32)] }
-  mixKey(data) { [this.salt, this.key] = this.derive(Buffer.from(data)); this.counter = 0 }
-  seal(text) { const sealed = aesEncryptGCM(text, this.key, this.nonce(this.counter++), this.hash); this.mix(sealed); return sealed }
-  open(sealed) { const text = aesDecryptGCM(sealed, this.key, this.nonce(this.counter++), this.hash); this.mix(sealed); return text }
+  mix(data) {
+    this.hash = sha256(Buffer.concat([this.hash, data]))
+  }
+  nonce(counter) {
+    const iv = Buffer.alloc(12)
+    iv.writeUInt32BE(counter, 8)
+    return iv
+  }
+  derive(data) {
+    const key = hkdf(data, 64, { salt: this.salt, info: '' })
+    return [key.subarray(0, 32), key.subarray(32)]
+  }
+  mixKey(data) {
+    ;[this.salt, this.key] = this.derive(Buffer.from(data))
+    this.counter = 0
+  }
+  seal(text) {
+    const sealed = aesEncryptGCM(text, this.key, this.nonce(this.counter++), this.hash)
+    this.mix(sealed)
+    return sealed
+  }
+  open(sealed) {
+    const text = aesDecryptGCM(sealed, this.key, this.nonce(this.counter++), this.hash)
+    this.mix(sealed)
+    return text
+  }
 
   hello(frame) {
     const theirs = proto.HandshakeMessage.decode(frame).clientHello.ephemeral
-    const own = Curve.generateKeyPair(), issuer = Curve.generateKeyPair()
+    const own = Curve.generateKeyPair(),
+      issuer = Curve.generateKeyPair()
     const { Details } = proto.CertChain.NoiseCertificate
     const intermediate = Details.encode({ serial: 1, issuerSerial: 0, key: issuer.public }).finish()
     const leaf = Details.encode({ serial: 2, issuerSerial: 1, key: own.public }).finish()
@@ -142,7 +197,11 @@ class Line {
     if (hello.devicePairingData) {
       this.identity = hello.devicePairingData.eIdent
       const refs = [1, 2].map(number => ({ tag: 'ref', attrs: {}, content: Buffer.from(`2@ref${number}`) }))
-      this.send({ tag: 'iq', attrs: { id: `pair-${++ids}`, type: 'set', from: SERVER, xmlns: 'md' }, content: [{ tag: 'pair-device', attrs: {}, content: refs }] })
+      this.send({
+        tag: 'iq',
+        attrs: { id: `pair-${++ids}`, type: 'set', from: SERVER, xmlns: 'md' },
+        content: [{ tag: 'pair-device', attrs: {}, content: refs }],
+      })
       return emit({ event: 'new' })
     }
     linked = this
@@ -164,8 +223,13 @@ class Line {
         this.end('515')
       }
     } else if (node.tag === 'iq') {
-      this.send({ tag: 'iq', attrs: { id: node.attrs.id, type: 'result', from: SERVER }, content: await this.answer(node) })
-      if (node.attrs.xmlns === 'passive') for (const stanza of [...waiting.splice(0), offlineEnd()]) await this.deliver(stanza)
+      this.send({
+        tag: 'iq',
+        attrs: { id: node.attrs.id, type: 'result', from: SERVER },
+        content: await this.answer(node),
+      })
+      if (node.attrs.xmlns === 'passive')
+        for (const stanza of [...waiting.splice(0), offlineEnd()]) await this.deliver(stanza)
     } else if (node.tag === 'message') {
       await this.take(node)
     } else if (node.tag === 'receipt') {
@@ -178,13 +242,22 @@ class Line {
 
   async answer(node) {
     const [child] = Array.isArray(node.content) ? node.content : []
-    if (node.attrs.xmlns === 'encrypt' && child?.tag === 'count') return [{ tag: 'count', attrs: { value: uploaded ? '500' : '0' } }]
+    if (node.attrs.xmlns === 'encrypt' && child?.tag === 'count')
+      return [{ tag: 'count', attrs: { value: uploaded ? '500' : '0' } }]
     if (node.attrs.xmlns === 'encrypt' && child?.tag === 'key') {
-      return [{ tag: 'list', attrs: {}, content: getBinaryNodeChildren(child, 'user').map(({ attrs }) => bundle(attrs.jid)) }]
+      return [
+        { tag: 'list', attrs: {}, content: getBinaryNodeChildren(child, 'user').map(({ attrs }) => bundle(attrs.jid)) },
+      ]
     }
     if (node.attrs.xmlns === 'encrypt' && node.attrs.type === 'set' && getBinaryNodeChild(node, 'list')) {
       uploaded = node
       fs.writeFileSync(KEYS_FILE, encodeBinaryNode(node))
+    }
+    if (node.attrs.xmlns === 'w:g2' && node.attrs.to === HALL) {
+      const members = [...new Set([...people.values()].map(({ number }) => number))]
+      const participants = members.map(number => ({ tag: 'participant', attrs: { jid: `${number}@${SERVER}` } }))
+      const attrs = { id: HALL.split('@')[0], subject: 'Hall', creation: '1', s_t: '1', addressing_mode: 'pn' }
+      return [{ tag: 'group', attrs, content: participants }]
     }
     if (node.attrs.xmlns === 'encrypt' && child?.tag === 'digest') return [{ tag: 'digest', attrs: {} }]
     if (node.attrs.xmlns === 'usync') {
@@ -192,11 +265,25 @@ class Line {
       const list = users.map(({ attrs }) => {
         const { lid } = people.get(jidDecode(attrs.jid).user)
         const devices = [{ tag: 'device', attrs: { id: '0' } }]
-        return { tag: 'user', attrs: { jid: attrs.jid }, content: [
-          { tag: 'devices', attrs: {}, content: [{ tag: 'device-list', attrs: {}, content: devices }] }, { tag: 'lid', attrs: { val: `${lid}@lid` } },
-        ] }
+        return {
+          tag: 'user',
+          attrs: { jid: attrs.jid },
+          content: [
+            { tag: 'devices', attrs: {}, content: [{ tag: 'device-list', attrs: {}, content: devices }] },
+            { tag: 'lid', attrs: { val: `${lid}@lid` } },
+          ],
+        }
       })
-      return [{ tag: 'usync', attrs: {}, content: [{ tag: 'result', attrs: {} }, { tag: 'list', attrs: {}, content: list }] }]
+      return [
+        {
+          tag: 'usync',
+          attrs: {},
+          content: [
+            { tag: 'result', attrs: {} },
+            { tag: 'list', attrs: {}, content: list },
+          ],
+        },
+      ]
     }
     return []
   }
@@ -204,14 +291,37 @@ class Line {
   /** A message of the linked device: decrypted on the phones that it is for. */
   async take(node) {
     const participants = getBinaryNodeChild(node, 'participants')
-    const copies = participants ? getBinaryNodeChildren(participants, 'to').map(to => [to.attrs.jid, getBinaryNodeChild(to, 'enc')]) : [[node.attrs.to, getBinaryNodeChild(node, 'enc')]]
+    const copies = participants
+      ? getBinaryNodeChildren(participants, 'to').map(to => [to.attrs.jid, getBinaryNodeChild(to, 'enc')])
+      : [[node.attrs.to, getBinaryNodeChild(node, 'enc')]]
     for (const [jid, { attrs, content }] of copies) {
-      const data = await people.get(jidDecode(jid).user).signal.decryptMessage({ jid: `${ME}:${DEVICE}@${SERVER}`, type: attrs.type, ciphertext: content })
+      const data = await people
+        .get(jidDecode(jid).user)
+        .signal.decryptMessage({ jid: `${ME}:${DEVICE}@${SERVER}`, type: attrs.type, ciphertext: content })
       const message = proto.Message.decode(unpadRandomMax16(data))
-      if (!message.deviceSentMessage || jidDecode(node.attrs.to).user === ME) emit({ event: 'message', id: node.attrs.id, to: node.attrs.to, message: (message.deviceSentMessage?.message ?? message).toJSON() })
+      if (node.attrs.to === HALL) await this.takeFromGroup(node, people.get(jidDecode(jid).user), message)
+      else if (!message.deviceSentMessage || jidDecode(node.attrs.to).user === ME)
+        this.show(node, message.deviceSentMessage?.message ?? message)
     }
     const error = refusals.shift()
-    this.send({ tag: 'ack', attrs: { id: node.attrs.id, class: 'message', from: node.attrs.to, t: now(), ...(error && { error }) } })
+    this.send({
+      tag: 'ack',
+      attrs: { id: node.attrs.id, class: 'message', from: node.attrs.to, t: now(), ...(error && { error }) },
+    })
+  }
+
+  /** A message in the group: each phone gets the sender's key first. */
+  async takeFromGroup(node, { number, signal }, { senderKeyDistributionMessage: item }) {
+    const authorJid = `${ME}:${DEVICE}@${SERVER}`
+    await signal.processSenderKeyDistributionMessage({ item, authorJid })
+    if (number === ME) return
+    const msg = getBinaryNodeChild(node, 'enc').content
+    const data = await signal.decryptGroupMessage({ group: HALL, authorJid, msg })
+    this.show(node, proto.Message.decode(unpadRandomMax16(data)))
+  }
+
+  show(node, message) {
+    emit({ event: 'message', id: node.attrs.id, to: node.attrs.to, message: message.toJSON() })
   }
 
   /** Encrypt a message for the linked device. Messages wait where it is not connected. */
@@ -220,18 +330,39 @@ class Line {
     const one = people.get(from)
     const jid = `${ME}:${DEVICE}@${SERVER}`
     if (!one.knows) {
-      const key = child => child && ({ keyId: getBinaryNodeChildUInt(child, 'id', 3), publicKey: generateSignalPubKey(getBinaryNodeChildBuffer(child, 'value')), signature: getBinaryNodeChildBuffer(child, 'signature') })
+      const key = child =>
+        child && {
+          keyId: getBinaryNodeChildUInt(child, 'id', 3),
+          publicKey: generateSignalPubKey(getBinaryNodeChildBuffer(child, 'value')),
+          signature: getBinaryNodeChildBuffer(child, 'signature'),
+        }
       const keys = uploaded
-      await one.signal.injectE2ESession({ jid, session: {
-        registrationId: getBinaryNodeChildUInt(keys, 'registration', 4),
-        identityKey: generateSignalPubKey(getBinaryNodeChildBuffer(keys, 'identity')),
-        signedPreKey: key(getBinaryNodeChild(keys, 'skey')),
-        preKey: key(getBinaryNodeChildren(getBinaryNodeChild(keys, 'list'), 'key')[ids++]),
-      } })
+      await one.signal.injectE2ESession({
+        jid,
+        session: {
+          registrationId: getBinaryNodeChildUInt(keys, 'registration', 4),
+          identityKey: generateSignalPubKey(getBinaryNodeChildBuffer(keys, 'identity')),
+          signedPreKey: key(getBinaryNodeChild(keys, 'skey')),
+          preKey: key(getBinaryNodeChildren(getBinaryNodeChild(keys, 'list'), 'key')[ids++]),
+        },
+      })
       one.knows = true
     }
+    const enc = (type, content) => ({ tag: 'enc', attrs: { v: '2', type }, content })
+    const content = []
+    if (attrs.from === HALL) {
+      const sealed = await one.signal.encryptGroupMessage({
+        group: HALL,
+        meId: attrs.participant,
+        data: encodeWAMessage(message),
+      })
+      content.push(enc('skmsg', sealed.ciphertext))
+      const key = { groupId: HALL, axolotlSenderKeyDistributionMessage: sealed.senderKeyDistributionMessage }
+      message = { senderKeyDistributionMessage: key }
+    }
     const { type, ciphertext } = await one.signal.encryptMessage({ jid, data: encodeWAMessage(message) })
-    this.send({ tag: 'message', attrs: { t: now(), type: 'text', ...attrs }, content: [{ tag: 'enc', attrs: { v: '2', type }, content: ciphertext }] })
+    content.unshift(enc(type, ciphertext))
+    this.send({ tag: 'message', attrs: { t: now(), type: 'text', ...attrs }, content })
   }
 
   end(code) {
@@ -241,8 +372,12 @@ class Line {
 }
 
 const now = () => String(Math.floor(Date.now() / 1000))
-const offlineEnd = () => ({ node: { tag: 'ib', attrs: { from: SERVER }, content: [{ tag: 'offline', attrs: { count: '0' } }] } })
-const waiting = [], refusals = [], lines = new Set()
+const offlineEnd = () => ({
+  node: { tag: 'ib', attrs: { from: SERVER }, content: [{ tag: 'offline', attrs: { count: '0' } }] },
+})
+const waiting = [],
+  refusals = [],
+  lines = new Set()
 let linked = null
 let uploaded = fs.existsSync(KEYS_FILE) ? await decodeBinaryNode(fs.readFileSync(KEYS_FILE)) : null
 
@@ -252,23 +387,67 @@ function scan(qr) {
   const account = Curve.generateKeyPair()
   const details = proto.ADVDeviceIdentity.encode({ rawId: 1, timestamp: 1, keyIndex: 1 }).finish()
   const signed = proto.ADVSignedDeviceIdentity.encode({
-    details, accountSignatureKey: account.public,
-    accountSignature: Curve.sign(account.private, Buffer.concat([Buffer.from([6, 0]), details, Buffer.from(identity, 'base64')])),
+    details,
+    accountSignatureKey: account.public,
+    accountSignature: Curve.sign(
+      account.private,
+      Buffer.concat([Buffer.from([6, 0]), details, Buffer.from(identity, 'base64')]),
+    ),
   }).finish()
-  const identityNode = proto.ADVSignedDeviceIdentityHMAC.encode({ details: signed, hmac: hmacSign(signed, Buffer.from(secret, 'base64')) }).finish()
+  const identityNode = proto.ADVSignedDeviceIdentityHMAC.encode({
+    details: signed,
+    hmac: hmacSign(signed, Buffer.from(secret, 'base64')),
+  }).finish()
   const [line] = [...lines].reverse()
-  line.send({ tag: 'iq', attrs: { id: `scan-${++ids}`, type: 'set', from: SERVER, t: now() }, content: [{ tag: 'pair-success', attrs: {}, content: [
-    { tag: 'device-identity', attrs: {}, content: Buffer.from(identityNode) },
-    { tag: 'device', attrs: { jid: `${ME}:${DEVICE}@${SERVER}`, lid: `${ME_LID}:${DEVICE}@lid` } },
-    { tag: 'platform', attrs: { name: 'android' } },
-  ] }] })
+  line.send({
+    tag: 'iq',
+    attrs: { id: `scan-${++ids}`, type: 'set', from: SERVER, t: now() },
+    content: [
+      {
+        tag: 'pair-success',
+        attrs: {},
+        content: [
+          { tag: 'device-identity', attrs: {}, content: Buffer.from(identityNode) },
+          { tag: 'device', attrs: { jid: `${ME}:${DEVICE}@${SERVER}`, lid: `${ME_LID}:${DEVICE}@lid` } },
+          { tag: 'platform', attrs: { name: 'android' } },
+        ],
+      },
+    ],
+  })
 }
 
 const commands = {
   scan: ({ qr }) => scan(qr),
-  say: ({ from, text, id }) => post({ from, message: { conversation: text }, attrs: { id, from: `${from}@${SERVER}`, sender_lid: `${people.get(from).lid}@lid`, notify: 'Anna' } }),
-  lid: ({ from, text, id }) => post({ from, message: { conversation: text }, attrs: { id, from: `${people.get(from).lid}@lid`, addressing_mode: 'lid', sender_pn: `${from}@${SERVER}`, notify: 'Anna' } }),
-  note: ({ text, id }) => post({ from: ME, message: { deviceSentMessage: { destinationJid: `${ME}@${SERVER}`, message: { conversation: text } } }, attrs: { id, from: `${ME}@${SERVER}`, recipient: `${ME}@${SERVER}` } }),
+  say: ({ from, text, id }) =>
+    post({
+      from,
+      message: { conversation: text },
+      attrs: { id, from: `${from}@${SERVER}`, sender_lid: `${people.get(from).lid}@lid`, notify: 'Anna' },
+    }),
+  lid: ({ from, text, id }) =>
+    post({
+      from,
+      message: { conversation: text },
+      attrs: {
+        id,
+        from: `${people.get(from).lid}@lid`,
+        addressing_mode: 'lid',
+        sender_pn: `${from}@${SERVER}`,
+        notify: 'Anna',
+      },
+    }),
+  group: ({ from, text, id, mentions = [] }) =>
+    post({
+      from,
+      message: { extendedTextMessage: { text, contextInfo: { mentionedJid: mentions } } },
+      attrs: { id, from: HALL, participant: `${from}@${SERVER}`, addressing_mode: 'pn', notify: 'Anna' },
+    }),
+  note: ({ text, id }) =>
+    post({
+      from: ME,
+      message: { deviceSentMessage: { destinationJid: `${ME}@${SERVER}`, message: { conversation: text } } },
+      attrs: { id, from: `${ME}@${SERVER}`, recipient: `${ME}@${SERVER}` },
+    }),
   refuse: ({ code }) => refusals.push(String(code)),
   end: ({ code }) => linked.end(String(code)),
   drop: () => lines.forEach(line => line.socket.terminate()),
@@ -288,11 +467,14 @@ server.on('connection', socket => {
   socket.on('message', data => line.receive(data))
   socket.on('close', () => lines.delete(line) && emit({ event: 'gone' }))
 })
-readline.createInterface({ input: process.stdin }).on('line', async line => {
-  const command = JSON.parse(line)
-  try {
-    await commands[command.do](command)
-  } catch (error) {
-    emit({ error: error.stack })
-  }
-}).on('close', () => process.exit(0))
+readline
+  .createInterface({ input: process.stdin })
+  .on('line', async line => {
+    const command = JSON.parse(line)
+    try {
+      await commands[command.do](command)
+    } catch (error) {
+      emit({ error: error.stack })
+    }
+  })
+  .on('close', () => process.exit(0))

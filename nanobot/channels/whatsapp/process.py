@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -76,9 +77,11 @@ async def install_bridge(folder: Path) -> Path:
 
 def _replace(partial: Path, target: Path) -> None:
     """Move the new bridge to its place, and remove those of earlier releases and half-installed ones."""
-    for old in {*target.parent.glob("bridge-*"), *target.parent.glob("installing-*")} - {partial}:
+    if not target.is_dir():  # another process was faster
+        partial.replace(target)
+    abandoned = [one for one in target.parent.glob("installing-*") if one.stat().st_mtime < time.time() - _INSTALL_S]
+    for old in {*target.parent.glob("bridge-*"), *abandoned} - {target}:
         shutil.rmtree(old, ignore_errors=True)
-    partial.replace(target)
 
 
 @asynccontextmanager

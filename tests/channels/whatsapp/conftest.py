@@ -1,6 +1,7 @@
 """A WhatsApp of one's own for each test: the bridge's protocol, and behind it, where Node.js is, the real bridge."""
 
 import asyncio
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.whatsapp.process import find_node, install_bridge
+from nanobot.channels.whatsapp.process import SOURCE, find_node, install_bridge
 from tests.fakes.platform_whatsapp import WhatsAppPlatform
 from tests.fakes.whatsapp_server import World, link, run_world
 
@@ -32,13 +33,14 @@ def bridge_folder() -> Path:
     if (npm := shutil.which("npm")) is None:
         pytest.skip("there is no npm")
     cache = subprocess.run([npm, "config", "get", "cache"], capture_output=True, text=True, check=True).stdout.strip()
+    version = hashlib.sha256((SOURCE / "bridge.mjs").read_bytes()).hexdigest()[:8]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("npm_config_cache", cache)
         patch.setenv("npm_config_offline", "true")
         patch.setenv("HOME", os.environ.get("HOME", "/"))
         try:
             asyncio.run(find_node())
-            return asyncio.run(install_bridge(Path(tempfile.gettempdir()) / "nanobot-tests-whatsapp"))
+            return asyncio.run(install_bridge(Path(tempfile.gettempdir()) / f"nanobot-whatsapp-{version}"))
         except ChannelSetupError as error:
             pytest.skip(f"the bridge cannot be installed from npm's cache: {error}")
 

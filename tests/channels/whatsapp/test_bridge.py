@@ -17,6 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port
 
 JID = f"{ANNA}@s.whatsapp.net"
+HALL = "120363000000000001@g.us"
 
 
 async def test_a_client_without_the_token_and_a_web_page_are_refused(world, tmp_path):
@@ -216,3 +217,19 @@ async def test_the_gateway_links_an_account_and_answers_over_the_real_bridge(
     assert "Linked as +4930123456." in capsys.readouterr().out
     assert answer["message"]["extendedTextMessage"]["text"] == "You said: hello"
     assert '"ack":"M1"' in (state / "messages.jsonl").read_text()
+
+
+async def test_a_group_is_read_with_its_mentions_and_answered(linked_world, linked):
+    async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
+        await client.is_connected()
+        linked_world.do("group", **{"from": ANNA}, id="M1", text="hello all")
+        plain = await client.hears("message")
+        linked_world.do("group", **{"from": ANNA}, id="M2", text="@111222333 hi", mentions=["111222333@lid"])
+        mention = await client.hears("message")
+        await client.send("send", to=HALL, id="3EB0AA", text="hi Anna")
+        await client.hears("sent", id="3EB0AA")
+        answer = await linked_world.sees("message", to=HALL)
+
+    assert (plain["chat"], plain["sender"], plain["isGroup"], plain["wasMentioned"]) == (HALL, JID, True, False)
+    assert (mention["content"], mention["wasMentioned"]) == ("@111222333 hi", True)
+    assert answer["message"]["extendedTextMessage"]["text"] == "hi Anna"

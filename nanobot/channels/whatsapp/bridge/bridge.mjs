@@ -25,7 +25,13 @@ import makeWASocket, {
 
 const VERSION = 2
 const { BRIDGE_TOKEN: TOKEN, AUTH_DIR, BRIDGE_STATE: STATE, BRIDGE_PORT: PORT = '3001' } = process.env
-const ENDS = new Map([[401, 401], [403, 403], [405, 405], [411, 405], [440, 440]])
+const ENDS = new Map([
+  [401, 401],
+  [403, 403],
+  [405, 405],
+  [411, 405],
+  [440, 440],
+])
 const RESTART = 515
 const AUTH_MS = 5_000
 const ACK_MS = 20_000
@@ -34,6 +40,7 @@ const LONGEST_WAIT_MS = 300_000
 const STABLE_MS = 60_000
 const KEEP_FILES_MS = 7 * 24 * 3600 * 1000
 const MOST_REMEMBERED = 1000
+const MOST_LINES = 10_000
 
 function fail(reason) {
   process.stderr.write(`${reason}\n`, () => process.exit(78))
@@ -104,20 +111,24 @@ function openAuth(folder) {
   const formerFile = path.join(folder, 'creds.former.json')
   const fileOf = (type, id) => path.join(folder, `${type}-${id}.json`.replaceAll('/', '__').replaceAll(':', '-'))
   let creds = readJson(credsFile) ?? readJson(formerFile)
-  if (!creds?.account) { // not linked: keys of a former device are useless
+  if (!creds?.account) {
+    // not linked: keys of a former device are useless
     for (const name of fs.readdirSync(folder)) if (/^(?!creds).*\.json$/.test(name)) fs.rmSync(path.join(folder, name))
     creds = initAuthCreds()
   }
   const keys = {
     get(type, ids) {
       const read = id => readJson(fileOf(type, id))
-      const revive = value => value && type === 'app-state-sync-key' ? proto.Message.AppStateSyncKeyData.fromObject(value) : value
+      const revive = value =>
+        value && type === 'app-state-sync-key' ? proto.Message.AppStateSyncKeyData.fromObject(value) : value
       return Object.fromEntries(ids.map(id => [id, revive(read(id))]))
     },
     set(data) {
       for (const [type, values] of Object.entries(data)) {
         for (const [id, value] of Object.entries(values)) {
-          if (value) writeAtomic(fileOf(type, id), JSON.stringify(value, BufferJSON.replacer), { sync: type !== 'pre-key' }) // hundreds
+          const text = JSON.stringify(value, BufferJSON.replacer)
+          if (value)
+            writeAtomic(fileOf(type, id), text, { sync: type !== 'pre-key' }) // there are hundreds of those
           else fs.rmSync(fileOf(type, id), { force: true })
         }
       }
@@ -143,38 +154,52 @@ function openAuth(folder) {
 function openStore(file) {
   const pending = new Map() // messages by id
   const sent = new Map() // ids of ours that WhatsApp has taken
-  let mark = 0 // the time of the newest message, in seconds
+  let since = 0 // when the device was linked, in seconds: what is older is history
   for (const line of fs.existsSync(file) ? fs.readFileSync(file, 'utf8').split('\n') : []) {
     try {
       const entry = JSON.parse(line)
       if (entry.message) pending.set(entry.id, { key: entry.key, raw: entry.message })
       if (entry.ack) pending.delete(entry.ack)
       if (entry.sent) remember(sent, entry.sent, true)
-      mark = Math.max(mark, entry.mark ?? 0)
+      since = entry.since ?? since
     } catch {
       // cut off by a crash
     }
   }
-  const lines = [{ mark }, ...[...sent.keys()].map(id => ({ sent: id }))]
-  for (const [id, { key, raw }] of pending) lines.push({ id, key, message: raw, mark })
-  writeAtomic(file, lines.map(entry => `${JSON.stringify(entry)}\n`).join(''))
-  const log = fs.openSync(file, 'a', 0o600)
-  const append = entry => {
-    fs.writeSync(log, `${JSON.stringify(entry)}\n`)
-    fs.fsyncSync(log)
+  let log, lines
+  const compact = () => {
+    const entries = [{ since }, ...[...sent.keys()].map(id => ({ sent: id }))]
+    for (const [id, { key, raw }] of pending) entries.push({ id, key, message: raw })
+    writeAtomic(file, entries.map(entry => `${JSON.stringify(entry)}\n`).join(''))
+    if (log) fs.closeSync(log)
+    log = fs.openSync(file, 'a', 0o600)
+    lines = 0
   }
+  const append = entry => {
+    try {
+      fs.writeSync(log, `${JSON.stringify(entry)}\n`)
+      fs.fsyncSync(log)
+      if (++lines > MOST_LINES) compact()
+    } catch (error) {
+      say(`what was received or sent cannot be written down: ${error.message}`)
+    }
+  }
+  compact()
   return {
     pending,
     sent,
-    mark: () => mark,
+    since: () => since,
     begin() {
-      if (!mark) append({ mark: mark = Math.floor(Date.now() / 1000) })
+      since = Math.floor(Date.now() / 1000)
+      append({ since })
     },
     put(message) {
-      const entry = { key: message.key, raw: Buffer.from(proto.WebMessageInfo.encode(message).finish()).toString('base64') }
-      mark = Math.max(mark, secondsOf(message))
-      append({ id: message.key.id, key: entry.key, message: entry.raw, mark })
+      const entry = {
+        key: message.key,
+        raw: Buffer.from(proto.WebMessageInfo.encode(message).finish()).toString('base64'),
+      }
       pending.set(message.key.id, entry)
+      append({ id: message.key.id, key: entry.key, message: entry.raw })
     },
     ack(id) {
       if (pending.delete(id)) append({ ack: id })
@@ -191,7 +216,11 @@ function openStore(file) {
 const secondsOf = message => Number(message.messageTimestamp ?? 0)
 
 const MEDIA = {
-  imageMessage: 'image', stickerMessage: 'sticker', videoMessage: 'video', ptvMessage: 'video', audioMessage: 'audio',
+  imageMessage: 'image',
+  stickerMessage: 'sticker',
+  videoMessage: 'video',
+  ptvMessage: 'video',
+  audioMessage: 'audio',
   documentMessage: 'document',
 }
 
@@ -203,9 +232,11 @@ function describe(message) {
   if (type === 'conversation') return { text: part, part: {} }
   if (type === 'extendedTextMessage') return { text: part.text ?? '', part }
   if (type in MEDIA) return { text: part.caption ?? '', part, kind: MEDIA[type] }
-  if (type === 'locationMessage') return { text: `[location: ${part.degreesLatitude}, ${part.degreesLongitude} ${part.name ?? ''}]`, part }
+  if (type === 'locationMessage')
+    return { text: `[location: ${part.degreesLatitude}, ${part.degreesLongitude} ${part.name ?? ''}]`, part }
   if (type === 'contactMessage') return { text: `[contact: ${part.displayName ?? ''}]\n${part.vcard ?? ''}`, part }
-  if (type?.startsWith('pollCreationMessage')) return { text: [`[poll: ${part.name}]`, ...part.options.map(one => `- ${one.optionName}`)].join('\n'), part }
+  if (type?.startsWith('pollCreationMessage'))
+    return { text: [`[poll: ${part.name}]`, ...part.options.map(one => `- ${one.optionName}`)].join('\n'), part }
   return null
 }
 
@@ -215,7 +246,13 @@ async function download(message, { part, kind }) {
   try {
     if (!fs.existsSync(target)) {
       const late = new Promise((_, reject) => setTimeout(reject, DOWNLOAD_MS, new Error('it took too long')).unref())
-      writeAtomic(target, await Promise.race([downloadMediaMessage(message, 'buffer', {}, { logger: quiet, reuploadRequest: sock.updateMediaMessage }), late]))
+      writeAtomic(
+        target,
+        await Promise.race([
+          downloadMediaMessage(message, 'buffer', {}, { logger: quiet, reuploadRequest: sock.updateMediaMessage }),
+          late,
+        ]),
+      )
     }
     file.path = target
   } catch (error) {
@@ -232,7 +269,9 @@ async function toFrame(message) {
   const author = jidNormalizedUser((isGroup ? key.participant : key.fromMe ? sock.user.id : key.remoteJid) ?? '')
   const other = jidNormalizedUser((isGroup ? key.participantAlt : key.fromMe ? sock.user.lid : key.remoteJidAlt) ?? '')
   const lid = [author, other].find(id => id.endsWith('@lid')) ?? ''
-  const pn = [author, other].find(id => id.endsWith('@s.whatsapp.net')) ?? jidNormalizedUser(await sock.signalRepository.lidMapping.getPNForLID(lid).catch(() => '') ?? '')
+  const pn =
+    [author, other].find(id => id.endsWith('@s.whatsapp.net')) ??
+    jidNormalizedUser((await sock.signalRepository.lidMapping.getPNForLID(lid).catch(() => '')) ?? '')
   const context = described.part.contextInfo ?? {}
   const quoted = context.quotedMessage && describe(context.quotedMessage)
   const quotedBy = jidNormalizedUser(context.participant ?? '')
@@ -250,28 +289,36 @@ async function toFrame(message) {
     fromMe: key.fromMe === true,
     wasMentioned: [...(context.mentionedJid ?? []).map(jidNormalizedUser), quotedBy].some(id => me.has(id)),
     forwarded: context.isForwarded === true,
-    ...(quoted && { quoted: { id: context.stanzaId ?? '', sender: quotedBy, text: quoted.text || `[${quoted.kind}]` } }),
+    ...(quoted && {
+      quoted: { id: context.stanzaId ?? '', sender: quotedBy, text: quoted.text || `[${quoted.kind}]` },
+    }),
     ...(described.kind && { media: [await download(message, described)] }),
   }
 }
 
 // WhatsApp.
 
-const quiet = { level: 'silent', child: () => quiet, trace() {}, debug() {}, info() {}, warn() {}, error() {}, fatal() {} }
+const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal']
+const quiet = { level: 'silent', child: () => quiet, ...Object.fromEntries(levels.map(level => [level, () => {}])) }
 const recent = new Map() // messages of people, to quote and to react to
 const outgoing = new Map() // messages of ours, for phones that could not decrypt them
 const acks = new Map() // who waits for WhatsApp to take a message, by its id
 const groups = new Map() // metadata, which Baileys would ask for at each message
 const deliveries = new Map() // the last delivery of each chat
-let sock, auth, store, inbox
-let lastQr = '', ended = 0, isOpen = false, failures = 0, floor = 0
+let sock, forgetAuth, store, inbox
+let lastQr = ''
+let ended = 0
+let isOpen = false
+let stopping = false
+let failures = 0
 
 const ownIds = () => new Set([sock?.user?.id, sock?.user?.lid].filter(Boolean).map(jidNormalizedUser))
 
 function connect() {
-  auth = openAuth(AUTH_DIR)
+  const { creds, keys, save, forget } = openAuth(AUTH_DIR)
+  forgetAuth = forget
   sock = makeWASocket({
-    auth: { creds: auth.creds, keys: auth.keys },
+    auth: { creds, keys },
     logger: quiet,
     waWebSocketUrl: process.env.WA_WEBSOCKET_URL ?? DEFAULT_CONNECTION_CONFIG.waWebSocketUrl,
     browser: ['nanobot', 'Chrome', '1.0'],
@@ -284,8 +331,8 @@ function connect() {
     cachedGroupMetadata: async jid => groups.get(jid),
   })
   sock.ev.on('creds.update', change => {
-    Object.assign(auth.creds, change)
-    auth.save()
+    Object.assign(creds, change)
+    save()
   })
   sock.ev.on('messages.upsert', takeMessages)
   sock.ev.on('groups.update', changes => changes.forEach(({ id }) => groups.delete(id)))
@@ -294,13 +341,12 @@ function connect() {
   sock.ws.on('CB:ack,class:message', ({ attrs }) => acks.get(attrs.id)?.(attrs.error ? Number(attrs.error) : 0))
 }
 
-function follow({ connection, lastDisconnect, qr }) {
-  if (qr) tell({ type: 'qr', qr: lastQr = qr })
+function follow({ connection, lastDisconnect, qr, isNewLogin }) {
+  if (isNewLogin) store.begin()
+  if (qr) tell({ type: 'qr', qr: (lastQr = qr) })
   if (connection === 'open') {
     isOpen = true
     lastQr = ''
-    store.begin()
-    floor = store.mark()
     setTimeout(() => (failures = isOpen ? 0 : failures), STABLE_MS).unref()
     tellStatus()
     for (const id of store.pending.keys()) deliver(id)
@@ -319,7 +365,7 @@ function follow({ connection, lastDisconnect, qr }) {
 /** WhatsApp does not want this device any more: say so, and never connect again. */
 function end(code) {
   ended = code
-  if (code === 401) auth.forget()
+  if (code === 401) forgetAuth()
   say(`WhatsApp ended the session (${code})`)
   tell({ type: 'logged_out', code })
 }
@@ -329,7 +375,7 @@ function takeMessages({ messages, type }) {
     const { id, remoteJid, fromMe } = message.key
     if (!describe(message.message) || store.pending.has(id) || recent.has(id)) continue
     if (fromMe && (store.sent.has(id) || acks.has(id) || !ownIds().has(jidNormalizedUser(remoteJid)))) continue
-    if (type !== 'notify' && secondsOf(message) < floor) continue // of the history
+    if (type !== 'notify' && secondsOf(message) < store.since()) continue
     store.put(message)
     deliver(id)
   }
@@ -353,7 +399,7 @@ function deliver(id) {
   delivery.then(() => deliveries.get(key.remoteJid) === delivery && deliveries.delete(key.remoteJid))
 }
 
-/** Send under this id and wait until WhatsApp has taken it. Returns 0 or WhatsApp's error; throws before it was sent. */
+/** Send a message and wait until WhatsApp has taken it. Returns 0, its error, or -1; throws if it was not sent. */
 async function transmit(to, content, options) {
   if (to.endsWith('@g.us') && !groups.has(to)) remember(groups, to, await sock.groupMetadata(to))
   const taken = new Promise(resolve => {
@@ -413,7 +459,12 @@ async function perform(client, frame) {
     case 'ack':
       return store.ack(id)
     case 'react': {
-      const key = recent.get(id)?.key ?? { remoteJid: to, id, fromMe: false, ...(to.endsWith('@g.us') && { participant: frame.sender }) }
+      const key = recent.get(id)?.key ?? {
+        remoteJid: to,
+        id,
+        fromMe: false,
+        ...(to.endsWith('@g.us') && { participant: frame.sender }),
+      }
       return isOpen && sock.sendMessage(to, { react: { text: frame.emoji, key } })
     }
     case 'typing':
@@ -435,7 +486,13 @@ function tell(frame) {
 
 function tellStatus() {
   const [me, lid] = [sock.user?.id, sock.user?.lid].map(id => id && jidNormalizedUser(id))
-  tell({ type: 'status', status: isOpen ? 'connected' : 'disconnected', version: VERSION, ...(me && { me }), ...(lid && { lid }) })
+  tell({
+    type: 'status',
+    status: isOpen ? 'connected' : 'disconnected',
+    version: VERSION,
+    ...(me && { me }),
+    ...(lid && { lid }),
+  })
 }
 
 function isTrusted(frame) {
@@ -446,7 +503,10 @@ function isTrusted(frame) {
 function serve(client) {
   const late = setTimeout(() => client.close(4001, 'Auth timeout'), AUTH_MS)
   client.on('error', () => client.terminate())
-  client.on('close', () => clients.delete(client) && clearTimeout(late))
+  client.on('close', () => {
+    clearTimeout(late)
+    clients.delete(client)
+  })
   client.on('message', async data => {
     try {
       const frame = JSON.parse(data)
@@ -464,8 +524,6 @@ function serve(client) {
     for (const id of store.pending.keys()) deliver(id)
   })
 }
-
-let stopping = false
 
 function stop() {
   stopping = true
@@ -486,9 +544,14 @@ function main() {
   }
   store = openStore(path.join(STATE, 'messages.jsonl'))
   const server = new WebSocketServer({
-    host: '127.0.0.1', port: Number(PORT), maxPayload: 1 << 20, verifyClient: ({ req }) => !req.headers.origin,
+    host: '127.0.0.1',
+    port: Number(PORT),
+    maxPayload: 1 << 20,
+    verifyClient: ({ req }) => !req.headers.origin,
   })
-  server.on('error', error => fail(error.code === 'EADDRINUSE' ? `port ${PORT} is in use by another program` : error.message))
+  server.on('error', error =>
+    fail(error.code === 'EADDRINUSE' ? `port ${PORT} is in use by another program` : error.message),
+  )
   server.on('connection', serve)
   server.on('listening', () => {
     connect()
