@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import segno
-
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
@@ -39,6 +37,7 @@ from nanobot.net.http import is_loopback
 from nanobot.pairing.senders import Sender
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.qr_code import qr_code
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +122,8 @@ class WhatsAppChannel(ChatChannel):
                             await connection.tell({"type": "pair", "phone": phone})
                             phone = ""
                         case "qr" if not self._settings.phone:
-                            _print_qr(str(frame.get("qr")))
+                            code = qr_code(str(frame.get("qr")))
+                            print(f"On your phone: WhatsApp, Linked devices, Link a device. Scan this:\n{code}")  # noqa: T201
                         case "code":
                             print(  # noqa: T201
                                 f"On your phone: WhatsApp, Linked devices, Link a device, Link with phone number "
@@ -354,11 +354,6 @@ def _chat_of(to: Address) -> str:
 def _end_of(frame: Frame) -> ChannelSetupError:
     code = frame.get("code")
     return ChannelSetupError(_ENDS.get(code if isinstance(code, int) else 0, f"WhatsApp ended the session ({code})."))
-
-
-def _print_qr(data: str) -> None:
-    print("On your phone: WhatsApp, Linked devices, Link a device. Scan this:")  # noqa: T201
-    segno.make(data, error="l", micro=False).terminal(compact=True)
 
 
 def _copy(source: Path, target: Path) -> None:
