@@ -308,8 +308,8 @@ class WhatsAppChannel(ChatChannel):
         await asyncio.sleep(slot - now)
         nonce = options.nonce or secrets.token_hex(16)
         message_id = f"3EB0{hashlib.sha256(nonce.encode()).hexdigest()[:18].upper()}"  # as WhatsApp Web makes them
-        await self._connection.request({**frame, "id": message_id, "to": chat})
         put_bounded(self._posted, message_id, (self.services.clock.monotonic(), 0), _MOST_REMEMBERED)
+        await self._connection.request({**frame, "id": message_id, "to": chat})
         return message_id
 
     async def _edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
