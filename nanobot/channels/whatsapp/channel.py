@@ -52,8 +52,10 @@ _MOST_EDITS = 20
 _MOST_REMEMBERED = 1000
 _READ_BYTES = 256 * 1024
 _LINK = "Run `nanobot channels login whatsapp`."
+_SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
+_LOGGED_OUT = 401
 _ENDS = {
-    401: f"WhatsApp has logged this device out. {_LINK}",
+    _LOGGED_OUT: f"WhatsApp has logged this device out. {_LINK}",
     403: "WhatsApp has banned this account (403). Open WhatsApp on the phone to ask for a review, then restart the "
     "gateway.",
     405: "WhatsApp does not take this version of the bridge any more (405). Update nanobot, then restart the gateway.",
@@ -110,30 +112,32 @@ class WhatsAppChannel(ChatChannel):
     async def login(self, force: bool = False) -> bool:
         """Link an account: show a QR code, or the code for `phone`, until it is connected. Raises NanobotError."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
+        has_code = False
         try:
             async with self._open_bridge() as connection, asyncio.timeout(_LOGIN_S):
                 async for frame in connection.events():
                     match frame.get("type"):
                         case "status" if frame.get("status") == "connected":
-                            me = address_of(str(frame.get("me"))) or ""
-                            print(f"Linked as {Sender.of(me).id or 'this account'}.")  # noqa: T201 a person waits
+                            account = address_of(str(frame.get("me"))) or "this account"
+                            print(f"Linked as {Sender.of(account).id}.")  # noqa: T201 a person waits
                             return True
-                        case "qr" if phone:
+                        case "status":
+                            has_code = False
+                        case "qr" if not phone:
+                            drawing = qr_code(str(frame.get("qr")))
+                            print(f"{_SCAN} Scan this:\n{drawing}")  # noqa: T201
+                        case "qr" if not has_code:
+                            has_code = True
                             await connection.tell({"type": "pair", "phone": phone})
-                            phone = ""
-                        case "qr" if not self._settings.phone:
-                            code = qr_code(str(frame.get("qr")))
-                            print(f"On your phone: WhatsApp, Linked devices, Link a device. Scan this:\n{code}")  # noqa: T201
                         case "code":
-                            print(  # noqa: T201
-                                f"On your phone: WhatsApp, Linked devices, Link a device, Link with phone number "
-                                f"instead. Enter this code: {frame.get('code')}"
-                            )
+                            print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
+                        case "logged_out" if frame.get("code") == _LOGGED_OUT and not force:
+                            break
                         case "logged_out":
                             raise _end_of(frame)
         except TimeoutError:
             raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
-        return False
+        return await self.login(force=True)  # the account was linked once, and the bridge has forgotten it by now
 
     @asynccontextmanager
     async def _open_bridge(self) -> AsyncIterator[Connection]:
@@ -189,7 +193,7 @@ class WhatsAppChannel(ChatChannel):
                 raise ChannelSetupError(f"WhatsApp is not linked yet. {_LINK}")
             case "logged_out":
                 end = _end_of(frame)
-                self._ended = end if frame.get("code") != 401 else None
+                self._ended = end if frame.get("code") != _LOGGED_OUT else None
                 raise end
             case "error":
                 log.warning("whatsapp: the bridge reports: %s", str(frame.get("error"))[:300])
@@ -201,18 +205,21 @@ class WhatsAppChannel(ChatChannel):
         if frame.get("status") == "connected":
             self._failures = 0
             self.mark_up()
-        elif self.status.set_state(ChannelState.DOWN, "the bridge is not connected to WhatsApp"):
+            return
+        if self.is_running:
             log.warning("whatsapp: the bridge is not connected to WhatsApp; it tries again until it is")
+        self.status.set_state(ChannelState.DOWN, "the bridge is not connected to WhatsApp")
 
     async def _take(self, frame: Frame) -> None:
         """Journal a message, then acknowledge it."""
         incoming = read_message(frame, self._me, self._settings.lid_mappings)
+        is_accepted = False
         if incoming is not None and self._is_for_bot(incoming, is_from_me=frame.get("fromMe") is True):
             put_bounded(self._authors, incoming.message_id or "", str(frame.get("sender")), _MOST_REMEMBERED)
             wait_s = _FIRST_WAIT_S
             while True:
                 try:
-                    await self.receive(incoming)
+                    is_accepted = await self.receive(incoming)
                     break
                 except StorageError as error:
                     log.warning("whatsapp: a message waits until it can be journaled: %s", error)
@@ -220,7 +227,7 @@ class WhatsAppChannel(ChatChannel):
                     wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         if self._is_ours:
             await self._connection.tell({"type": "ack", "id": frame.get("id")})
-            if incoming is not None and self._settings.send_read_receipts:
+            if is_accepted and self._settings.send_read_receipts:
                 chat = {"to": frame.get("chat"), "sender": frame.get("sender")}
                 await self._connection.tell({"type": "read", "ids": [frame.get("id")], **chat})
 

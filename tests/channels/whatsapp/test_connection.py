@@ -103,9 +103,23 @@ async def test_login_with_a_number_shows_a_code_instead(whatsapp, capsys):
 
     assert await login
     said = capsys.readouterr().out
-    assert "Enter this code: ABCD-EFGH" in said
+    assert "Enter: ABCD-EFGH" in said
     assert "Scan" not in said
     assert bridge.requests == [{"type": "pair", "phone": "4930123456"}]
+
+
+async def test_login_links_an_account_anew_that_was_logged_out_meanwhile(whatsapp):
+    bridge = whatsapp.bridge
+    bridge.is_linked = False
+    login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
+    await eventually(lambda: bridge.lines and bridge.lines[0].is_trusted)
+    (first,) = bridge.lines
+    await bridge.tell({"type": "logged_out", "code": 401})
+    await eventually(lambda: bridge.lines and bridge.lines[-1] is not first and bridge.lines[-1].is_trusted)
+    bridge.is_linked = True
+    await bridge.tell_status()
+
+    assert await login
 
 
 async def test_login_says_why_whatsapp_does_not_let_it_in(whatsapp):
