@@ -16,7 +16,7 @@ _SECTION_KEYS: dict[str, str] = {
         " idleCompactCheckIntervalSeconds sessionTtlMinutes"
     ),
     "modelPresets.*": "label",
-    "channels": "extractDocumentText msteams mattermost napcat signal",
+    "channels": "extractDocumentText mattermost napcat signal",
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),

@@ -18,7 +18,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/bot", "channels/dingtalk/api", "channels/feishu/api",
-              "channels/qq/api", "channels/weixin/api", "channels/weixin/cdn"},
+              "channels/qq/api", "channels/weixin/api", "channels/weixin/cdn", "channels/msteams/api"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},

@@ -405,6 +405,45 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         waits_for_owner=True,
     ),
     PlatformSetup(
+        name="msteams",
+        title="Microsoft Teams",
+        requires="App ID, password and tenant of a bot registered at Azure; an https address for it",
+        instructions=(
+            "At portal.azure.com: Create a resource, Azure Bot, single tenant. Its page Configuration shows the "
+            "Microsoft App ID and the App Tenant ID; Manage Password, New client secret makes the password (copy its "
+            "Value). Under Channels, add Microsoft Teams."
+        ),
+        fields=(
+            SetupField(
+                "app_id",
+                "Microsoft App ID",
+                re.compile(r"[0-9a-fA-F-]{36}"),
+                "It looks like 11111111-2222-3333-4444-555555555555.",
+                is_secret=False,
+            ),
+            SetupField(
+                "app_password",
+                "Password",
+                re.compile(r"\S{16,}", re.ASCII),
+                "It is the Value of the client secret, not its Secret ID.",
+            ),
+            SetupField(
+                "tenant_id",
+                "App Tenant ID",
+                re.compile(r"\S{3,}", re.ASCII),
+                "It is below the App ID. For an older bot that is multi-tenant: botframework.com.",
+                is_secret=False,
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your object ID in Entra ID",
+            re.compile(r"\S{8,}", re.ASCII),
+            "At entra.microsoft.com: Users, your name, Object ID.",
+            is_secret=False,
+        ),
+    ),
+    PlatformSetup(
         name="whatsapp",
         title="WhatsApp",
         requires="a phone with WhatsApp, and Node.js 20 or later on this machine",

@@ -16,6 +16,7 @@ from tests.fakes.whatsapp_server import ANNA, FAKES, TOKEN, client_of, link
 from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port
 
+pytestmark = pytest.mark.xdist_group("whatsapp-bridge")  # one process links a device for all of them
 JID = f"{ANNA}@s.whatsapp.net"
 HALL = "120363000000000001@g.us"
 
