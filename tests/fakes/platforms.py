@@ -20,6 +20,7 @@ PLATFORMS: dict[str, str] = {
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
     "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
     "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
+    "whatsapp": "tests.fakes.platform_whatsapp:WhatsAppPlatform",
     "mochat": "tests.fakes.platform_mochat:MochatPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }

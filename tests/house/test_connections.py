@@ -25,7 +25,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "discord": {"channels/discord"},
     "telegram": {"channels/telegram"},
     "websockets": {"channels/websocket", "channels/sockets", "channels/dingtalk/channel", "channels/feishu",
-                   "channels/qq/channel", "channels/wecom/connection"},
+                   "channels/qq/channel", "channels/wecom/connection", "channels/whatsapp/connection"},
     "socketio": {"channels/mochat/socket"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},

@@ -142,7 +142,7 @@ def ask_channel_setup(
         while (asked := _ask_values(platform, load(), ask_all=ask_all)) is not None:
             values, known_owner = asked
             channel_setup = ChannelSetup(platform, values)
-            can_be_tried = bool(platform.fields) and not missing
+            can_be_tried = bool(platform.fields or platform.links_account) and not missing
             decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
             if decision in (CONNECTED, SAVE):
                 config = channel_setup.apply_to(load())

@@ -79,6 +79,8 @@ class PlatformSetup:
     """Further settings for the owner, if one was given."""
     first_step: str = "Write to your bot on {title}"
     """What the owner does first once it runs."""
+    links_account: bool = False
+    """Whether the login links an account, so that there is more to try than the answers."""
     waits_for_owner: bool = False
     """Whether the setup can wait for the owner's first message instead of asking for an id."""
 
@@ -144,6 +146,12 @@ def _client_with_token(name: str, section: ChannelConfig) -> Values:
     url = f"ws://{section.host}:{section.port}"
     typer.echo(f"{name} connects to {url} with this token, which is stored in the config:\n  {token}")
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
+
+
+def _mentions_only(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+    """A new WhatsApp channel answers in groups when it is mentioned; without the setting, old ones do always."""
+    del answers, ask_all
+    return {} if section.enabled else {"group_policy": "mention"}
 
 
 def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
@@ -464,6 +472,27 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "At entra.microsoft.com: Users, your name, Object ID.",
             is_secret=False,
         ),
+    ),
+    PlatformSetup(
+        name="whatsapp",
+        title="WhatsApp",
+        requires="a phone with WhatsApp, and Node.js 20 or later on this machine",
+        instructions=(
+            "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
+            "you talk to it in the chat with yourself. The first time, this installs a bridge with npm, which takes a "
+            "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
+        ),
+        fields=(),
+        owner=SetupField(
+            "owner",
+            "Your own WhatsApp number, also if it is the one you linked",
+            re.compile(r"\+[0-9][0-9 ()./-]{6,30}"),
+            "A number has its country code, such as +49 151 12345678.",
+            is_secret=False,
+        ),
+        derive_values=_mentions_only,
+        first_step="Write to your bot on {title} (to yourself, if it is your own number)",
+        links_account=True,
     ),
     PlatformSetup(
         name="mochat",
