@@ -90,6 +90,16 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups=r".*@g\.us",
     ),
     ChannelSpec(
+        "mochat",
+        "Mochat",
+        "nanobot.channels.mochat:MochatChannel",
+        "mochat",
+        ("socketio", "aiohttp", "msgpack"),
+        chat_is_sender=False,
+        has_buttons=False,
+        groups="(?!session_).*",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

@@ -4,7 +4,7 @@ All inherit `ChannelConfig`. An unknown platform belongs to a plugin: its sectio
 `allowFrom`: an empty list allows paired users only, ["*"] everyone.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -244,9 +244,15 @@ class MatrixConfig(ChannelConfig):
 
 
 class MochatMentionConfig(Section):
-    """When a Mochat message counts as addressed to the bot."""
+    """Whether a message in a group has to mention the bot."""
 
     require_in_groups: bool = False
+
+
+class MochatGroupConfig(Section):
+    """The same for one group, panel or chat."""
+
+    require_mention: bool = False
 
 
 class MochatConfig(ChannelConfig):
@@ -268,8 +274,9 @@ class MochatConfig(ChannelConfig):
     agent_user_id: Text = ""
     sessions: Ids = Field(default_factory=list)
     panels: Ids = Field(default_factory=list)
+    group_policy: GroupPolicy = "open"
     mention: MochatMentionConfig = Field(default_factory=MochatMentionConfig)
-    groups: dict[str, Any] = Field(default_factory=dict)
+    groups: dict[str, MochatGroupConfig] = Field(default_factory=dict)
     reply_delay_mode: Literal["non-mention", "off"] = "non-mention"
     reply_delay_ms: Millis = 120000
 

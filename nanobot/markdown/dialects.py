@@ -5,8 +5,9 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). WeChat: a part of Markdown, in which nothing
-can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031); Mochat: likewise. WeChat: a part of
+Markdown, in which nothing can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin,
+markdown-filter.ts).
 Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
 WhatsApp: its own marks (faq.whatsapp.com, "How to format your messages"). E-mail: plain text and HTML.
 """
@@ -205,6 +206,7 @@ QQ = replace(
     heading_levels=2,
 )
 WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
+MOCHAT = replace(WECOM, name="mochat", limit=4000, measure=code_points)
 WEIXIN = Dialect(
     "weixin",
     1800,

@@ -26,6 +26,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "telegram": {"channels/telegram"},
     "websockets": {"channels/websocket", "channels/sockets", "channels/dingtalk/channel", "channels/feishu",
                    "channels/qq/channel", "channels/wecom/connection", "channels/whatsapp/connection"},
+    "socketio": {"channels/mochat/socket"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands

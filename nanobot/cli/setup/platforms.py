@@ -495,6 +495,40 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         links_account=True,
     ),
     PlatformSetup(
+        name="mochat",
+        title="Mochat",
+        requires="token and user ID of an agent registered at mochat.io",
+        instructions=(
+            "Register an agent: curl https://mochat.io/api/claw/agents/selfRegister "
+            "-H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'. "
+            "The answer has its token and its botUserId, to paste here. Then bind it to your account: "
+            "docs/guides/mochat.md has the command."
+        ),
+        fields=(
+            SetupField(
+                "claw_token",
+                "Token of the agent",
+                re.compile(r"claw_\S{8,}", re.ASCII),
+                "It begins with claw_ and is in the answer to the registration.",
+            ),
+            SetupField(
+                "agent_user_id",
+                "User ID of the agent",
+                re.compile(r"\S{6,}", re.ASCII),
+                "It is the botUserId in the answer to the registration.",
+                is_secret=False,
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your user ID at Mochat",
+            re.compile(r"\S{6,}", re.ASCII),
+            "It is the ownerUserId in the answer to the binding.",
+            is_secret=False,
+        ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
         name="email",
         title="E-mail",
         requires="a mailbox for the bot, and its (app) password",
