@@ -140,7 +140,7 @@ class PrefixSet:
         self._checked_at = now
         if resolved is None or resolved.stamps != stamps or now - resolved.at > _TRUSTED_S:
             # a link belongs to the set by its own name too, so that nobody can replace it
-            names = frozenset(map(follow_links, self._given)).union(self._given)
+            names = frozenset(_follow_all(self._given)).union(self._given)
             exact = frozenset(map(key_of, names))
             resolved = self._resolved = _Resolved(now, stamps, names, exact, {fold_case(name): name for name in names})
         return resolved
@@ -165,6 +165,20 @@ class PrefixSet:
             except OSError:
                 continue
         return paths
+
+
+def _follow_all(paths: Iterable[str]) -> Iterator[str]:
+    """Resolve absolute paths as `follow_links` does, a folder that several of them share once."""
+    folders: dict[str, str] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        if os.name == "nt" or not name:  # Windows has several names for one file
+            yield follow_links(path)
+            continue
+        if folder not in folders:
+            folders[folder] = follow_links(folder)
+        real = os.path.join(folders[folder], name)  # noqa: PTH118
+        yield follow_links(real) if os.path.islink(real) else real  # noqa: PTH114
 
 
 def _folders_above(paths: Iterable[str]) -> set[str]:
