@@ -31,7 +31,7 @@ hypothesis.settings.register_profile(  # the same few examples each time; a load
     "default",
     deadline=None,
     derandomize=True,
-    max_examples=30,
+    max_examples=20,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.register_profile(
