@@ -347,10 +347,14 @@ def unsupported_claim(
     all_receipts = [*receipts, *(() if is_action_request else earlier_receipts)]
     shows_code = "```" in text or bool(_TABLE_LINE.search(text[:_MAX_CHARS]))
     asked = is_action_request and bool(request)
-    wanted = {action.thing for action in language.actions if asked and _matches(action.thing, request)}
+
+    @cache
+    def is_wanted(thing: str) -> bool:
+        return asked and _matches(thing, request)
+
     sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
     for sentence in sentences:
-        actions = list(_actions_in(sentence, language, wanted, asked=asked, shows_code=shows_code))
+        actions = list(_actions_in(sentence, language, is_wanted, asked=asked, shows_code=shows_code))
         supports = (_supports(receipt, action, sentence, was_changed) for action in actions for receipt in all_receipts)
         if actions and not any(supports):
             return sentence
@@ -368,10 +372,10 @@ def unsupported_claim(
 
 
 def _actions_in(
-    sentence: str, language: Language, wanted: Collection[str], *, asked: bool, shows_code: bool
+    sentence: str, language: Language, is_wanted: Callable[[str], bool], *, asked: bool, shows_code: bool
 ) -> Iterator[ClaimedAction]:
-    """Yield the actions that a sentence claims. `wanted`: the things the request is about; `asked`: whether it asks for
-    an action. `shows_code`: the answer contains code or a table, which is then mostly what was created.
+    """Yield the actions that a sentence claims. `is_wanted`: whether the request asks for this thing; `asked`: whether it
+    asks for an action. `shows_code`: the answer contains code or a table, which is then mostly what was created.
     """
     if _matches(language.other_time, sentence):
         return
@@ -381,7 +385,7 @@ def _actions_in(
             continue
         for action in language.actions:
             thing = FILE if shows_code else action.thing
-            is_about_thing = (thing in wanted and not shows_code) or _matches(thing, sentence)
+            is_about_thing = _matches(thing, sentence) or (not shows_code and is_wanted(thing))
             # a passive such as "it is read at start" is no claim
             patterns = claim_patterns[:1] if action.touches is Touches.NOTHING else claim_patterns
             if is_about_thing and any(_matches(pattern.replace("VERBS", action.verbs), clause) for pattern in patterns):

@@ -169,16 +169,20 @@ class PrefixSet:
 
 def _follow_all(paths: Iterable[str]) -> Iterator[str]:
     """Resolve absolute paths as `follow_links` does, a folder that several of them share once."""
-    folders: dict[str, str] = {}
-    for path in paths:
-        folder, name = os.path.split(path)
-        if os.name == "nt" or not name:  # Windows has several names for one file
-            yield follow_links(path)
-            continue
-        if folder not in folders:
-            folders[folder] = follow_links(folder)
-        real = os.path.join(folders[folder], name)  # noqa: PTH118
-        yield follow_links(real) if os.path.islink(real) else real  # noqa: PTH114
+    known: dict[str, str] = {}
+
+    def resolve(path: str) -> str:
+        if path not in known:
+            folder, name = os.path.split(path)
+            if not name:
+                known[path] = path  # the root
+            else:
+                real = os.path.join(resolve(folder), name)  # noqa: PTH118
+                known[path] = follow_links(real) if os.path.islink(real) else real  # noqa: PTH114
+        return known[path]
+
+    # Windows has several names for one file
+    return map(follow_links if os.name == "nt" else resolve, paths)
 
 
 def _folders_above(paths: Iterable[str]) -> set[str]:
