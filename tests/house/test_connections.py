@@ -17,22 +17,22 @@ NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
-              "providers/litellm_provider", "channels/telegram/bot", "channels/dingtalk/api", "channels/feishu/api",
-              "channels/qq/api"},
+              "providers/litellm_provider", "channels/telegram/bot", "channels/rest", "channels/weixin/api",
+              "channels/weixin/cdn", "channels/msteams/api"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord"},
     "slack_sdk": {"channels/slack"},
     "discord": {"channels/discord"},
     "telegram": {"channels/telegram"},
-    "websockets": {"channels/websocket", "channels/dingtalk/channel", "channels/feishu", "channels/qq/channel",
-                   "channels/wecom/connection"},
+    "websockets": {"channels/websocket", "channels/sockets", "channels/dingtalk/channel", "channels/feishu",
+                   "channels/qq/channel", "channels/wecom/connection", "channels/whatsapp/connection"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
-    "socket": {"net/dns", "gateway/loop_monitor", "gateway/control",
+    "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
