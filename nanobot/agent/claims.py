@@ -374,8 +374,8 @@ def unsupported_claim(
 def _actions_in(
     sentence: str, language: Language, is_wanted: Callable[[str], bool], *, asked: bool, shows_code: bool
 ) -> Iterator[ClaimedAction]:
-    """Yield the actions that a sentence claims. `is_wanted`: whether the request asks for this thing; `asked`: whether it
-    asks for an action. `shows_code`: the answer contains code or a table, which is then mostly what was created.
+    """Yield the actions that a sentence claims. `is_wanted`: whether the request asks for this thing; `asked`: whether
+    it asks for an action. `shows_code`: the answer contains code or a table, which is then mostly what was created.
     """
     if _matches(language.other_time, sentence):
         return
