@@ -346,9 +346,15 @@ def unsupported_claim(
         return None
     all_receipts = [*receipts, *(() if is_action_request else earlier_receipts)]
     shows_code = "```" in text or bool(_TABLE_LINE.search(text[:_MAX_CHARS]))
+    asked = is_action_request and bool(request)
+
+    @cache
+    def is_wanted(thing: str) -> bool:
+        return asked and _matches(thing, request)
+
     sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
     for sentence in sentences:
-        actions = list(_actions_in(sentence, language, request if is_action_request else "", shows_code=shows_code))
+        actions = list(_actions_in(sentence, language, is_wanted, asked=asked, shows_code=shows_code))
         supports = (_supports(receipt, action, sentence, was_changed) for action in actions for receipt in all_receipts)
         if actions and not any(supports):
             return sentence
@@ -365,21 +371,21 @@ def unsupported_claim(
     return None
 
 
-def _actions_in(sentence: str, language: Language, request: str, *, shows_code: bool) -> Iterator[ClaimedAction]:
-    """Yield the actions that a sentence claims. `request` is empty if no action was requested. `shows_code`: the answer
-    contains code or a table, which is then mostly what was created.
+def _actions_in(
+    sentence: str, language: Language, is_wanted: Callable[[str], bool], *, asked: bool, shows_code: bool
+) -> Iterator[ClaimedAction]:
+    """Yield the actions that a sentence claims. `is_wanted`: whether the request asks for this thing; `asked`: whether
+    it asks for an action. `shows_code`: the answer contains code or a table, which is then mostly what was created.
     """
     if _matches(language.other_time, sentence):
         return
-    claim_patterns = language.first_person, *((language.passive,) if request else ())
+    claim_patterns = language.first_person, *((language.passive,) if asked else ())
     for clause in re.split(r", |; |[，；](?!\d)", sentence):
         if _matches(language.no_claim, clause):
             continue
         for action in language.actions:
             thing = FILE if shows_code else action.thing
-            is_about_thing = _matches(thing, sentence) or (
-                bool(request) and not shows_code and _matches(thing, request)
-            )
+            is_about_thing = _matches(thing, sentence) or (not shows_code and is_wanted(thing))
             # a passive such as "it is read at start" is no claim
             patterns = claim_patterns[:1] if action.touches is Touches.NOTHING else claim_patterns
             if is_about_thing and any(_matches(pattern.replace("VERBS", action.verbs), clause) for pattern in patterns):

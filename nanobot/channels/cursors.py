@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,7 +65,7 @@ def load_state(path: Path | None, new: Callable[[], T]) -> T:
     """Return the saved dataclass or model, or `new()` without a readable file. Blocking."""
     state = new()
     try:
-        return state if path is None else TypeAdapter(type(state)).validate_json(path.read_bytes())
+        return state if path is None else _adapter(type(state)).validate_json(path.read_bytes())
     except FileNotFoundError:
         return state
     except (OSError, ValueError) as error:
@@ -108,8 +109,14 @@ async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> Non
                 await urgent.wait()
 
 
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    """The codec of a type; to build it takes longer than to save."""
+    return TypeAdapter(kind)
+
+
 def _dump(state: object) -> str:
-    return strict_json(TypeAdapter(type(state)).dump_python(state, by_alias=True))
+    return strict_json(_adapter(type(state)).dump_python(state, by_alias=True))
 
 
 def _write(path: Path, text: str) -> None:

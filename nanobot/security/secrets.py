@@ -179,15 +179,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
     """Names, as dotted paths, with their values."""
-    if isinstance(value, Mapping):
-        for inner_name, inner in value.items():
-            yield from _values_in(inner, f"{name}.{inner_name}" if name else str(inner_name))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _values_in(inner, name)
-        texts = " ".join(inner for inner in value if isinstance(inner, str))
-        yield from ((name, secret) for secret in _named_values(texts))  # --token VALUE
-    elif isinstance(value, str):
+    if isinstance(value, str):
         if is_secret_name(name):
             yield name, value
             yield name, value.rpartition(" ")[2]  # the token of `Bearer ...` may be repeated alone
@@ -195,6 +187,15 @@ def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
             yield from ((name, secret) for secret in _named_values(value))
         if "://" in value:
             yield from ((name, match[1]) for match in re.finditer(r"://[^\s/@:]{0,80}:([^\s/]{1,200})@", value))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _values_in(inner, name)
+        texts = " ".join(inner for inner in value if isinstance(inner, str))
+        yield from ((name, secret) for secret in _named_values(texts))  # --token VALUE
+    elif isinstance(value, Mapping):
+        for inner_name, inner in value.items():
+            if inner and not isinstance(inner, int | float):  # most settings are empty, or numbers
+                yield from _values_in(inner, f"{name}.{inner_name}" if name else str(inner_name))
 
 
 def _named_values(text: str) -> Iterator[str]:

@@ -116,7 +116,6 @@ class PriceTable:
         self._source = source
         self._lock = threading.Lock()
         self._rows: dict[str, Any] | None = None
-        self._other_names: dict[str, str] | None = None
         self._cache: dict[tuple[str, ...], Price | None] = {}
 
     @property
@@ -153,10 +152,9 @@ class PriceTable:
         for name in names:
             if name in rows:
                 return _parse_price(rows[name])
-        if self._other_names is None:
-            self._other_names = _other_names(rows)
+        other_names = _other_names(tuple(rows))
         for name in names:
-            if (other := self._other_names.get(_plain(name))) is not None:
+            if (other := other_names.get(_plain(name))) is not None:
                 return _parse_price(rows[other])
         return None
 
@@ -211,12 +209,13 @@ def _names(model: str, prefixes: list[str]) -> Iterator[str]:
             return
 
 
-def _other_names(rows: Mapping[str, Any]) -> dict[str, str]:
-    """Map other spellings to each model's name; without a date, to the newest one."""
+@lru_cache(maxsize=1)
+def _other_names(models: tuple[str, ...]) -> dict[str, str]:
+    """Map other spellings to each model's name; without a date, to the newest one. Several bots may share a process."""
     names: dict[str, str] = {}
-    for name in sorted(rows):
+    for name in sorted(models):
         names[_plain(_DATE.sub("", name))] = name
-    return names | {_plain(name): name for name in rows}
+    return names | {_plain(name): name for name in models}
 
 
 def _plain(name: str) -> str:

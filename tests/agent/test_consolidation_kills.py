@@ -45,8 +45,8 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_twenty_kills_lose_no_words(tmp_path: Path):
-    kill_many(tmp_path, 20, 1)
+def test_eight_kills_lose_no_words(tmp_path: Path):
+    kill_many(tmp_path, 8, 1)
 
 
 @pytest.mark.slow

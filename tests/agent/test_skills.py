@@ -155,7 +155,7 @@ def test_a_skill_becomes_available_when_its_program_is_installed(tmp_path, loade
     [
         (b"---\nname: [\n---\n", "not valid YAML"),
         (b"---\ndate: 2024-13-45\n---\n", "not valid YAML"),
-        (b"---\nx: " + b"[" * 2_000 + b"\n---\n", "not valid YAML"),
+        (b"---\nx: " + b"[" * 1_000 + b"\n---\n", "not valid YAML"),
         (b"---\n- a\n- b\n---\n", "not a list of `key: value` lines"),
         (b"\xff\xfe\x00\x01", "not UTF-8"),
         (b"text\x00text", "not text"),

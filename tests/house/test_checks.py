@@ -15,12 +15,20 @@ CHECKS = {
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],
     "contracts": ["lint-imports", "--no-cache"],
+}
+SLOW_CHECKS = {
     "dependencies": ["deptry", "nanobot"],
     "spelling": ["codespell"],
 }
 
 
-@pytest.mark.parametrize("command", CHECKS.values(), ids=CHECKS.keys())
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(pytest.param(command, id=name) for name, command in CHECKS.items()),
+        *(pytest.param(command, id=name, marks=pytest.mark.slow) for name, command in SLOW_CHECKS.items()),
+    ],
+)
 def test_the_house_is_in_order(command):
     program, *arguments = command
     environment = {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}

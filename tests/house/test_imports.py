@@ -63,13 +63,6 @@ def test_a_word_about_itself_imports_next_to_nothing(tmp_path, arguments):
     assert modules & NOT_FOR_A_WORD == set()
 
 
-def test_status_imports_no_sdk(tmp_path):
-    said, modules = imported_by(tmp_path, "status")
-
-    assert said
-    assert modules & HEAVY == set()
-
-
 def test_a_direct_one_shot_imports_no_sdk(tmp_path, model_url):
     config = {
         "agents": {"defaults": {"provider": "custom", "model": "m"}},

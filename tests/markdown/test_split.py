@@ -248,13 +248,13 @@ def test_limit_that_nothing_fits_in_is_refused():
 @pytest.mark.parametrize("bit", BAD.values(), ids=BAD.keys())
 def test_cost_grows_with_the_length_and_not_with_its_square(bit):
     costs = []
-    for size in (2_000, 16_000):
+    for size in (1_000, 8_000):
         began = time.process_time()
         found = messages(repeated(bit, size), 4096, TELEGRAM)
         costs.append(time.process_time() - began)
         assert all(TELEGRAM.measure(text) <= 4096 for text in found)
 
-    assert costs[1] < 0.2 + 16 * costs[0]
+    assert costs[1] < 0.1 + 16 * costs[0]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Save a config file (the argument) in forty processes that are killed while they save; print the last port."""
+"""Save a config file (the argument) in fifteen processes that are killed while they save; print the last port."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from nanobot.config.schema import ApiConfig, Config
 
 path, chance = sys.argv[1], random.Random(7)
 save_config(Config(api=ApiConfig(port=1)), path)
-for _ in range(40):
+for _ in range(15):
     saved, tell = os.pipe()
     child = os.fork()
     if child == 0:

@@ -209,12 +209,12 @@ def test_a_short_key_of_a_request_is_taken_out_and_a_syllable_is_not():
     ],
 )
 def test_no_text_makes_it_slow(head, piece):
-    text = head + piece * (200_000 // len(piece))
+    text = head + piece * (100_000 // len(piece))
     began = time.process_time()
 
     Redactor().text(text)
 
-    assert time.process_time() - began < 2  # far less; the naive pattern takes minutes
+    assert time.process_time() - began < 1  # far less; the naive pattern takes minutes
 
 
 def test_a_telling_name_ends_in_what_it_tells():

@@ -108,8 +108,8 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert openai_problems(history) == anthropic_problems(history) == []
 
 
-def test_fifty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path):
-    kill_many(tmp_path, 50, 0)
+def test_twenty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path):
+    kill_many(tmp_path, 20, 0)
 
 
 @pytest.mark.slow

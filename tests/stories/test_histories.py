@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,13 +60,20 @@ async def said_until_stopped(bot: Nanobot, server: FakeModels, *steps: Step) -> 
     await asyncio.wait([turn])
 
 
-@on_each_wire
+@pytest.mark.parametrize(
+    ("config", "steps"),
+    [
+        pytest.param(openai, range(3), id="openai"),
+        pytest.param(anthropic, [1], id="anthropic", marks=LITELLM),
+        pytest.param(anthropic, [0, 2], id="anthropic, the others", marks=[LITELLM, pytest.mark.slow]),
+    ],
+)
 async def test_after_any_failure_at_any_step_the_next_message_is_answered(
-    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
+    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], steps: Sequence[int]
 ):
     home = Home(tmp_path, **config(server))
     async with home.hasty() as bot:
-        for at in range(3):
+        for at in steps:
             for number, blow in enumerate(BLOWS):
                 server.script(*WORK[:at], blow)
                 await bot.say(f"work {at} {number}")
@@ -193,9 +200,10 @@ async def test_many_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
 @pytest.mark.parametrize(
     ("model", "wants", "turns"),
     [
-        ("deepseek-reasoner", "required", 10),
+        ("deepseek-reasoner", "required", 5),
         ("kimi-k2-thinking", "required", 3),
         ("gpt-4.1", "forbidden", 3),
+        pytest.param("deepseek-reasoner", "required", 10, marks=pytest.mark.slow),
         pytest.param("kimi-k2-thinking", "required", 10, marks=pytest.mark.slow),
         pytest.param("gpt-4.1", "forbidden", 10, marks=pytest.mark.slow),
     ],

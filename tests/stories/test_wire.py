@@ -307,6 +307,7 @@ def test_the_command_speaks_responses_and_sends_the_reasoning_of_earlier_turns_b
     assert server.problems == []
 
 
+@pytest.mark.slow  # LiteLLM takes seconds to import, and each command does
 @pytest.mark.xdist_group("litellm")
 def test_the_command_reaches_anthropic_through_litellm(tmp_path: Path, server: FakeModels):
     home = Home(tmp_path, **anthropic(server))
@@ -318,7 +319,7 @@ def test_the_command_reaches_anthropic_through_litellm(tmp_path: Path, server: F
     assert server.problems == []
 
 
-@pytest.mark.slow  # LiteLLM takes seconds to import, and each command does
+@pytest.mark.slow
 @pytest.mark.xdist_group("litellm")
 def test_the_command_says_the_failures_of_anthropic_in_one_line(tmp_path: Path, server: FakeModels):
     home = Home(tmp_path, **anthropic(server))

@@ -10,6 +10,7 @@ around it. So only a plain `python -m MODULE` is warm, with variables that are r
 system can fork so; all others are real starts. `COLD_STARTS=1` makes every start a real one.
 """
 
+import asyncio
 import atexit
 import gc
 import importlib
@@ -23,6 +24,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -250,16 +252,29 @@ def _added_path(environ: Mapping[str, str]) -> list[str]:
 
 
 def _warm_up() -> None:
-    """Import all of ours, and what is asked for later, and often."""
+    """Import all of ours, and what is asked for later, and often; then have one turn."""
     import nanobot
 
     ours = (module.name for module in pkgutil.walk_packages(nanobot.__path__, "nanobot."))
-    for name in (*ours, "loguru", "mcp", "sqlite3", "yaml"):
+    for name in (*ours, "anyio._backends._asyncio", "httpcore", "loguru", "mcp", "sqlite3", "yaml"):
         if not any(part in name for part in _COLD):
             importlib.import_module(name)
     importlib.import_module("nanobot.config.schema").Config.model_rebuild()
-    importlib.import_module("nanobot.usage.prices").PriceTable().load()
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_one_turn(Path(folder)))
+    importlib.import_module("nanobot.security.redaction").forget_all()
+    gc.collect()
     gc.freeze()  # what is there now stays out of the garbage collector's rounds, and in pages that all share
+
+
+async def _one_turn(folder: Path) -> None:
+    """What is compiled, built and read once in a process: patterns, codecs, prices."""
+    from nanobot.config.loader import load_config
+    from nanobot.testing import open_bot
+
+    load_config(folder / "config.json")
+    async with open_bot(folder, "Hello.") as bot:
+        await bot.say("hello")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def unlikely_number() -> str:
 
 
 @contextmanager
-def swapping(inside: Path, link: Path, target: Path) -> "Iterator[subprocess.Popen[bytes]]":
+def swapping(inside: Path, link: Path, target: Path, times: int = 4_000) -> "Iterator[subprocess.Popen[bytes]]":
     """Put a link where a folder or a file was, and back, again and again."""
-    command = [sys.executable, "-IS", str(SWAP_LINKS), str(inside), str(link), str(target)]
+    command = [sys.executable, "-IS", str(SWAP_LINKS), str(inside), str(link), str(target), str(times)]
     with subprocess.Popen(command) as child:
         yield child

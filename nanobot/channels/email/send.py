@@ -155,7 +155,7 @@ class SmtpServer:
     """The outgoing mail server. One connection per mail: the agent sends few, and an idle connection may be lost."""
 
     config: EmailConfig
-    tls: ssl.SSLContext = field(repr=False)
+    tls: ssl.SSLContext | None = field(repr=False)
 
     async def check(self) -> None:
         """Log in and out. Raises NotConnectedError; ChannelSetupError if the owner has to act."""

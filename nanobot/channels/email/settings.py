@@ -19,7 +19,8 @@ class MailSettings:
     """The settings of a mailbox."""
 
     config: EmailConfig
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | None
+    """None if no connection is encrypted."""
     imap_tls: ssl.SSLContext | None
     """None for an unencrypted connection, which is allowed only to this machine."""
     address: str
@@ -37,12 +38,14 @@ class MailSettings:
         _check(config)
         name, address = _own_address(config)
         own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
-        tls = _tls(config.ca_file)
+        imap_has_tls = config.imap_use_ssl or not is_loopback(config.imap_host)
+        has_tls = imap_has_tls or config.smtp_use_ssl or config.smtp_use_tls or config.ca_file
+        tls = _tls(config.ca_file) if has_tls else None
         public_suffixes()
         return cls(
             config,
             tls,
-            tls if config.imap_use_ssl or not is_loopback(config.imap_host) else None,
+            tls if imap_has_tls else None,
             address.lower(),
             formataddr((name, address)) if name else address,
             frozenset(own),

@@ -140,7 +140,7 @@ class PrefixSet:
         self._checked_at = now
         if resolved is None or resolved.stamps != stamps or now - resolved.at > _TRUSTED_S:
             # a link belongs to the set by its own name too, so that nobody can replace it
-            names = frozenset(map(follow_links, self._given)).union(self._given)
+            names = frozenset(_follow_all(self._given)).union(self._given)
             exact = frozenset(map(key_of, names))
             resolved = self._resolved = _Resolved(now, stamps, names, exact, {fold_case(name): name for name in names})
         return resolved
@@ -165,6 +165,24 @@ class PrefixSet:
             except OSError:
                 continue
         return paths
+
+
+def _follow_all(paths: Iterable[str]) -> Iterator[str]:
+    """Resolve absolute paths as `follow_links` does, a folder that several of them share once."""
+    known: dict[str, str] = {}
+
+    def resolve(path: str) -> str:
+        if path not in known:
+            folder, name = os.path.split(path)
+            if not name:
+                known[path] = path  # the root
+            else:
+                real = os.path.join(resolve(folder), name)  # noqa: PTH118
+                known[path] = follow_links(real) if os.path.islink(real) else real  # noqa: PTH114
+        return known[path]
+
+    # Windows has several names for one file
+    return map(follow_links if os.name == "nt" else resolve, paths)
 
 
 def _folders_above(paths: Iterable[str]) -> set[str]:

@@ -190,7 +190,7 @@ async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(
     (workspace / "link").symlink_to(outside)
     grep, told = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep), ""
 
-    with swapping(workspace / "folder", workspace / "link", outside) as child:
+    with swapping(workspace / "folder", workspace / "link", outside, 1_000) as child:
         while child.poll() is None:
             told += text_of((await grep.execute("found", path="folder")).content)
             told += text_of((await grep.execute("found")).content)
