@@ -116,10 +116,10 @@ class JobRunner:
     async def _report_failure(self, job: CronJob, due: Due, result: TurnResult, retry_in_s: float | None) -> None:
         """Tell the chat that the turn failed: a reminder reminds without a model, too."""
         if job.payload.notify is not Notify.ALWAYS:
-            await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
+            await self._deliver(job, due, result.turn_id, f'The job "{job.name}" failed: {result.text}')
             return
-        again = f"It will be tried again in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
-        note = f"No model worked on it. {again} {result.text}"
+        again = f"The next try is in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
+        note = f"(No model answered, so this is its text alone. {again} {result.text})"
         await self._deliver(job, due, result.turn_id, job.payload.message, failure=note)
 
     async def _check_requester(self, job: CronJob) -> None:

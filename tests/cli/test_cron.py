@@ -125,7 +125,7 @@ def test_a_job_is_run_here_where_no_gateway_is():
 
     assert "is disabled" in refused.stderr
     assert result.exit_code == 0
-    assert "Reminder: Stretch" in result.stdout
+    assert "Reminder: Stretch\n\n(No model is set up" in result.stdout
     assert "Not sent to telegram:5" in result.stderr
     (row,) = rows("history", job)
     assert (row["outcome"], row["trigger"]) == ("ran", "manual")
