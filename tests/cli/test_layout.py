@@ -48,6 +48,35 @@ def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(wo
     assert ("\x1b[" in shown) == (not plain)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_the_log_is_wrapped_for_a_terminal_and_left_as_it_is_for_a_pipe():
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    written = (
+        "2026-11-26 23:59:58.120 INFO    nanobot.agent.loop telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens, $0.01\n"
+        "2026-11-27 00:04:58.120 WARNING nanobot.agent.loop telegram:7 failed after 2.1 s: the API key was rejected\n"
+        "  Traceback of a record with several lines\n"
+    )
+    file = Path.home() / ".nanobot" / "logs" / "gateway.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(written, encoding="utf-8")
+    child = on_screen([*NANOBOT, "gateway", "logs"], env=at_home(), dimensions=(20, 60), encoding="utf-8", timeout=20)
+    shown = child.read().replace("\r", "")
+    child.close()
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines() == [
+        "2026-11-26",
+        "23:59 telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens,",
+        "      $0.01",
+        "2026-11-27",
+        "00:04 warning: telegram:7 failed after 2.1 s: the API key",
+        "      was rejected",
+        "      Traceback of a record with several lines",
+    ]
+    assert "\x1b[33mwarning: " in shown
+    assert CliRunner().invoke(app, ["gateway", "logs"]).stdout == written
+
+
 @pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
 def test_every_example_of_the_help_is_a_command_with_options_that_exist(example: str):
     name, *words = shlex.split(example.rpartition("| ")[2])
