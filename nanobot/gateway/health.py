@@ -14,6 +14,7 @@ import h11
 from nanobot.gateway.listener import Listener
 from nanobot.gateway.report import Report, metrics
 from nanobot.net.http import is_loopback
+from nanobot.utils.storage_error import os_reason
 from nanobot.utils.text import strict_json
 
 MAX_CONNECTIONS = 16
@@ -42,7 +43,9 @@ class HealthServer(Listener):
         return await asyncio.start_server(self._answer, self._host, self._configured_port, limit=_MAX_HEAD)
 
     def _problem_of(self, error: OSError) -> str:
-        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
+        reason = (
+            "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened: {os_reason(error)}"
+        )
         return f"{self._host}:{self._configured_port} {reason}. Set gateway.port, or start with --port."
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

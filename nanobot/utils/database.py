@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -152,7 +153,7 @@ class Database:
         try:
             again = _recreate(db, self._path, self._schema)
         except Exception as error:  # the next commit fails and reports it
-            log.error("%s was deleted and cannot be recreated: %s", self._path.name, error)  # noqa: TRY400
+            log.error("%s was deleted and cannot be recreated: %s", self._path.name, os_reason(error))  # noqa: TRY400
             return db
         log.error("%s was deleted while it was open; it was recreated with all its data", self._path)
         return again
@@ -258,6 +259,8 @@ def _recreate(db: "Connection", path: Path, schema: str) -> "Connection":
 def _storage_error(path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    storage_error = StorageError(f"{path.name} cannot be written: {error}. Check disk space and permissions.")
+    storage_error = StorageError(
+        f"{path.name} cannot be written: {os_reason(error)}. Check disk space and permissions."
+    )
     storage_error.__cause__ = error
     return storage_error

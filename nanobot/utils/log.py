@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from nanobot.utils.storage_error import os_reason, strip_error_numbers
+
 if TYPE_CHECKING:
     import loguru
 
@@ -77,13 +79,13 @@ class _LoguruHandler(logging.Handler):
             level: str | int = logger.level(record.levelname).name
         except ValueError:
             level = record.levelno
-        text = record.getMessage()
+        text = strip_error_numbers(record.getMessage())
         if record.exc_info:
             text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
             logger.bind(source=record.name).log(level, "{}", _escape_control(self._clean(text)))
         except (OSError, ValueError) as error:  # disk full, stream closed
-            self._warn(getattr(error, "strerror", None) or str(error))
+            self._warn(os_reason(error))
 
     def _open_sinks(self) -> None:
         from loguru import logger
@@ -118,7 +120,7 @@ class _LoguruHandler(logging.Handler):
                     catch=False,
                 )
             except OSError as error:
-                self._warn(error.strerror or str(error))
+                self._warn(os_reason(error))
 
     def _warn(self, reason: str) -> None:
         """Say once on stderr that logging fails."""

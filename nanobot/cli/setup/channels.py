@@ -28,6 +28,7 @@ from nanobot.errors import NanobotError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.extras import install_arguments
+from nanobot.utils.storage_error import error_text
 
 NONE = "none"
 CONNECTED = "connected"
@@ -170,7 +171,7 @@ def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> st
             asyncio.run(log_in(platform.name, config, places, force=False))
         except (NanobotError, OSError) as error:
             typer.echo()
-            print_line(to_one_line(str(error) or type(error).__name__))
+            print_line(to_one_line(error_text(error)))
             typer.echo()
             if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
                 return decision
