@@ -287,6 +287,12 @@ class Group(Help, TyperGroup):
         else:
             super().format_options(ctx, formatter)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with their whole help, where click cuts it at the width."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
+
 
 def _is_stdin_piped() -> bool:
     """Whether text may come from a pipe or a file."""

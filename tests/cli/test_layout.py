@@ -32,6 +32,20 @@ def test_a_command_to_copy_stays_on_one_line():
     assert any("`nanobot gateway install`" in line for line in lines)
 
 
+def test_a_text_stands_beside_its_head_where_it_fits_and_below_it_where_a_word_would_be_broken():
+    head = f"  {'providers.custom.apiBase':<24}  "
+
+    assert hang(head, "environment", 60) == [f"{head}environment"]
+    assert hang(head, f"in {'/a' * 20}", 60) == [head.rstrip(), f"    in {'/a' * 20}"]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_help_of_a_group_says_what_each_command_does_in_whole_sentences(group: str):
+    shown = CliRunner().invoke(app, [group, "--help"], prog_name="nanobot", terminal_width=60).stdout
+
+    assert "..." not in shown.partition("Commands:")[2].partition("Examples:")[0]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 @pytest.mark.parametrize("words", [["status"], ["doctor", "--offline"], ["memory", "why", "nothing of this name"]])
 @pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)

@@ -196,8 +196,8 @@ def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> st
 
 def _check_key(spec: ProviderSpec, config: Config, key: str | None, base: str | None) -> str:
     """Try the key, and ask what to do if it is rejected. Returns KEEP, ANOTHER or LATER."""
-    model = default_model(spec, config)
-    if key is None and not config.providers.by_name()[spec.name].api_key:  # none is needed
+    model, stored = default_model(spec, config), config.providers.by_name()[spec.name].api_key
+    if not (stored if key is None else key or spec.env_key(os.environ)):  # none is needed
         return KEEP
     if not (model or spec.speaks_chat_completions):  # LiteLLM checks a key with a call to a model only
         return KEEP
