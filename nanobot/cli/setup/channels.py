@@ -277,7 +277,7 @@ def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask
     """The answer; empty if the user skips the channel."""
     if current and not ask_all:
         path = ("channels", platform.name, camel(field_.name))
-        typer.echo(f"{field_.label}: {mask_value(path, current)}, already set")
+        print_line(f"{field_.label}: {mask_value(path, current)}, already set")
         return current
     return _ask_valid(field_, "empty: skip")
 

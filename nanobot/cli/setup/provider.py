@@ -156,7 +156,7 @@ def complete_base_url(base: str | None) -> str | None:
     is_without, is_with = asyncio.run(_are_model_servers(base, with_v1))
     if is_without or not is_with:
         return base
-    typer.echo(f"Found the API at {with_v1}.")
+    print_line(f"Found the API at {with_v1}.")
     return with_v1
 
 
@@ -216,7 +216,7 @@ def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key
     selected = ProviderChoice(spec, default or "any", key, base).apply_to(config.model_copy(deep=True))
     offered = asyncio.run(_list_models(selected)) if spec.speaks_chat_completions else ()
     if len(offered) == 1:
-        typer.echo(f"Model: {offered[0]} (the only one it offers)")
+        print_line(f"Model: {offered[0]} (the only one it offers)")
         return offered[0]
     if offered and default not in offered:
         default = ""
