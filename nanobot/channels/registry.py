@@ -70,7 +70,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups="group:.*",
     ),
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
-    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
+    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets",)),
+    ChannelSpec("weixin", "WeChat", "nanobot.channels.weixin:WeixinChannel", has_buttons=False),
+    ChannelSpec(
+        "msteams",
+        "Microsoft Teams",
+        "nanobot.channels.msteams:TeamsChannel",
+        chat_is_sender=False,
+        groups="19:.*",
+    ),
     ChannelSpec(
         "email",
         "E-mail",

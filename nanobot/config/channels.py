@@ -146,6 +146,50 @@ class WeComConfig(ChannelConfig):
     ws_url: WebSocketUrl = "wss://openws.work.weixin.qq.com"
 
 
+class WeixinConfig(ChannelConfig):
+    """The bot of a personal WeChat account, with long polling."""
+
+    token: Text = ""
+    base_url: HttpUrl = "https://ilinkai.weixin.qq.com"
+    cdn_base_url: HttpUrl = "https://novac2c.cdn.weixin.qq.com/c2c"
+    route_tag: Annotated[str | None, Field(coerce_numbers_to_str=True)] = None
+    state_dir: Text = ""  # empty: `weixin` in the data folder; has the account.json of earlier releases
+    poll_timeout: Seconds = 35
+    reply_progress_messages: bool = False
+    reply_progress_max_messages: Whole = 2
+    context_message_budget: Count = 8
+
+
+class TeamsConfig(ChannelConfig):
+    """A Microsoft Teams bot, whose messages arrive at a webhook."""
+
+    app_id: Text = ""
+    app_password: Text = ""
+    tenant_id: Text = ""  # empty: a bot for any tenant
+    host: Text = ""  # empty: the gateway's HTTP server, at /hooks/msteams
+    port: Port = 3978
+    path: Annotated[str, Field(pattern=r"^/")] = "/api/messages"
+    reply_in_thread: bool = True
+    mention_only_response: Text = "Yes? Write your question behind my name."
+    streaming: bool = True
+    validate_inbound_auth: Annotated[bool, RESTRICTS] = True
+    trusted_service_url_hosts: Annotated[list[str], RESTRICTS] = Field(
+        default_factory=lambda: [
+            "smba.trafficmanager.net",
+            "smba.infra.gcc.teams.microsoft.com",
+            "smba.infra.gov.teams.microsoft.us",
+            "smba.infra.dod.teams.microsoft.us",
+        ]
+    )
+    ref_ttl_days: Count = 30
+    prune_web_chat_refs: bool = True
+    prune_non_personal_refs: bool = True
+    ref_touch_interval_s: Whole = 300
+    api_base: HttpUrl = "https://login.microsoftonline.com"
+    openid_url: HttpUrl = "https://login.botframework.com/v1/.well-known/openidconfiguration"
+    service_url: HttpUrl = "https://smba.trafficmanager.net/teams"  # where nobody has written yet
+
+
 class EmailConfig(ChannelConfig):
     """A mailbox, read with IMAP and answered with SMTP; requires `consentGranted`."""
 
@@ -261,6 +305,8 @@ class ChannelsConfig(Section):
     dingtalk: DingTalkConfig = Field(default_factory=DingTalkConfig)
     qq: QQConfig = Field(default_factory=QQConfig)
     wecom: WeComConfig = Field(default_factory=WeComConfig)
+    weixin: WeixinConfig = Field(default_factory=WeixinConfig)
+    msteams: TeamsConfig = Field(default_factory=TeamsConfig)
     email: EmailConfig = Field(default_factory=EmailConfig)
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)

@@ -5,7 +5,10 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML.
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). WeChat: a part of Markdown, in which nothing
+can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
+Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
+E-mail: plain text and HTML.
 """
 
 import json
@@ -202,6 +205,23 @@ QQ = replace(
     heading_levels=2,
 )
 WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
+WEIXIN = Dialect(
+    "weixin",
+    1800,
+    marks={"bold": ("**", "**")},
+    escape=lambda text: text.replace("<", "\uff1c"),
+    code=lambda code: f"`{code}`" if "`" not in code else code.replace("<", "\uff1c"),
+    fence=_fence,
+    bullet="- ",
+    heading_levels=4,
+)
+TEAMS = replace(
+    DINGTALK,
+    name="msteams",
+    limit=20_000,
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
+    heading_levels=3,
+)
 EMAIL = Dialect(
     "email",
     None,

@@ -25,6 +25,8 @@ _REASONS = {
     "ECONNRESET": "the connection was closed by the other side",
     "ENETUNREACH": "there is no network",
 }
+_ADDRESS = re.compile("Connect call failed|while attempting to bind on address")
+"""What Python says before or after the address of a socket."""
 _NUMBER = re.compile(r"\[(?:Errno|WinError) (-?\d+)\] ")
 
 
@@ -44,7 +46,7 @@ def os_reason(error: BaseException) -> str:
         number, words = int(first[1]), "Connect call failed"
     if number and (reason := _REASONS.get(errno.errorcode.get(number, ""))):
         return reason
-    return os.strerror(number) if number and words.startswith("Connect call failed") else strip_error_numbers(words)
+    return os.strerror(number) if number and _ADDRESS.search(words) else strip_error_numbers(words)
 
 
 def strip_error_numbers(text: str) -> str:

@@ -18,6 +18,8 @@ PLATFORMS: dict[str, str] = {
     "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
     "qq": "tests.fakes.platform_qq:QQPlatform",
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
+    "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
+    "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.

@@ -17,6 +17,10 @@ _CONNECT = "Connect call failed ('127.0.0.1', 9)"
         (OSError(errno.ECONNREFUSED, _CONNECT), "nothing answers there"),
         (OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] {_CONNECT}, ..."), "nothing answers there"),
         (OSError(errno.ECONNRESET, "Connection reset by peer"), "the connection was closed by the other side"),
+        (
+            OSError(errno.EACCES, "Permission denied (while attempting to bind on address ('::1', 80))"),
+            "Permission denied",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (
             ConnectionError("mail.example cannot be reached ([Errno 111] refused)"),
