@@ -150,7 +150,9 @@ class JobRunner:
         buttons: tuple[Button, ...] = ()
         shown = f"Reminder, {due_time(job, due, self._timezone)}: {text}\n\n{failure}" if failure else text
         if channel == "cli" and not failure:
-            shown = f"**{job.name}**, {due_time(job, due, self._timezone)}\n\n{text}"
+            at = due_time(job, due, self._timezone)
+            names_job = job.name.casefold() in text.casefold()
+            shown = f"**{at}**\n\n{text}" if names_job else f"**{job.name}**, {at}\n\n{text}"
         if payload.notify is Notify.ALWAYS and await self._mark_delivered(job, text):
             if (spec := find(channel)) is not None and spec.has_buttons:
                 buttons = reminder_buttons(job.id)
