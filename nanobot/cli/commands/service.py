@@ -107,7 +107,7 @@ def _read_lines(file: Path, last: int, follow: bool) -> Iterator[str]:
 
 
 def _decode_lines(data: bytes) -> list[str]:
-    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n")
+    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n") if data else []
 
 
 def install(config: ConfigOption = None) -> None:
