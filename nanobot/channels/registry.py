@@ -80,6 +80,16 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups="19:.*",
     ),
     ChannelSpec(
+        "whatsapp",
+        "WhatsApp",
+        "nanobot.channels.whatsapp:WhatsAppChannel",
+        "whatsapp",
+        ("websockets",),
+        chat_is_sender=False,
+        has_buttons=False,
+        groups=r".*@g\.us",
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

@@ -66,11 +66,20 @@ class DiscordConfig(ChannelConfig):
 
 
 class WhatsAppConfig(ChannelConfig):
-    """WhatsApp, through the Node bridge."""
+    """A linked WhatsApp account, through a bridge on Node.js."""
 
     bridge_url: WebSocketUrl = "ws://localhost:3001"
-    bridge_token: Text = ""
+    bridge_token: Text = ""  # empty: a new one at each start of the bridge
+    bridge_managed: bool = True  # only on loopback: the gateway runs the bridge
+    auth_dir: Text = ""  # empty: in the data folder
+    phone: Text = ""  # link by a code for this number instead of a QR code
     group_policy: GroupPolicy = "open"
+    self_chat: bool | None = None  # null: if the account's own number is allowed
+    reply_to_message: bool = False
+    react_emoji: Text = "👀"
+    streaming: bool = False
+    send_read_receipts: bool = False
+    lid_mappings: dict[str, str] = Field(default_factory=dict)
 
 
 class SlackDirectConfig(Section):
@@ -106,6 +115,7 @@ class FeishuConfig(ChannelConfig):
     topic_isolation: bool = True
     reply_to_message: bool = False
     react_emoji: Text = "THUMBSUP"
+    done_emoji: Text = ""
     streaming: bool = True
     domain: Literal["feishu", "lark"] | HttpUrl = "feishu"  # or the address of a private deployment
 

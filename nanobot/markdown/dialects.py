@@ -8,7 +8,7 @@ which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/serv
 WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). WeChat: a part of Markdown, in which nothing
 can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
 Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
-E-mail: plain text and HTML.
+WhatsApp: its own marks (faq.whatsapp.com, "How to format your messages"). E-mail: plain text and HTML.
 """
 
 import json
@@ -221,6 +221,16 @@ TEAMS = replace(
     limit=20_000,
     marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
     heading_levels=3,
+)
+WHATSAPP = Dialect(
+    "whatsapp",
+    4096,  # it takes longer ones, but folds them
+    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")},
+    escape=_break_fences,
+    code=lambda code: code if "`" in code else f"`{code}`",
+    fence=lambda code, _: f"```\n{_break_fences(code)}\n```",
+    bullet="- ",
+    edge=_ZERO_WIDTH,
 )
 EMAIL = Dialect(
     "email",

@@ -20,6 +20,7 @@ PLATFORMS: dict[str, str] = {
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
     "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
     "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
+    "whatsapp": "tests.fakes.platform_whatsapp:WhatsAppPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
