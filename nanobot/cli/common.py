@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.cli.layout import print_line, print_warning
-from nanobot.cli.terminal import escape_control, is_terminal, strip_control, wants_colour
+from nanobot.cli.terminal import Paint, escape_control, is_terminal, strip_control, wants_colour
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir, use_config
 from nanobot.errors import NanobotError
 from nanobot.utils.text import format_when, nearest
@@ -198,12 +198,34 @@ _SHORT_NAME = 12
 """Cells of the first column that must stay visible beside the numbers."""
 
 
+def _breaks_a_word(widths: Sequence[int], lines: Iterable[Sequence[str]]) -> bool:
+    """Whether a column is too narrow for a word such as an address; text without spaces (Chinese) may be broken."""
+    return any(
+        len(word) > width
+        for line in lines
+        for width, cell in zip(widths, line, strict=True)
+        for word in cell.split()
+        if word.isascii()
+    )
+
+
+def _show_records(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print each row as a block of lines, for a terminal that is too narrow for its columns."""
+    paint, width = Paint(wants_colour(sys.stdout)), max(map(len, headings[1:]))
+    for name, *cells in lines:
+        typer.echo(paint.bold(name))
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            if cell not in ("", "-"):
+                print_line(cell, f"  {heading:<{width}}  ")
+
+
 def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
     """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
 
     Too wide a table shrinks its last column, then its widest, and wraps what they hold, but never the first, which
-    people type next. A table of numbers (`spare`) cuts the first instead: a broken number is a wrong one. Numbers are
-    aligned right. A column without any value is left out.
+    people type next; where that would break a word, each row becomes a block of lines. A table of numbers (`spare`)
+    cuts the first instead: a broken number is a wrong one. Numbers are aligned right. A column without any value is
+    left out.
     """
     from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
     from rich.console import Console
@@ -224,6 +246,9 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: 
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
         is_last_long = widths[-1] > _LAST_COLUMN
         widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
+    if not spare and _breaks_a_word(widths, lines):
+        _show_records(headings, lines)
+        return
     table = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if wants_colour(sys.stdout) else ""
     )

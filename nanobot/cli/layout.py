@@ -31,14 +31,15 @@ def hang(head: str, text: str, width: int | None, indent: int | None = None) -> 
     """Break a text into lines of at most `width` columns: the first behind `head`, the others indented below it, or
     by `indent`.
 
-    Words are not broken, and a command in backticks only if it does not fit on a line. Where little room is left beside
-    the head, the text begins on the line below; a bullet stays beside it.
+    Words are not broken, and a command in backticks only if it does not fit on a line. Where too little room is left
+    beside the head, the text begins on the line below; a bullet stays beside it.
     """
     if width is None:
         return f"{head}{text}".rstrip().split("\n")
     indent = len(strip_control(head)) if indent is None else indent
-    bullet, above = head.strip(), []
-    if head and width - indent < _MIN_TEXT_COLUMNS:
+    bullet, above, room = head.strip(), [], width - indent
+    longest = max(map(len, text.split()), default=0)
+    if head and len(text) > room and (room < _MIN_TEXT_COLUMNS or room < longest <= width - 4):
         above = [head.rstrip()] if len(bullet) > _BULLET else []
         head = "    " if above or not bullet else f"    {bullet} "
         indent = len(head)

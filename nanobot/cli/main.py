@@ -287,6 +287,12 @@ class Group(Help, TyperGroup):
         else:
             super().format_options(ctx, formatter)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with their whole help, where click cuts it at the width."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
+
 
 def _is_stdin_piped() -> bool:
     """Whether text may come from a pipe or a file."""
@@ -363,17 +369,16 @@ class RootGroup(Group):
 def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
     from nanobot.security.redaction import redact_all  # slow to import; not needed for --help
+    from nanobot.utils.storage_error import error_text
     from nanobot.utils.text import nearest
 
-    text = str(error)
+    text = error_text(error)
     if isinstance(error, TYPER_USAGE_ERROR):
         if possible := getattr(error, "possibilities", None):  # Typer guesses too loosely
             names = {name.lstrip("-"): name for name in possible}
             similar = nearest(error.option_name.lstrip("-"), names, 2, cutoff=0.7)  # type: ignore[attr-defined]
             error.possibilities = [names[name] for name in similar]  # type: ignore[attr-defined]
         text = error.format_message()  # type: ignore[attr-defined]
-    elif isinstance(error, OSError) and error.strerror:
-        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     with suppress(OSError):  # stderr may be unwritable; the exit code still tells
         print_error(strip_control(redact_all(text)))
         context = getattr(error, "ctx", None)  # only usage errors have one

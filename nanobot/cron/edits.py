@@ -68,6 +68,7 @@ def check_target(
 T = TypeVar("T")
 
 _MAX_JOBS = 1_000
+_NAME_CHARS = 30
 
 
 class JobEdits:
@@ -114,7 +115,7 @@ class JobEdits:
         now = self._scheduler.now_ms()
         job = CronJob(
             id=secrets.token_hex(4),
-            name=" ".join(name.split()) or " ".join(message.split())[:30],
+            name=" ".join(name.split()) or _first_words(message),
             schedule=replace(schedule),
             payload=CronPayload(
                 message=message,
@@ -300,3 +301,9 @@ def _add(job_file: JobFile, job: CronJob) -> CronJob:
         job.id = secrets.token_hex(4)
     job_file.entries.append(job)
     return deepcopy(job)
+
+
+def _first_words(message: str) -> str:
+    """The beginning of a message, as the name of its job."""
+    text = " ".join(message.split())
+    return text if len(text) <= _NAME_CHARS else text[: _NAME_CHARS + 1].rpartition(" ")[0] or text[:_NAME_CHARS]

@@ -6,8 +6,9 @@ import re
 from nanobot.bus.events import InboundMessage
 from nanobot.cron.schedule import from_ms, job_zone_or_host
 from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.messages.shown import JOB_NOTE
 from nanobot.messages.types import Origin
-from nanobot.utils.text import duration
+from nanobot.utils.text import format_when, relative_time
 
 NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 """The model's answer for `notify: on_alert` if there is no alert."""
@@ -37,29 +38,35 @@ def message_for(job: CronJob, due: Due, user_zone: str | None = None) -> Inbound
 
 def run_message(job: CronJob, due: Due, user_zone: str | None = None) -> str:
     """The text of a run: the job's message, then what the model should know about this run."""
-    due_at = "started by hand" if due.manual else f"due at {due_time(job, due, user_zone)}"
-    notes = [f"This is the job {job.name!r}, {due_at}."]
+    due_at = "started by hand" if due.manual else f"due {due_time(job, due, user_zone)}"
+    notes = [f'{JOB_NOTE}{job.name}", {due_at}.']
     if may_notify(job):
         notes.append(
-            f"Your answer is sent to {job.payload.channel or 'cli'}, chat {job.payload.to or 'direct'}. If the text is "
-            "a reminder, remind the person of it; if it is a task, do it and report the result. Nobody is there to "
-            "answer questions."
+            f"Your answer is sent to {job.payload.channel or 'cli'}, chat {job.payload.to or 'direct'}: if the text "
+            "above is a reminder, remind the person; if it is a task, do it and report the result. Nobody can answer "
+            "questions now."
         )
+        if due.retry and job.payload.notify is Notify.ALWAYS:
+            notes.append("No model answered before, so the person was sent the text above as it is.")
     else:
-        notes.append("Nobody sees your answer. Do what the text says.")
-    if due.late_ms:
-        notes.append(f"This run is late by {duration(due.late_ms / 1000)}.")
+        notes.append("Nobody sees your answer. Do what the text above says.")
     if due.missed:
         runs = "run was" if due.missed == 1 else "runs were"
         notes.append(f"{due.missed} earlier {runs} missed; this one stands for all.")
     if may_notify(job) and job.payload.notify is Notify.ON_ALERT:
         notes.append(f"If nothing needs the person's attention, answer with {NOTHING_TO_REPORT} alone.")
-    return f"{job.payload.message}\n\n[{' '.join(notes)}]"
+    return f"{job.payload.message}\n\n{' '.join(notes)}]"
 
 
 def due_time(job: CronJob, due: Due, user_zone: str | None = None) -> str:
-    """The wall time of the due instant in the job's zone, such as `18:00`."""
-    return f"{from_ms(due.at_ms, job_zone_or_host(job, user_zone)):%H:%M}"
+    """The due instant in the job's zone: `18:00`, of a late run `18:00 (25 min ago)`, with the date if it was another
+    day.
+    """
+    zone = job_zone_or_host(job, user_zone)
+    due_at, now = from_ms(due.at_ms, zone), from_ms(due.at_ms + due.late_ms, zone)
+    if due_at.date() != now.date():
+        return format_when(due_at, now)
+    return f"{due_at:%H:%M} ({relative_time(due_at, now)})" if due.late_ms else f"{due_at:%H:%M}"
 
 
 def may_notify(job: CronJob) -> bool:

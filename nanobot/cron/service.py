@@ -24,6 +24,7 @@ from nanobot.cron.types import CronError, CronJob, Due, JobFailedError, JobSkipp
 from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.storage_error import error_text
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class CronService(JobEdits):
                 wait_s = None
                 if self.problem is None:
                     log.exception("A scheduling round failed.")
-                self._report_problem(f"A scheduling round failed with {type(error).__name__}: {error}")
+                self._report_problem(f"A scheduling round failed with {type(error).__name__}: {error_text(error)}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if wait_s is None else min(wait_s, TICK_S)):
                     await self._wake.wait()
@@ -276,9 +277,9 @@ class CronService(JobEdits):
         except Exception as error:  # any error of a job is the result of its run
             seconds, is_unexpected = self._clock.monotonic() - started_s, not isinstance(error, NanobotError)
             words = "job %r (%s) failed after %.1f s: %s"
-            log.warning(words, job.name, job.id, seconds, error, exc_info=is_unexpected)
+            log.warning(words, job.name, job.id, seconds, error_text(error), exc_info=is_unexpected)
             retry_in_s = error.retry_in_s if isinstance(error, JobFailedError) else None
-            ended = EndedRun("error", str(error) or type(error).__name__, retry_in_s=retry_in_s)
+            ended = EndedRun("error", error_text(error), retry_in_s=retry_in_s)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))
         await finish(self._record_ended(job, ended))
 

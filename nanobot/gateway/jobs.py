@@ -116,10 +116,10 @@ class JobRunner:
     async def _report_failure(self, job: CronJob, due: Due, result: TurnResult, retry_in_s: float | None) -> None:
         """Tell the chat that the turn failed: a reminder reminds without a model, too."""
         if job.payload.notify is not Notify.ALWAYS:
-            await self._deliver(job, due, result.turn_id, f"The job {job.name!r} failed: {result.text}")
+            await self._deliver(job, due, result.turn_id, f'The job "{job.name}" failed: {result.text}')
             return
-        again = f"It will be tried again in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
-        note = f"No model worked on it. {again} {result.text}"
+        again = f"The next try is in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
+        note = f"(No model answered, so this is its text alone. {again} {result.text})"
         await self._deliver(job, due, result.turn_id, job.payload.message, failure=note)
 
     async def _check_requester(self, job: CronJob) -> None:
@@ -150,7 +150,9 @@ class JobRunner:
         buttons: tuple[Button, ...] = ()
         shown = f"Reminder, {due_time(job, due, self._timezone)}: {text}\n\n{failure}" if failure else text
         if channel == "cli" and not failure:
-            shown = f"**{job.name}**, {due_time(job, due, self._timezone)}\n\n{text}"
+            at = due_time(job, due, self._timezone)
+            names_job = job.name.casefold() in text.casefold()
+            shown = f"**{at}**\n\n{text}" if names_job else f"**{job.name}**, {at}\n\n{text}"
         if payload.notify is Notify.ALWAYS and await self._mark_delivered(job, text):
             if (spec := find(channel)) is not None and spec.has_buttons:
                 buttons = reminder_buttons(job.id)

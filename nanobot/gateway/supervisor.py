@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanobot.utils.clock import Clock
+from nanobot.utils.storage_error import error_text
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class TaskSupervisor:
                 task.ended = True
                 return
             except Exception as error:  # one task's failure must not stop the others
-                task.last_error = f"{type(error).__name__}: {error}"
+                task.last_error = f"{type(error).__name__}: {error_text(error)}"
                 log.exception("%s failed; restarting it in %.0f s", task.name, wait_s)
             finally:
                 task.alive = False

@@ -7,6 +7,8 @@ from nanobot.messages.types import ChatMessage, Origin
 CONTEXT_MARK = "[Runtime Context"
 """Start of every runtime context, also in old sessions."""
 CONTEXT_CLOSE = "[/Runtime Context]"
+JOB_NOTE = '[Scheduled job "'
+"""Start of the note below the text of a due job."""
 GOAL_CHECK = "At the end this must hold:"
 GOAL_RULES = "You work at this by yourself, turn after turn:"
 """Text after a goal in the message of its first turn."""

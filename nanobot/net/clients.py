@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nanobot.net.connection import KEEP_ALIVE_S
+from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
     import httpx
@@ -40,9 +41,8 @@ def new_client(context: ssl.SSLContext, proxy: str | None) -> "httpx.AsyncClient
 
 
 def connection_error_reason(error: BaseException) -> str:
-    """Why an httpx connection failed: the system's message, which httpx wraps in several causes."""
+    """Why an httpx connection failed, from the system's error, which httpx wraps in several causes."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 6:
         causes.append(cause)
-    system_message = next((str(cause) for cause in reversed(causes) if isinstance(cause, OSError) and str(cause)), "")
-    return system_message or str(error) or type(error).__name__
+    return os_reason(next((cause for cause in reversed(causes) if isinstance(cause, OSError) and str(cause)), error))

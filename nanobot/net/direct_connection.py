@@ -5,8 +5,6 @@ connection that serves one call at a time does not need it.
 """
 
 import asyncio
-import os
-import re
 import ssl
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, cast
@@ -15,13 +13,13 @@ import h11
 
 from nanobot.net.connection import HttpError, ServerAddress, is_address
 from nanobot.net.decompress import Decoder
+from nanobot.utils.storage_error import os_reason
 
 _MAX_HEAD_BYTES = 100 * 1024
 _MAX_UNREAD_BYTES = 256 * 1024
 """Unread bytes after which reading from the socket pauses."""
 _NEXT_ADDRESS_S = 0.25
 """How long to wait for one address before the next is tried in parallel."""
-_CONNECT_CALL = re.compile(r"\[Errno (\d+)\] Connect call failed")
 _Event: TypeAlias = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
@@ -58,9 +56,7 @@ class DirectConnection(asyncio.Protocol):
         except TimeoutError:
             raise HttpError(f"no connection within {connect_s:g} s") from None
         except (OSError, UnicodeError) as error:
-            if refused := _CONNECT_CALL.search(str(error)):  # asyncio's words for each address
-                raise HttpError(os.strerror(int(refused[1]))) from None
-            raise HttpError(getattr(error, "strerror", "") or str(error) or type(error).__name__) from None
+            raise HttpError(os_reason(error)) from None
         return connection
 
     @property
@@ -164,5 +160,5 @@ class DirectConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio callback."""
         self._closed = True
-        self._error = "" if error is None else str(error) or type(error).__name__
+        self._error = "" if error is None else os_reason(error)
         self._wake()

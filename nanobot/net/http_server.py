@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from nanobot.net.listener import Listener
+from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -44,7 +45,11 @@ class HttpServer(Listener):
         return socket.create_server((self._host, self._configured_port), family=family)
 
     def _problem_of(self, error: OSError) -> str:
-        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
+        reason = (
+            "is used by another program"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be opened ({os_reason(error)})"
+        )
         return f"{self._host}:{self._configured_port} {reason}. {self._advice}"
 
     async def _serve(self) -> None:

@@ -237,6 +237,13 @@ class LLMProvider:
         """The models to choose from; empty if the provider cannot list them. Never raises."""
         return ()
 
+    async def check_key(self) -> None:
+        """Have the provider check the key with the cheapest request there is.
+
+        Raises AuthenticationError if it rejects the key; any other ProviderError says nothing about the key.
+        """
+        await self.chat([{"role": "user", "content": "Hi"}], max_tokens=1)
+
     async def context_length(self, model: str) -> int | None:
         """The context window that the endpoint lists for a model, in tokens; None if it lists none. Never raises."""
         return None

@@ -8,13 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.net.clients import connection_error_reason
 from nanobot.providers.base import Delta, LLMProvider
+from nanobot.providers.error_patterns import error_of, parse_error_response
+from nanobot.providers.errors import ConnectionFailedError
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback, WireCall
 
 log = logging.getLogger(__name__)
 
 _LIST_TIMEOUT_S = 5.0
+_KEY_CHECK_PATHS = {"openrouter": "/key"}
+"""Where `/models` answers without a key."""
 _LENGTH_FIELDS = ("context_length", "max_model_len", "context_window")
 """Where endpoints list a model's window: OpenRouter and others, vLLM, Groq."""
 OPENAI = "https://api.openai.com/v1"
@@ -61,6 +66,20 @@ class CustomProvider(LLMProvider):
     async def list_models(self) -> tuple[str, ...]:
         """The models of `GET /models`, without embeddings; empty if the endpoint lists none in time. Never raises."""
         return tuple(name for name in await self._listed() if name and "embed" not in name.lower())
+
+    async def check_key(self) -> None:
+        """As in LLMProvider, with a request that is free."""
+        endpoint = self._endpoint
+        url = f"{endpoint.api_base.rstrip('/')}{_KEY_CHECK_PATHS.get(self.name, '/models')}"
+        try:
+            async with endpoint.pools.borrow_client(url) as client:
+                response = await client.get(url, headers=endpoint.headers(), timeout=_LIST_TIMEOUT_S)
+        except Exception as error:  # whatever answers there
+            target = endpoint.target("")
+            raise ConnectionFailedError(connection_error_reason(error), target=target) from error
+        if response.is_error and response.status_code != 403:  # a restricted key may chat, but not list models
+            parsed = parse_error_response(response.status_code, response.content)
+            raise error_of(parsed, endpoint.target(""), endpoint.secrets)
 
     async def context_length(self, model: str) -> int | None:
         entry = (await self._listed()).get(model, {})

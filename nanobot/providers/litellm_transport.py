@@ -6,6 +6,7 @@ with such a setting loads it.
 
 import httpx
 
+from nanobot.net.clients import connection_error_reason
 from nanobot.net.http import proxy_for, ssl_context
 
 
@@ -30,4 +31,4 @@ class LiteLLMTransport(httpx.AsyncHTTPTransport):
         except httpx.ConnectTimeout:
             raise httpx.ReadError(f"connection error: no connection within {self._connect_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError) as error:
-            raise httpx.ReadError(f"connection error: {error}") from None
+            raise httpx.ReadError(f"connection error: {connection_error_reason(error)}") from None

@@ -76,13 +76,33 @@ async def find_local_server(servers: Sequence[LocalServer]) -> FoundServer | Non
 
 async def list_models(api_base: str, *, timeout_s: float = PROBE_S) -> tuple[str, ...]:
     """The chat models at this base URL; empty if there is no model server. Never raises."""
+    with suppress(*_NO_LIST):
+        return await _list_models(api_base, timeout_s)
+    return ()
+
+
+async def is_model_server(api_base: str, *, timeout_s: float = PROBE_S) -> bool:
+    """Whether a server lists models at this base URL, or would with a key. Never raises."""
     try:
-        async with asyncio.timeout(timeout_s):
-            body = await _get(f"{api_base.rstrip('/')}/models")
-        data = json.loads(body)
-        names = [entry["id"] for entry in data["data"] if isinstance(entry["id"], str) and entry["id"]]
-    except (OSError, EOFError, asyncio.LimitOverrunError, ValueError, LookupError, TypeError, RecursionError):
-        return ()
+        return bool(await _list_models(api_base, timeout_s))
+    except _KeyNeededError:
+        return True
+    except _NO_LIST:
+        return False
+
+
+class _KeyNeededError(ValueError):
+    pass
+
+
+_NO_LIST = (OSError, EOFError, asyncio.LimitOverrunError, ValueError, LookupError, TypeError, RecursionError)
+
+
+async def _list_models(api_base: str, timeout_s: float) -> tuple[str, ...]:
+    async with asyncio.timeout(timeout_s):
+        body = await _get(f"{api_base.rstrip('/')}/models")
+    data = json.loads(body)
+    names = [entry["id"] for entry in data["data"] if isinstance(entry["id"], str) and entry["id"]]
     return tuple(name for name in names if "embed" not in name.lower())
 
 
@@ -96,8 +116,9 @@ async def _get(url: str) -> bytes:
         request = f"GET {parts.path} HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept: application/json\r\n\r\n"
         writer.write(request.encode("ascii"))
         head = await reader.readuntil(b"\r\n\r\n")
-        if head.split(b" ", 2)[1] != b"200":
-            raise ValueError(head[:80])
+        status = head.split(b" ", 2)[1]
+        if status != b"200":
+            raise _KeyNeededError if status == b"401" else ValueError(head[:80])
         # HTTP/1.0 means no chunks and a body that ends with the connection; some servers keep it open anyway.
         lines = head.decode("latin-1").lower().split("\r\n")
         length = next((line.partition(":")[2] for line in lines if line.startswith("content-length:")), None)

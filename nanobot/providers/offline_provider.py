@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from nanobot.messages.shown import CONTEXT_MARK
+from nanobot.messages.shown import CONTEXT_MARK, JOB_NOTE
 from nanobot.messages.types import ChatMessage, Origin, ToolSchema, had_no_effect, is_synthetic, text_of
 from nanobot.providers.base import (
     Delta,
@@ -278,7 +278,7 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
         return ABILITIES
     prompt = text_of(messages[prompt_index]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
     if call_context().cause == Origin.CRON:  # a reminder that was set without a model: repeat its text
-        return f"Reminder: {prompt}"
+        return f"Reminder: {prompt.partition(JOB_NOTE)[0].strip()}"
     results = [row for row in messages[prompt_index + 1 :] if row["role"] == "tool"]
     if _GREETING.fullmatch(prompt):
         return f"Hello! {ABILITIES}"

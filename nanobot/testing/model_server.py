@@ -314,7 +314,10 @@ class FakeModels:
             await _send(writer, 404 if path else 200, b"<html><title>A web page</title></html>", "text/html")
             return True
         if request.method == "GET":
-            await self._answer_get(path, writer)
+            if self.api_key and path in ("/v1/models", "/v1/key") and _OpenAI(self).key(request) != self.api_key:
+                await self._reject_key(_OpenAI(self), request, writer)
+            else:
+                await self._answer_get(path, writer)
             return True
         formats: dict[str, type[_Format]] = {
             "/chat/completions": _OpenAI,
@@ -350,10 +353,7 @@ class FakeModels:
             await _send_json(writer, 400, wire.error(Fail(400, "We could not parse the JSON body of your request.")))
             return True
         if self.api_key and wire.key(request) != self.api_key:
-            fail = Fail(
-                401, f"Incorrect API key provided: {wire.key(request)}.", "invalid_api_key", "authentication_error"
-            )
-            await _send_json(writer, 401, wire.error(fail))
+            await self._reject_key(wire, request, writer)
             return True
         refused = wire.check(body) if self.strict else None
         if refused is not None:
@@ -362,6 +362,10 @@ class FakeModels:
             return True
         step = self._steps.popleft() if self._steps else self.default
         return await self._play(step, body, wire, writer, reader)
+
+    async def _reject_key(self, wire: "_Format", request: Request, writer: asyncio.StreamWriter) -> None:
+        message = f"Incorrect API key provided: {wire.key(request)}."
+        await _send_json(writer, 401, wire.error(Fail(401, message, "invalid_api_key", "authentication_error")))
 
     async def _play(
         self,

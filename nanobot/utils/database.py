@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
     from os import stat_result
@@ -263,7 +264,7 @@ class _OpenFile:
             try:
                 self._set(_recreate(self._db, self._path, self._schema))
             except Exception as error:  # the next commit fails and reports it
-                log.error("%s was deleted and cannot be recreated: %s", self._path.name, error)  # noqa: TRY400
+                log.error("%s was deleted and cannot be recreated: %s", self._path.name, os_reason(error))  # noqa: TRY400
             else:
                 log.error("%s was deleted while it was open; it was recreated with all its data", self._path)  # noqa: TRY400
 
@@ -330,6 +331,8 @@ def _recreate(db: "Connection", path: Path, schema: str) -> "Connection":
 def _storage_error(path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    storage_error = StorageError(f"{path.name} cannot be written: {error}. Check disk space and permissions.")
+    storage_error = StorageError(
+        f"{path.name} cannot be written: {os_reason(error)}. Check disk space and permissions."
+    )
     storage_error.__cause__ = error
     return storage_error

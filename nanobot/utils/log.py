@@ -11,11 +11,13 @@ import select
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from nanobot.utils.storage_error import os_reason, strip_error_numbers
 
 if TYPE_CHECKING:
     import loguru
@@ -37,7 +39,9 @@ _NOISY_LOGGERS = (
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _TRACEBACK = logging.Formatter()
 _INDENT = len("18:04 ")
-_COLOURS = {"warning": "33", "error": "31", "critical": "31"}
+_RECORD = re.compile(r"(?P<day>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d)[\d:.]* (?P<level>\S+) +\S+ (?P<text>.*)")
+"""The first line of a record in a log file."""
+_COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 _SUBJECT = re.compile(r"^\S+:\S*")
 """What a line is about, at its beginning: a channel or a session."""
 
@@ -75,13 +79,13 @@ class _LoguruHandler(logging.Handler):
             level: str | int = logger.level(record.levelname).name
         except ValueError:
             level = record.levelno
-        text = record.getMessage()
+        text = strip_error_numbers(record.getMessage())
         if record.exc_info:
             text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
             logger.bind(source=record.name).log(level, "{}", _escape_control(self._clean(text)))
         except (OSError, ValueError) as error:  # disk full, stream closed
-            self._warn(getattr(error, "strerror", None) or str(error))
+            self._warn(os_reason(error))
 
     def _open_sinks(self) -> None:
         from loguru import logger
@@ -92,7 +96,7 @@ class _LoguruHandler(logging.Handler):
         if self._target.stderr_level and sys.stderr is not None:
             stream, target, level = _NonblockingStream(sys.stderr), self._target, self._target.stderr_level
             logger.add(
-                (lambda message: stream.write(_short_line(message, target))) if target.is_short else stream,
+                (lambda message: stream.write(_short_record(message, target))) if target.is_short else stream,
                 level=level,
                 format="{message}" if target.is_short else line,
                 colorize=False,
@@ -116,7 +120,7 @@ class _LoguruHandler(logging.Handler):
                     catch=False,
                 )
             except OSError as error:
-                self._warn(error.strerror or str(error))
+                self._warn(os_reason(error))
 
     def _warn(self, reason: str) -> None:
         """Say once on stderr that logging fails."""
@@ -126,25 +130,43 @@ class _LoguruHandler(logging.Handler):
                 print(f"Logging to {self._target.file or 'stderr'} failed: {reason}.", file=sys.stderr)  # noqa: T201
 
 
-def _short_line(message: "loguru.Message", target: LogTarget) -> str:
-    """`18:04 telegram:7 answered in 2.1 s`, wrapped between words to the width of the terminal."""
+def _short_record(message: "loguru.Message", target: LogTarget) -> str:
     record = message.record
-    level = record["level"].name.lower() if record["level"].no >= logging.WARNING else ""
-    text = f"{level}: {record['message']}" if level else record["message"]
+    time, level = f"{record['time']:HH:mm}", record["level"].name
+    return short_line(time, level, record["message"], is_coloured=target.is_coloured) + "\n"
+
+
+def short_line(time: str, level: str, text: str, *, is_coloured: bool) -> str:
+    """`18:04 telegram:7 answered in 2.1 s`, wrapped between words to the width of the terminal."""
+    colour = _COLOURS.get(level)
+    text = f"{level.lower()}: {text}" if colour else text
     columns = max(shutil.get_terminal_size().columns - _INDENT, 20)
     lines = [
         part
         for line in text.split("\n")
         for part in textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) or [""]
     ]
-    time = f"{record['time']:HH:mm}"
-    if target.is_coloured:
+    if is_coloured:
         time = f"\x1b[2m{time}\x1b[0m"
-        if colour := _COLOURS.get(level):
+        if colour:
             lines = [f"\x1b[{colour}m{line}\x1b[0m" for line in lines]
         else:
             lines[0] = _SUBJECT.sub("\x1b[36m\\g<0>\x1b[0m", lines[0], count=1)
-    return f"{time} " + f"\n{' ' * _INDENT}".join(lines) + "\n"
+    return f"{time} " + f"\n{' ' * _INDENT}".join(lines)
+
+
+def short_lines(lines: Iterable[str], *, is_coloured: bool) -> Iterator[str]:
+    """The lines of a log file as the gateway shows them in a terminal, with a heading for each day."""
+    day = ""
+    for line in lines:
+        record = _RECORD.match(line)
+        if record is None:  # of a record with several lines
+            yield short_line(" " * (_INDENT - 1), "", line.removeprefix("  "), is_coloured=False)
+            continue
+        if record["day"] != day:
+            day = record["day"]
+            yield f"\x1b[1m{day}\x1b[0m" if is_coloured else day
+        yield short_line(record["time"], record["level"], record["text"], is_coloured=is_coloured)
 
 
 def _escape_control(text: str) -> str:

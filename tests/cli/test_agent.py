@@ -519,14 +519,17 @@ if sys.platform != "win32":
         assert "stretch (2035-01-01 10:00)" in shown
         assert "nanobot gateway install" in shown
 
-    def test_a_reminder_in_an_open_chat_is_headed_by_its_name_and_time_and_rings(home, server):
+    @pytest.mark.parametrize(("name", "heading"), [("break", r"break\S*, \d\d:\d\d"), ("stretch", r"\d\d:\d\d")])
+    def test_a_reminder_in_an_open_chat_is_headed_by_its_time_and_a_name_it_does_not_say(home, server, name, heading):
         server.default = Say("Stretch your legs.")
         child = at_terminal(home)
         child.expect(r"stand-in \(custom\)")
-        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "+1s")
+        job = ("-n", name, "-m", "Stretch your legs", "--at", "+1s")
         home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
 
-        child.expect(r"stretch\S*, \d\d:\d\d")
+        child.expect(r"message\b")
+        child.expect(heading)
+        assert "stretch" not in child.before
         child.expect("Stretch your legs")
         child.expect("\a")
 

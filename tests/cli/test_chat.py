@@ -265,6 +265,15 @@ def test_a_shell_command_that_prints_nothing_says_that_it_went_well(terminal):
     assert "Exit code" not in terminal.words
 
 
+@pytest.mark.needs_sandbox
+def test_a_shell_command_that_the_sandbox_stops_says_what_the_person_can_do(terminal):
+    terminal.say("!echo x > /nobodys-folder; sudo -n true")
+
+    terminal.see("It ran in the sandbox. Two marks run it without: !!command")
+    terminal.leave()
+    assert "tell the owner" not in terminal.words and "call exec" not in terminal.words
+
+
 def test_two_marks_give_a_command_the_terminal_and_the_guard_still_judges_it(terminal):
     terminal.say("!!test -t 0 && test -t 1 && echo it is a $((1+1))-way terminal; false")
     terminal.see("it is a 2-way terminal")

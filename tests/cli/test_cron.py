@@ -117,6 +117,12 @@ def test_a_job_may_be_called_by_its_name_where_only_one_has_it():
     assert "Did you mean 'Stretch'?" in run("remove", "stretches").stderr
 
 
+def test_a_job_without_a_name_gets_the_first_whole_words_of_its_message():
+    assert run("add", "+20m", "Look at the long report of the week").exit_code == 0
+
+    assert [row["name"] for row in rows("list")] == ["Look at the long report of the"]
+
+
 def test_a_job_is_run_here_where_no_gateway_is():
     job = add("-n", "look", "-e", "1200", "-d", "--channel", "telegram", "--to", "5")
     run("disable", job)
@@ -125,7 +131,7 @@ def test_a_job_is_run_here_where_no_gateway_is():
 
     assert "is disabled" in refused.stderr
     assert result.exit_code == 0
-    assert "Reminder: Stretch" in result.stdout
+    assert "Reminder: Stretch\n\n(No model is set up" in result.stdout
     assert "Not sent to telegram:5" in result.stderr
     (row,) = rows("history", job)
     assert (row["outcome"], row["trigger"]) == ("ran", "manual")

@@ -32,6 +32,20 @@ def test_a_command_to_copy_stays_on_one_line():
     assert any("`nanobot gateway install`" in line for line in lines)
 
 
+def test_a_text_stands_beside_its_head_where_it_fits_and_below_it_where_a_word_would_be_broken():
+    head = f"  {'providers.custom.apiBase':<24}  "
+
+    assert hang(head, "environment", 60) == [f"{head}environment"]
+    assert hang(head, f"in {'/a' * 20}", 60) == [head.rstrip(), f"    in {'/a' * 20}"]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_help_of_a_group_says_what_each_command_does_in_whole_sentences(group: str):
+    shown = CliRunner().invoke(app, [group, "--help"], prog_name="nanobot", terminal_width=60).stdout
+
+    assert "..." not in shown.partition("Commands:")[2].partition("Examples:")[0]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 @pytest.mark.parametrize("words", [["status"], ["doctor", "--offline"], ["memory", "why", "nothing of this name"]])
 @pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
@@ -46,6 +60,35 @@ def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(wo
     home = str(Path.home())
     assert max(len(line) for line in lines if home not in line) <= 60
     assert ("\x1b[" in shown) == (not plain)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_the_log_is_wrapped_for_a_terminal_and_left_as_it_is_for_a_pipe():
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    written = (
+        "2026-11-26 23:59:58.120 INFO    nanobot.agent.loop telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens, $0.01\n"
+        "2026-11-27 00:04:58.120 WARNING nanobot.agent.loop telegram:7 failed after 2.1 s: the API key was rejected\n"
+        "  Traceback of a record with several lines\n"
+    )
+    file = Path.home() / ".nanobot" / "logs" / "gateway.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(written, encoding="utf-8")
+    child = on_screen([*NANOBOT, "gateway", "logs"], env=at_home(), dimensions=(20, 60), encoding="utf-8", timeout=20)
+    shown = child.read().replace("\r", "")
+    child.close()
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines() == [
+        "2026-11-26",
+        "23:59 telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens,",
+        "      $0.01",
+        "2026-11-27",
+        "00:04 warning: telegram:7 failed after 2.1 s: the API key",
+        "      was rejected",
+        "      Traceback of a record with several lines",
+    ]
+    assert "\x1b[33mwarning: " in shown
+    assert CliRunner().invoke(app, ["gateway", "logs"]).stdout == written
 
 
 @pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,18 @@ def test_a_narrow_terminal_gets_the_whole_of_a_table():
 
     assert {"Water", "all", "plants", "2099-12-24", "18:00"} <= {*text.split()}
     assert "…" not in text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_a_terminal_too_narrow_for_the_columns_gets_each_row_as_a_block_with_whole_words():
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    child = on_screen([*NANOBOT, "provider", "list"], env=at_home(), dimensions=(40, 60), encoding="utf-8", timeout=20)
+    text = child.read()
+    child.close()
+
+    words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
+    assert {"openrouter", "https://openrouter.ai/api/v1", "anthropic/claude-opus-4-5", "Backend"} <= {*words}
 
 
 def test_a_pipe_gets_no_escape_sequences():

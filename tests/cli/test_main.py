@@ -42,7 +42,7 @@ def test_what_the_system_refuses_is_not_called_a_bug():
     done = run("open_what_is_missing")
 
     assert done.returncode == 1
-    assert done.stderr == b"Error: No such file or directory: /nowhere/at all\n"
+    assert done.stderr == b"Error: /nowhere/at all: No such file or directory.\n"
 
 
 def test_a_bug_of_ours_says_so_and_where_without_a_traceback():

@@ -73,6 +73,13 @@ def test_a_server_that_cannot_be_reached_fails_with_the_reason():
     assert tested.stdout == ""
 
 
+def test_a_url_where_nothing_answers_is_said_in_plain_words():
+    added = run("mcp", "add", "down", "--url", "http://127.0.0.1:1/mcp")
+
+    assert "The MCP server down cannot be reached: nothing answers at http://127.0.0.1:1/mcp." in added.stderr
+    assert "Errno" not in added.output
+
+
 def test_a_url_that_is_none_is_told_as_it_was_written():
     tested = run("mcp", "test", "typo")
 

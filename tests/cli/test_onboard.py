@@ -296,6 +296,25 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models:
     assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
 
 
+def test_a_rejected_key_is_said_at_once_and_may_be_entered_again(models: FakeModels):
+    result = onboard("--provider", "custom", "--api-base", models.v1, answers=f"sk-wrong\n\n{KEY}\n")
+
+    assert result.exit_code == 0, result.output
+    assert "the API key was rejected (HTTP 401): Incorrect API key provided" in result.stdout
+    assert "sk-wrong" not in result.stdout
+    assert result.stdout.count("Checking the key ...") == 2
+    assert config()["providers"]["custom"]["apiKey"] == KEY
+    assert len(models.chats) == 1
+
+
+@pytest.mark.parametrize(("decision", "stored"), [("keep\nm\nsave", "sk-wrong"), ("later", None)])
+def test_a_rejected_key_may_be_kept_or_the_model_left_for_later(models: FakeModels, decision: str, stored: str | None):
+    result = onboard("--provider", "openai", "--api-base", models.v1, answers=f"sk-wrong\n{decision}\n")
+
+    assert result.exit_code == 0, result.output
+    assert config().get("providers", {}).get("openai", {}).get("apiKey") == stored
+
+
 def test_a_model_of_a_known_provider_is_chosen_from_its_own_list():
     with FakeModels(api_key=KEY, models=("small", "large"), default=Say("Hello there.")) as models:
         result = onboard("--provider", "openai", "--api-base", models.v1, answers=f"{KEY}\nlarge\n\n")

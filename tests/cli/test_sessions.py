@@ -164,7 +164,7 @@ def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionMan
     result = run("export", "cli:direct", "-o", str(tmp_path / "no" / "chat.jsonl"))
 
     assert result.exit_code == 1
-    assert result.stderr == f"Error: No such file or directory: {tmp_path / 'no' / 'chat.jsonl'}\n"
+    assert result.stderr == f"Error: {tmp_path / 'no' / 'chat.jsonl'}: No such file or directory.\n"
 
 
 def test_delete_asks_and_takes_no_answer_for_no(sessions: SessionManager):

@@ -204,6 +204,19 @@ def test_a_probe_is_in_the_ledger(models: FakeModels):
     assert [(row["cause"], row["calls"]) for row in used] == [("trial", 1)]
 
 
+def test_a_server_that_is_down_is_said_in_plain_words_without_an_error_number():
+    write_config(
+        agents={"defaults": {"model": "m", "provider": "custom"}},
+        providers={"custom": {"apiBase": "http://127.0.0.1:1/v1"}},
+    )
+
+    result = status("--probe")
+
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:1/v1]: nothing answers there. Is the server running?" in result.stderr
+    assert "Errno" not in result.output
+
+
 def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
     write_config(**openai_at(models.v1))
     models.script(Fail(500, "no room"))

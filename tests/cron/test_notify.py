@@ -1,5 +1,7 @@
 """What a run is told, and what of its answer reaches a person."""
 
+from dataclasses import replace
+
 import pytest
 
 from nanobot.bus.events import Address
@@ -60,8 +62,12 @@ def test_a_run_is_told_what_it_is_for_whom_and_how_late():
     late = Due("a", 18 * 3_600_000, 2, late_ms=7_500_000, missed=3)
     text = run_message(job(), late, "UTC")
 
-    assert text.startswith("Look at the door\n\n[This is the job 'a', due at 18:00. Your answer is sent to cli")
-    assert text.endswith("This run is late by 2 h 5 min. 3 earlier runs were missed; this one stands for all.]")
+    assert text.startswith(
+        'Look at the door\n\n[Scheduled job "a", due 18:00 (2 h 5 min ago). Your answer is sent to cli'
+    )
+    assert text.endswith("3 earlier runs were missed; this one stands for all.]")
+    assert "the person was sent the text above" in run_message(job(), replace(late, retry=1), "UTC")
+    assert "due 1970-01-01 18:00 (13 h ago)." in run_message(job(), replace(late, late_ms=13 * 3_600_000), "UTC")
     assert "Nobody sees your answer" in run_message(job(deliver=False), late)
     assert "started by hand" in run_message(job(), Due("a", 1, 2, manual=True))
     assert NOTHING_TO_REPORT in run_message(job(Notify.ON_ALERT), late)

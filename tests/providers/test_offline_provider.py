@@ -154,7 +154,7 @@ async def test_our_own_words_to_the_model_are_not_taken_for_a_question():
 
 async def test_a_reminder_that_is_due_is_told_and_not_taken_for_a_request():
     with call_context_scope(CallContext("cron")):
-        response = await answer(said("list files"))
+        response = await answer(said('list files\n\n[Scheduled job "a", due 18:00.]'))
 
-    assert (response.content or "").startswith("Reminder: list files")
+    assert (response.content or "").startswith("Reminder: list files\n\n(No model is set up")
     assert response.tool_calls == []

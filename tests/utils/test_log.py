@@ -34,6 +34,16 @@ def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path
         assert log.stat().st_mode & 0o077 == 0
 
 
+def test_the_reason_of_a_failure_is_logged_without_its_number(tmp_path: Path):
+    program = PROGRAM.partition("logging.getLogger")[0]
+    program += "logging.getLogger('bot').warning('no answer (%s)', OSError(111, 'Connection refused'))"
+
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+
+    text = (tmp_path / "logs" / "gateway.log").read_text(encoding="utf-8")
+    assert "no answer (Connection refused)" in text
+
+
 TELLER = """
 import logging, sys
 from pathlib import Path

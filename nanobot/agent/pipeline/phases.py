@@ -48,6 +48,7 @@ from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,9 @@ class Pipeline:
             await self._fail(turn, error, str(error))
         except Exception as error:  # one failed turn must not stop the loop
             log.exception("turn %s failed", turn.turn_id)
-            await self._fail(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
+            await self._fail(
+                turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error_text(error)}."
+            )
 
     async def _run_from(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:

@@ -20,6 +20,7 @@ from typing import IO
 from nanobot.agent.skills.manual import SKILL_FILE
 from nanobot.agent.skills.programs import is_program
 from nanobot.errors import NanobotError
+from nanobot.utils.storage_error import os_reason
 
 MAX_FILES = 500
 MAX_BYTES = 20_000_000
@@ -158,7 +159,7 @@ def _read_zip(path: Path) -> Iterator[BundledFile]:
         with zipfile.ZipFile(path) as archive:
             yield from _read_members(path, archive)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, OverflowError) as error:
-        raise BundleError(f"{path} is not a readable zip: {error}") from error
+        raise BundleError(f"{path} is not a readable zip: {os_reason(error)}") from error
     except (NotImplementedError, RuntimeError) as error:
         raise BundleError(f"{path} uses an unsupported compression: {error}") from error
 

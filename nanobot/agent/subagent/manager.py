@@ -24,7 +24,7 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import error_text, storage_error
 from nanobot.utils.text import clip_line, duration
 
 log = logging.getLogger(__name__)
@@ -339,7 +339,9 @@ class SubagentManager:
             result = TurnResult(TurnOutcome.FAILED, str(error), retryable=error.retryable)
         except Exception as error:  # isolate failures of one subagent
             log.exception("subagent %s failed with an internal error", run.task.id)
-            result = TurnResult(TurnOutcome.FAILED, f"Internal error in nanobot: {type(error).__name__}: {error}.")
+            result = TurnResult(
+                TurnOutcome.FAILED, f"Internal error in nanobot: {type(error).__name__}: {error_text(error)}."
+            )
         if run.request is not TaskRequest.LATER:
             await self._finish(run, result)
 

@@ -19,6 +19,7 @@ from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
 from nanobot.security.redaction import redact_known
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class ToolRegistry:
             result = await (run() if verifier is None else verifier.verify(tool.name, arguments, ctx, run))
         except (Exception, SystemExit) as error:  # isolate tools, also one that calls sys.exit
             logger.info("The tool %s failed.", name, exc_info=True)
-            reason = str(error) or "no reason given"
+            reason = error_text(error) if str(error) else "no reason given"
             result = ToolResult.failed(f"{name} failed with {type(error).__name__}: {reason[:2000]}")
         if result.provenance is None:
             result = replace(result, provenance=getattr(tool, "provenance", Provenance.TOOL))

@@ -59,6 +59,7 @@ _PRIVATE_DATA = (
     "Others read this chat, and without a sandbox (tools.exec.sandbox is none) a command can read what was said in "
     "private. It needs the owner's approval."
 )
+_FOR_OWNER = "It ran in the sandbox. Two marks run it without: !!command"
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Tells programs that nobody can answer them."""
 
@@ -254,6 +255,8 @@ class ExecTool(Tool):
             sandbox = self._sandbox
             find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.uses_landlock)
             hints = await asyncio.to_thread(find_hints, outcome, command, sandbox.tmp, before)
+            if ctx is not None and not ctx.turn_id:  # the owner typed it, and reads the result
+                hints = [_FOR_OWNER] if hints and outcome.exit_code else []
         provenances = [known for known in (fetched, read_provenance if printed else None) if known is not None]
         return ToolResult(
             "\n".join([outcome.text, *hints]),

@@ -63,6 +63,8 @@ UPLOAD_S = 60.0
 """How long Telegram may take to respond after a file was uploaded."""
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_HINT = 256
+_ROW_BUTTONS, _ROW_CHARS = 4, 30
+"""What a phone shows in one row without cutting a label."""
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 """Telegram would fetch the page of a URL in a message, which a prompt injection could use to leak data in the URL."""
 _BY_KIND = {
@@ -325,14 +327,16 @@ class TelegramChannel(ChatChannel):
     async def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
         """The parameters that every message has."""
         number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
-        rows = [
-            [InlineKeyboardButton(button.label, callback_data=await self._state.data_of(button.value))]
+        buttons = [
+            InlineKeyboardButton(button.label, callback_data=await self._state.data_of(button.value))
             for button in options.buttons
         ]
+        is_one_row = len(buttons) <= _ROW_BUTTONS and sum(len(button.text) for button in buttons) <= _ROW_CHARS
+        rows = [buttons] if is_one_row else [[button] for button in buttons]
         return {
             "message_thread_id": _thread(to),
             "reply_parameters": ReplyParameters(number, allow_sending_without_reply=True) if number else None,
-            "reply_markup": InlineKeyboardMarkup(rows) if rows else None,
+            "reply_markup": InlineKeyboardMarkup(rows) if buttons else None,
             "disable_notification": options.quiet,
         }
 

@@ -37,6 +37,7 @@ from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.usage.types import format_dollars, format_tokens
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun, duration
 
 OFFLINE = "offline"
@@ -188,7 +189,7 @@ class ChatSession:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
         except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
-            self._show_error(str(error))
+            self._show_error(error_text(error))
         finally:
             self._screen.finish()
 
@@ -334,7 +335,7 @@ class ChatSession:
                 self._switched.set()
                 await asyncio.Event().wait()
         except (NanobotError, OSError) as error:
-            self._show_error(str(error))
+            self._show_error(error_text(error))
         finally:
             self._switched.set()
 

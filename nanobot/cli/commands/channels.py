@@ -184,7 +184,7 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
         raise NanobotError("Nothing was saved.")
     change_config(load_config, channel_setup.apply_to, setup.config_path)
     channel_setup.admit_owner(places)
-    typer.echo(f"Config saved: {setup.config_path}")
+    print_line(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
         print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
     else:

@@ -85,7 +85,7 @@ class CronContext:
 
     def show(self, job: CronJob) -> None:
         """Print the job and its next runs."""
-        print_text(format_job(job, self.zone(job), self.service.next_instants(job)))
+        print_text(format_job(job, self.zone(job), self.service.next_instants(job)), wraps=True)
         if not self.service.is_served():
             print_line(NEEDS_GATEWAY, err=True)
 
@@ -201,7 +201,7 @@ def remove(job_id: IdArgument, config: ConfigOption = None, workspace: Workspace
     jobs = _open_jobs(config, workspace)
     job = jobs.get(job_id)
     jobs.service.remove_job(job.id)
-    print_text(f'Removed job {job.id} "{to_one_line(job.name)}".')
+    print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
 
 def enable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
@@ -216,7 +216,7 @@ def disable(job_id: IdArgument, config: ConfigOption = None, workspace: Workspac
     jobs = _open_jobs(config, workspace)
     job = jobs.get(job_id)
     jobs.service.enable_job(job.id, enabled=False)
-    print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.')
+    print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
 
 
 def run(

@@ -27,7 +27,6 @@ from nanobot.cli.doctor.checks import (
     DoctorCheck,
     Finding,
     Severity,
-    describe_error,
     run_checks,
 )
 from nanobot.cli.doctor.connections import channel_checks, server_checks
@@ -41,6 +40,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun, nearest
 
 
@@ -164,7 +164,7 @@ class _Report:
                     outcome = fix()
                 except (NanobotError, OSError) as error:
                     outcome, self._failed = (
-                        f"could not be repaired: {redact_all(to_one_line(describe_error(error)))}",
+                        f"could not be repaired: {redact_all(to_one_line(error_text(error)))}",
                         True,
                     )
                     mark = _paint().red("failed")

@@ -1,7 +1,9 @@
 """`nanobot gateway status` and `logs`, and the gateway as a service: install, uninstall, start, stop, restart."""
 
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +20,12 @@ from nanobot.cli.common import (
     to_one_line,
 )
 from nanobot.cli.layout import print_line
-from nanobot.cli.terminal import strip_control
+from nanobot.cli.terminal import is_terminal, strip_control, wants_colour
 from nanobot.config.paths import DataPaths, absolute
 from nanobot.errors import NanobotError
 from nanobot.gateway.daemon import Daemon, ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.gateway.lock import find_lock_holder
+from nanobot.utils.log import short_lines
 from nanobot.utils.text import duration
 
 _NOT_WELL = 1
@@ -74,17 +77,21 @@ def logs(
     file = get_data_paths(config).gateway_log
     if not file.exists():
         raise NanobotError(f"There is no log at {file} yet. Start the gateway first: `nanobot gateway`.")
+    shown = _read_lines(file, lines, follow)
+    if is_terminal(sys.stdout):
+        shown = short_lines(shown, is_coloured=wants_colour(sys.stdout))
+    for line in shown:
+        typer.echo(line)
+
+
+def _read_lines(file: Path, last: int, follow: bool) -> Iterator[str]:
+    """The last lines, then those that are appended, until Ctrl+C. A rotated log is read from its start."""
     with open(file, "rb") as log:
-        log.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
-        _print_log(b"".join(log.read().splitlines(keepends=True)[-lines:]))
-    if follow:
-        _follow(file)
-
-
-def _follow(file: Path) -> None:
-    """Print what is appended, until Ctrl+C. A rotated log is read from its start."""
-    offset, inode = file.stat().st_size, file.stat().st_ino
-    while True:
+        stat = os.fstat(log.fileno())
+        log.seek(max(stat.st_size - _TAIL_BYTES, 0))
+        yield from _decode_lines(log.read())[-last:]
+        offset, inode = log.tell(), stat.st_ino
+    while follow:
         time.sleep(0.3)
         try:
             stat = file.stat()
@@ -95,13 +102,12 @@ def _follow(file: Path) -> None:
         if stat.st_size > offset:
             with open(file, "rb") as log:
                 log.seek(offset)
-                data = log.read()
-            offset += len(data)
-            _print_log(data)
+                yield from _decode_lines(log.read())
+                offset = log.tell()
 
 
-def _print_log(data: bytes) -> None:
-    typer.echo(strip_control(data.decode("utf-8", "replace")), nl=False)
+def _decode_lines(data: bytes) -> list[str]:
+    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n") if data else []
 
 
 def install(config: ConfigOption = None) -> None:

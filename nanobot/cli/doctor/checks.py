@@ -1,6 +1,5 @@
 """Checks, their context and findings, and running them: in parallel, each with a timeout, printed in table order."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.security.redaction import redact_all
+from nanobot.utils.storage_error import error_text
 
 
 class Severity(StrEnum):
@@ -113,22 +113,15 @@ class _Run:
         try:
             findings = tuple(self.check.find(self.context))
         except (NanobotError, OSError) as exc:
-            findings = (error(describe_error(exc), "Fix this and run the check again."),)
+            findings = (error(error_text(exc), "Fix this and run the check again."),)
         except Exception as exc:  # one crashing check must not stop the others
-            message = f"{type(exc).__name__}: {exc}"
+            message = f"{type(exc).__name__}: {error_text(exc)}"
             findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
         # error texts of a server may contain a key
         self.findings = tuple(
             replace(finding, text=redact_all(finding.text), advice=redact_all(finding.advice)) for finding in findings
         )
         self.seconds = time.monotonic() - self.started
-
-
-def describe_error(exc: NanobotError | OSError) -> str:
-    """The error as a message; an OSError without its number."""
-    if isinstance(exc, OSError) and exc.strerror and exc.filename:
-        return f"{os.fsdecode(exc.filename)}: {exc.strerror}."
-    return str(exc)
 
 
 def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator[CheckResult]:

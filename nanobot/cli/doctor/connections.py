@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import typer
-
 from nanobot.agent.tools.mcp.server import McpServer
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
 from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
+from nanobot.cli.layout import print_line
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock
@@ -98,7 +97,7 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
         raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
     server = servers[name]
     started = time.perf_counter()
-    notice = asyncio.get_running_loop().call_later(_SLOW_S, typer.echo, _STILL_WAITING, None, True, True)
+    notice = asyncio.get_running_loop().call_later(_SLOW_S, lambda: print_line(_STILL_WAITING, err=True))
     try:
         await server.connect()
         return server, time.perf_counter() - started

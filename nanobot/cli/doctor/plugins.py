@@ -13,6 +13,7 @@ from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.config.schema import Config, PluginsConfig
 from nanobot.errors import NanobotError
 from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, Offer, load, names, offers
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
@@ -122,5 +123,5 @@ def _provider_findings(context: CheckContext, all_offers: list[Offer]) -> Iterat
             try:
                 load(offer.target)
             except Exception as exc:  # importing a plugin can raise anything
-                message = str(exc) if isinstance(exc, NanobotError) else f"{type(exc).__name__}: {exc}"
+                message = str(exc) if isinstance(exc, NanobotError) else f"{type(exc).__name__}: {error_text(exc)}"
                 yield error(f"{offer.package}: its provider {offer.name}: {message}", _FIX_ADVICE)

@@ -8,6 +8,7 @@ from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 
 
@@ -49,7 +50,7 @@ def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
         try:
             faults = [fault for fault in lint_skill(read_bundle(skill.path)) if fault.is_error]
         except (NanobotError, OSError) as exc:
-            yield note(f"The skill {skill.name} is not valid for installation: {exc}")
+            yield note(f"The skill {skill.name} is not valid for installation: {error_text(exc)}")
             return
         if faults:
             text = (

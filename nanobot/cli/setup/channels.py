@@ -28,6 +28,7 @@ from nanobot.errors import NanobotError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.extras import install_arguments
+from nanobot.utils.storage_error import error_text
 
 NONE = "none"
 CONNECTED = "connected"
@@ -173,7 +174,7 @@ def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> st
             asyncio.run(log_in(platform.name, config, places, force=False))
         except (NanobotError, OSError) as error:
             typer.echo()
-            print_line(to_one_line(str(error) or type(error).__name__))
+            print_line(to_one_line(error_text(error)))
             typer.echo()
             if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
                 return decision
@@ -286,7 +287,7 @@ def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask
     """The answer; empty if the user skips the channel."""
     if current and not ask_all:
         path = ("channels", platform.name, camel(field_.name))
-        typer.echo(f"{field_.label}: {mask_value(path, current)}, already set")
+        print_line(f"{field_.label}: {mask_value(path, current)}, already set")
         return current
     return _ask_valid(field_, "empty: skip")
 

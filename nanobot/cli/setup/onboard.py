@@ -199,7 +199,7 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
         print_heading("Step 3 of 3: Save")
         return SetupPlan(provider, channels)
     except NonInteractiveError:
-        typer.echo("\nNo interactive input; continuing with defaults (--yes).")
+        print_line("\nNo interactive input; continuing with defaults (--yes).")
         return SetupPlan(ProviderChoice())
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nNothing was saved.", err=True)

@@ -144,7 +144,8 @@ def _client_with_token(name: str, section: ChannelConfig) -> Values:
         return {}
     token = secrets.token_hex(24)
     url = f"ws://{section.host}:{section.port}"
-    typer.echo(f"{name} connects to {url} with this token, which is stored in the config:\n  {token}")
+    print_line(f"{name} connects to {url} with this token, which is stored in the config:")
+    typer.echo(f"  {token}")
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
 
 

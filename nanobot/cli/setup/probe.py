@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from nanobot.cli.common import to_one_line
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import ConfigError
+from nanobot.errors import ConfigError, ProviderError
 from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
+from nanobot.providers.errors import AuthenticationError
 from nanobot.providers.factory import ChosenProvider, choose_provider
 from nanobot.providers.resilience.chain import with_preset
 from nanobot.utils.clock import SystemClock, find_zone
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 QUESTION = "Say hello in one short sentence."
 MAX_TOKENS = 1000
 """Enough for a model that reasons before it answers."""
+KEY_CHECK_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,28 @@ def try_model(config: Config, data_dir: Path) -> ProbeResult:
     The request is recorded in the ledger, unless there is no data folder yet.
     """
     return asyncio.run(_ask(config, data_dir))
+
+
+def rejected_key(config: Config) -> AuthenticationError | None:
+    """Why the provider rejects its key; None if it does not, or if nothing can be said about the key yet."""
+    return asyncio.run(_rejected_key(config))
+
+
+async def _rejected_key(config: Config) -> AuthenticationError | None:
+    try:
+        chosen = await choose_provider(config, environ=os.environ)
+    except ConfigError:
+        return None
+    try:
+        async with asyncio.timeout(KEY_CHECK_S):
+            await chosen.provider.check_key()
+    except AuthenticationError as error:
+        return error
+    except (ProviderError, TimeoutError):
+        return None
+    finally:
+        await chosen.provider.close()
+    return None
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ All of them raise EOFError at the end of the input, and KeyboardInterrupt on Ctr
 
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
 
 import typer
 
@@ -52,10 +53,11 @@ def _choose_from_menu(question: str, options: Sequence[tuple[str, str]], default
     from prompt_toolkit.widgets import Label, RadioList
 
     width = max((columns(sys.stdout) or MAX_COLUMNS) - 4, 20)
-    rows = [(value, _wrap(label, " " * 4, width)) for value, label in options]
+    rows = [(value, _wrap(label, " " * 3, width)) for value, label in options]
+    is_cut = sum(label.count("\n") + 1 for _, label in rows) + 2 > get_terminal_size().lines
     menu = RadioList(
         rows, default, select_on_focus=True, open_character=" ", select_character=">", close_character="",
-        show_cursor=False, show_scrollbar=False, checked_style="class:chosen",
+        show_cursor=False, show_scrollbar=is_cut, checked_style="class:chosen",
     )  # fmt: skip
     keys = KeyBindings()
 

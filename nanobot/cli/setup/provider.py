@@ -10,12 +10,13 @@ import typer
 
 from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
+from nanobot.cli.setup.probe import rejected_key
 from nanobot.config.masking import mask_value
 from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers.factory import choose_provider
-from nanobot.providers.local_servers import default_servers, list_models
+from nanobot.providers.local_servers import default_servers, is_model_server, list_models
 
 WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
 KEEP, MORE, LATER = "keep", "more", "later"
@@ -92,8 +93,13 @@ def ask_provider(
     if provider != previous.provider:
         previous = ProviderChoice(provider)
     base = complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
-    key = given.api_key if given.api_key is not None else _ask_key(provider, config, previous)
-    if provider.needs_key and key == "" and not provider.env_key(os.environ):
+    key, decision = given.api_key, KEEP if given.api_key is not None else ANOTHER
+    while decision == ANOTHER:
+        key = _ask_key(provider, config, previous)
+        if provider.needs_key and key == "" and not provider.env_key(os.environ):
+            return None
+        decision = _check_key(provider, config, key, base)
+    if decision == LATER:
         return None
     model = given.model or _ask_model(provider, config, previous, key, base)
     return ProviderChoice(provider, model, key, base)
@@ -147,17 +153,15 @@ def complete_base_url(base: str | None) -> str | None:
     if not base or urlsplit(base).path.strip("/"):
         return base
     with_v1 = f"{base.rstrip('/')}/v1"
-    models_without, models_with = asyncio.run(_list_models_of_both(base, with_v1))
-    if models_without or not models_with:
+    is_without, is_with = asyncio.run(_are_model_servers(base, with_v1))
+    if is_without or not is_with:
         return base
-    typer.echo(f"Found the API at {with_v1}.")
+    print_line(f"Found the API at {with_v1}.")
     return with_v1
 
 
-async def _list_models_of_both(first: str, second: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return await asyncio.gather(
-        list_models(first, timeout_s=LIST_MODELS_TIMEOUT_S), list_models(second, timeout_s=LIST_MODELS_TIMEOUT_S)
-    )
+async def _are_model_servers(*bases: str) -> list[bool]:
+    return await asyncio.gather(*(is_model_server(base, timeout_s=LIST_MODELS_TIMEOUT_S) for base in bases))
 
 
 def _base_url_to_store(spec: ProviderSpec, config: Config, base: str) -> str | None:
@@ -190,13 +194,29 @@ def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> st
     return prompts.ask_secret(f"API key for {whose} ({empty})")
 
 
+def _check_key(spec: ProviderSpec, config: Config, key: str | None, base: str | None) -> str:
+    """Try the key, and ask what to do if it is rejected. Returns KEEP, ANOTHER or LATER."""
+    model, stored = default_model(spec, config), config.providers.by_name()[spec.name].api_key
+    if not (stored if key is None else key or spec.env_key(os.environ)):  # none is needed
+        return KEEP
+    if not (model or spec.speaks_chat_completions):  # LiteLLM checks a key with a call to a model only
+        return KEEP
+    typer.echo("Checking the key ...")
+    error = rejected_key(ProviderChoice(spec, model or "any", key, base).apply_to(config.model_copy(deep=True)))
+    if error is None:
+        return KEEP
+    print_line(f"{spec.display_name}: {error.brief()}: {error.detail or 'no reason was given'}", indent=2)
+    options = [(ANOTHER, "Enter the key again"), (KEEP, "Keep it anyway"), (LATER, "Continue without a model")]
+    return prompts.choose("What now?", options)
+
+
 def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key: str | None, base: str | None) -> str:
     """Ask for a model: from the list of the endpoint if it has one, else by name."""
     default = previous.model or default_model(spec, config)
     selected = ProviderChoice(spec, default or "any", key, base).apply_to(config.model_copy(deep=True))
     offered = asyncio.run(_list_models(selected)) if spec.speaks_chat_completions else ()
     if len(offered) == 1:
-        typer.echo(f"Model: {offered[0]} (the only one it offers)")
+        print_line(f"Model: {offered[0]} (the only one it offers)")
         return offered[0]
     if offered and default not in offered:
         default = ""

@@ -36,6 +36,7 @@ from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.net.listener import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.storage_error import os_reason
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,8 @@ class ControlServer(Listener):
         return server
 
     def _problem_of(self, error: OSError) -> str:
-        return f"the control socket cannot be opened ({error}); until then `nanobot agent` runs without the gateway"
+        reason = os_reason(error)
+        return f"the control socket cannot be opened ({reason}); until then `nanobot agent` runs without the gateway"
 
     def _on_closed(self) -> None:
         for client in self._clients:

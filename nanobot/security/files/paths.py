@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 
 from nanobot.errors import NanobotError
 from nanobot.security.files.prefix_set import PrefixSet, fold_case, follow_links, with_parents
+from nanobot.utils.storage_error import os_reason
 
 _OWN_IN_WORKSPACE = (
     "sessions",
@@ -272,7 +273,7 @@ class PathPolicy:
             # Resolves all links at once; a name that is too long or a link loop fails when it is opened.
             return Path(follow_links(self.workspace / Path(text).expanduser()))
         except (OSError, RuntimeError, ValueError) as error:
-            raise PathDeniedError(f"{path} cannot be resolved: {error}. Give an absolute path.") from error
+            raise PathDeniedError(f"{path} cannot be resolved: {os_reason(error)}. Give an absolute path.") from error
 
     def _check_readable(self, path: str | Path, real: Path, granted: Collection[str]) -> None:
         self._check_bounds(path, real)

@@ -20,6 +20,7 @@ from nanobot.security.sandbox.bwrap import Bwrap
 from nanobot.security.sandbox.landlock import harden_thread
 from nanobot.security.sandbox.view import View
 from nanobot.utils.files import write_atomic
+from nanobot.utils.storage_error import os_reason
 
 _TIMEOUT_S = 10.0
 _OPTIONS = ("own_proc", "no_more_userns")
@@ -72,7 +73,7 @@ def _try_hardened(bwrap: Bwrap, view: View, *, hardened: bool) -> str | None:
         try:
             return threads.submit(_try, bwrap, view).result()
         except (BrokenExecutor, OSError) as error:
-            return f"the kernel does not let a thread give up rights ({error})"
+            return f"the kernel does not let a thread give up rights ({os_reason(error)})"
 
 
 def _try(bwrap: Bwrap, view: View) -> str | None:
@@ -90,7 +91,7 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TIMEOUT_S:g} s"
     except OSError as error:
-        return error.strerror or str(error)
+        return os_reason(error)
     if process.returncode == 0:
         return None
     return process.stderr.decode(errors="replace").strip()[-300:] or "it failed"

@@ -199,6 +199,24 @@ async def test_an_address_is_telegrams_to_fetch(telegram, tmp_path):
 # buttons
 
 
+@pytest.mark.parametrize(
+    ("labels", "rows"),
+    [
+        (["Done", "Snooze 10 min", "Tomorrow"], [["Done", "Snooze 10 min", "Tomorrow"]]),
+        (["What can you do?", "Set a reminder", "Commands"], [["What can you do?"], ["Set a reminder"], ["Commands"]]),
+        (["1", "2", "3", "4", "5"], [["1"], ["2"], ["3"], ["4"], ["5"]]),
+    ],
+    ids=["short", "long", "many"],
+)
+async def test_short_buttons_are_one_row_and_long_ones_a_row_each(telegram, tmp_path, labels, rows):
+    async with live(telegram, tmp_path) as life:
+        await life.posted(home(), "choose", buttons=tuple(Button(label, label) for label in labels))
+
+    (posted,) = telegram.server.posted.values()
+    keyboard = posted.json["reply_markup"]["inline_keyboard"]
+    assert [[button["text"] for button in row] for row in keyboard] == rows
+
+
 async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
         (shown_id,) = await life.posted(home(), "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))

@@ -27,6 +27,7 @@ from nanobot.errors import NanobotError
 from nanobot.net.egress import NoSuchHostError
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.storage_error import error_text
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -208,7 +209,7 @@ class McpServer:
                 await self._list(connection)
         except Exception as error:  # isolate servers
             self._changed = True
-            reason = str(error) or type(error).__name__
+            reason = error_text(error)
             logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
         finished = self._clock.monotonic()
         is_worth_it = self.listing is not previous and finished - started < _QUICK_LISTING_S
@@ -404,7 +405,7 @@ class McpServer:
 
     async def _describe_failure(self, error: Exception) -> str:
         """Explain the failure: what went wrong, and what the server itself reported."""
-        text = str(error) or type(error).__name__
+        text = error_text(error)
         if isinstance(error, TimeoutError):
             text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):

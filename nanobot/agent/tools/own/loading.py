@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.tools.base import Effect, Tool
+from nanobot.utils.storage_error import error_text, os_reason
 
 MAX_FILE_BYTES = 512 * 1024
 _TIMEOUT_S = 10.0
@@ -35,7 +36,7 @@ def load_tool(path: Path, allowed_dirs: Sequence[Path]) -> LoadedTool:
             return LoadedTool(_name_from(path.stem), reason=f"It is larger than {MAX_FILE_BYTES // 1024} kB.")
         source = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        return LoadedTool(_name_from(path.stem), reason=f"It cannot be read: {error}.")
+        return LoadedTool(_name_from(path.stem), reason=f"It cannot be read: {os_reason(error)}.")
     name = _find_name(source) or _name_from(path.stem)
     return _load_with_timeout(path, source, name, allowed_dirs)
 
@@ -50,7 +51,7 @@ def _load_with_timeout(path: Path, source: str, name: str, allowed_dirs: Sequenc
             results.append(LoadedTool(tool.name, tool))
         except (Exception, SystemExit) as error:  # isolate the user's code
             is_known = isinstance(error, InvalidToolError)
-            reason = str(error) if is_known else f"{type(error).__name__}: {str(error)[:500]}."
+            reason = str(error) if is_known else f"{type(error).__name__}: {error_text(error)[:500]}."
             results.append(LoadedTool(name, reason=reason))
 
     thread = threading.Thread(target=load, name=f"loading {path.name}", daemon=True)
