@@ -10,9 +10,8 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -30,6 +29,7 @@ MAX_AGE = timedelta(days=7)
 """Older messages are not fetched."""
 SAVE_S = 5.0
 """Shortest time between two saves, except for urgent changes."""
+_adapters: dict[type, TypeAdapter[Any]] = {}
 _AT_ONCE = 4
 """Chats whose missed messages are fetched concurrently."""
 
@@ -109,10 +109,11 @@ async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> Non
                 await urgent.wait()
 
 
-@cache
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The codec of a type; to build it takes longer than to save."""
-    return TypeAdapter(kind)
+    """The codec of a type. To build it takes longer than to save."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def _dump(state: object) -> str:
