@@ -72,6 +72,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
     ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
     ChannelSpec(
+        "matrix",
+        "Matrix",
+        "nanobot.channels.matrix:MatrixChannel",
+        "matrix",
+        ("nio", "aiohttp"),
+        chat_is_sender=False,
+        has_buttons=False,
+    ),
+    ChannelSpec(
         "email",
         "E-mail",
         "nanobot.channels.email:EmailChannel",

@@ -25,7 +25,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
-    "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
+    "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
     "providers.*": "extraQuery thinkingStyle",
     "gateway": "restartMode",

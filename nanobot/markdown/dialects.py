@@ -5,7 +5,8 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML.
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML. Matrix: likewise
+(spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
 """
 
 import json
@@ -100,7 +101,7 @@ def _dingtalk_escape(text: str) -> str:
 
 
 def utf8_bytes(text: str) -> int:
-    """The length as WeCom counts it."""
+    """The length as WeCom and Matrix count it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -207,3 +208,4 @@ EMAIL = Dialect(
     None,
     html='<!doctype html>\n<html><body dir="auto" style="font-family: sans-serif">\n{}</body></html>\n',
 )
+MATRIX = Dialect("matrix", 16_000, utf8_bytes, html="{}")

@@ -18,6 +18,7 @@ PLATFORMS: dict[str, str] = {
     "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
     "qq": "tests.fakes.platform_qq:QQPlatform",
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
+    "matrix": "tests.fakes.platform_matrix:MatrixPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
