@@ -5,8 +5,8 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML. Matrix: likewise
-(spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML. Matrix:
+likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
 """
 
 import json

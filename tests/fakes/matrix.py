@@ -64,8 +64,9 @@ class FakeHomeserver:
         self.connections: set[asyncio.Transport] = set()
         self._sent: dict[tuple[str, str], str] = {}
         self._ids = count(1)
+        self.was_there = asyncio.Event()
+        """Set once the bot has made its first sync, which is no conversation."""
         self._news = asyncio.Condition()
-        self._requests = count(1)
         for room, name, people in (
             (DIRECT, "", [ANNA, BOT]), (STRANGE, "", [ZOE, BOT]), (KITCHEN, "kitchen", [ANNA, ZOE, BOT]),
         ):  # fmt: skip
@@ -188,6 +189,7 @@ class FakeHomeserver:
                         await self._news.wait_for(lambda: len(self.stream) > start or self.token != token)
         if self.token != token:
             return error(401, "M_UNKNOWN_TOKEN", "Invalid access token passed.")
+        self.was_there.set()
         joined, invited = {}, {}
         for room in self.rooms.values():
             membership = room.members.get(BOT)
@@ -264,10 +266,10 @@ class FakeHomeserver:
         if (room, txn) not in self._sent:
             self._sent[room, txn] = self._add(room, BOT, kind, content)["event_id"]
             await self._tell()
-        if self.loses_answers:
-            self.loses_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()  # type: ignore[attr-defined]
+            if self.loses_answers:  # those of new sends, so that a repeated one tells the id
+                self.loses_answers -= 1
+                assert request.transport is not None
+                request.transport.abort()  # type: ignore[attr-defined]
         return web.json_response({"event_id": self._sent[room, txn]})
 
     async def _typing(self, request: web.Request) -> web.Response:

@@ -73,6 +73,7 @@ class MatrixPlatform(Platform):
         file: Path | None = None,
         reply_to: str | None = None,
     ) -> str:
+        await self.server.was_there.wait()
         content: Json = {"msgtype": "m.text", "body": f"Nanobot: {text}" if mention else text, "m.mentions": {}}
         if mention:
             content["m.mentions"] = {"user_ids": [BOT]}
