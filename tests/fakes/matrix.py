@@ -38,8 +38,8 @@ class Room:
     typed: int = 0
 
 
-def error(status: int, code: str, said: str = "refused", **more: Any) -> web.Response:
-    return web.json_response({"errcode": code, "error": said, **more}, status=status)
+def error(status: int, code: str, said: str = "refused", more: Json | None = None) -> web.Response:
+    return web.json_response({"errcode": code, "error": said, **(more or {})}, status=status)
 
 
 class FakeHomeserver:
@@ -121,6 +121,7 @@ class FakeHomeserver:
         rooms = f"{V3}/rooms/{{room}}"
         app.add_routes(
             [
+                web.get(f"{V3}/login", self._login_flows),
                 web.post(f"{V3}/login", self._login),
                 web.post(f"{V3}/logout", self._ok),
                 web.get(f"{V3}/account/whoami", self._authorized(self._whoami)),
@@ -145,7 +146,7 @@ class FakeHomeserver:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         assert request.transport is not None
-        self.connections.add(request.transport)  # type: ignore[arg-type]
+        self.connections.add(request.transport)
         response = await handler(request)
         if request.transport in self.deaf:
             await asyncio.Event().wait()
@@ -163,6 +164,9 @@ class FakeHomeserver:
 
     async def _ok(self, _: web.Request) -> web.Response:
         return web.json_response({})
+
+    async def _login_flows(self, _: web.Request) -> web.Response:
+        return web.json_response({"flows": [{"type": "m.login.password"}]})
 
     async def _login(self, request: web.Request) -> web.Response:
         asked = await request.json()
@@ -257,7 +261,7 @@ class FakeHomeserver:
         if self.refusals and kind != "m.reaction":
             status, retry_after_s = self.refusals.pop(0)
             more = {"retry_after_ms": int(retry_after_s * 1000)} if retry_after_s is not None else {}
-            return error(status, REFUSALS[status], **more)
+            return error(status, REFUSALS[status], more=more)
         if self.rooms.get(room, Room("")).members.get(BOT) != "join":
             return error(403, "M_FORBIDDEN", "not in the room")
         content = await request.json()
@@ -269,7 +273,7 @@ class FakeHomeserver:
             if self.loses_answers:  # those of new sends, so that a repeated one tells the id
                 self.loses_answers -= 1
                 assert request.transport is not None
-                request.transport.abort()  # type: ignore[attr-defined]
+                request.transport.abort()
         return web.json_response({"event_id": self._sent[room, txn]})
 
     async def _typing(self, request: web.Request) -> web.Response:

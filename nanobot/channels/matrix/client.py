@@ -15,11 +15,10 @@ import aiohttp
 from nio import (
     AsyncClient,
     AsyncClientConfig,
+    DiscoveryInfoResponse,
     EncryptionError,
     ErrorResponse,
     LocalProtocolError,
-    LoginResponse,
-    WhoamiResponse,
 )
 from nio.crypto import ENCRYPTION_ENABLED
 
@@ -39,10 +38,7 @@ REQUEST_S = 30.0
 _DEVICE = "nanobot"
 _KEYS = "keys.db"
 _BAD_TOKEN = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
-_NO_SERVER = (
-    "{} is no Matrix homeserver. Set channels.matrix.homeserver to its base URL, which "
-    "https://YOUR-SERVER/.well-known/matrix/client shows as base_url."
-)
+_NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its base URL, such as https://matrix.org."
 
 
 @dataclass(slots=True)
@@ -113,6 +109,7 @@ async def open_client(
     is_stray = folder is None and not settings.access_token  # a device that nobody will use again
     try:
         with as_send_errors():
+            await _find_homeserver(client)
             await (_use_token(client, settings) if settings.access_token else _use_password(client, settings, login))
         state.device_id = client.device_id
         yield client
@@ -125,12 +122,25 @@ async def open_client(
             client.store.database.close()
 
 
+async def _find_homeserver(client: AsyncClient) -> None:
+    """Follow the domain of user ids to its homeserver (client-server-api, "Server discovery")."""
+    answer = await client.login_info()
+    if _is_foreign(answer):
+        found = await client.discovery_info()
+        if isinstance(found, DiscoveryInfoResponse):
+            client.homeserver = found.homeserver_url.rstrip("/")
+            answer = await client.login_info()
+    if _is_foreign(answer):
+        raise ChannelSetupError(_NO_SERVER.format(client.homeserver))
+    check(answer)
+
+
 async def _use_token(client: AsyncClient, settings: MatrixConfig) -> None:
     client.access_token = settings.access_token.strip()
     answer = await client.whoami()
     if isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN:
         raise revoked(settings)
-    me: WhoamiResponse = check_login(answer, client.homeserver)
+    me = check(answer)
     device_id = me.device_id or client.device_id
     if not device_id:
         raise ChannelSetupError("channels.matrix.deviceId is not set, and the homeserver does not tell it.")
@@ -147,7 +157,7 @@ async def _use_password(client: AsyncClient, settings: MatrixConfig, login: Pass
             f"The homeserver does not take channels.matrix.userId and channels.matrix.password ({answer.message}). "
             "Log in with them at a Matrix app; where the account has no password, set channels.matrix.accessToken."
         )
-    me: LoginResponse = check_login(answer, client.homeserver)
+    me = check(answer)
     login.token, login.user_id = me.access_token, me.user_id
 
 
@@ -164,11 +174,9 @@ def is_revoked(answer: object) -> bool:
     return isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN
 
 
-def check_login(answer: Any, homeserver: str) -> Any:
-    """Return the answer to a login. Raises ChannelSetupError if this is no homeserver; SendError."""
-    if isinstance(answer, ErrorResponse) and not answer.status_code and answer.transport_response.status < 500:
-        raise ChannelSetupError(_NO_SERVER.format(homeserver))
-    return check(answer)
+def _is_foreign(answer: object) -> bool:
+    """Whether something that is no homeserver answered."""
+    return isinstance(answer, ErrorResponse) and not answer.status_code and answer.transport_response.status < 500
 
 
 def check(answer: Any) -> Any:
