@@ -29,6 +29,7 @@ from nio import (
     RoomMemberEvent,
     RoomPreset,
     SyncResponse,
+    Timeline,
 )
 from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment, encrypt_attachment
 
@@ -184,17 +185,28 @@ class MatrixChannel(ChatChannel):
         if since:
             self.mark_up()
             for room_id, news in response.rooms.join.items():
-                room, events = client.rooms[room_id], news.timeline.events
-                if news.timeline.limited:
-                    events = [*await self._fetch_missed(client, room, news.timeline.prev_batch, since), *events]
-                for event in _since_invitation(events, client.user_id):
+                room = client.rooms[room_id]
+                for event in await self._complete(client, room, news.timeline, since):
                     await self._process(client, room, event)
         await self._retry_undecrypted(client)
         await self._answer_invitations(client, response)
         self._state.since = response.next_batch
 
-    async def _fetch_missed(self, client: AsyncClient, room: MatrixRoom, start: str, since: str) -> list[Any]:
-        """What a sync left out of a room, oldest first. Raises SendError."""
+    async def _complete(self, client: AsyncClient, room: MatrixRoom, timeline: Timeline, since: str) -> list[Any]:
+        """The events of a room since the last sync; of one that the bot has joined, those since it was invited."""
+        events: list[Any] = timeline.events
+        changes = [_membership(event, client.user_id) for event in events]
+        has_joined = "join" in changes
+        if (has_joined and "invite" not in changes) or (timeline.limited and not has_joined):
+            missed = await self._fetch_missed(client, room, timeline.prev_batch, None if has_joined else since)
+            events = [*missed, *events]
+            changes = [_membership(event, client.user_id) for event in events]
+        return events[changes.index("invite") :] if "invite" in changes else events
+
+    async def _fetch_missed(
+        self, client: AsyncClient, room: MatrixRoom, start: str | None, since: str | None
+    ) -> list[Any]:
+        """What a sync left out of a room, oldest first: since this token, or the bot's invitation. Raises SendError."""
         events: list[Any] = []
         while start and len(events) < _MOST_MISSED:
             try:
@@ -206,7 +218,8 @@ class MatrixChannel(ChatChannel):
                 continue
             self.status.touch()
             events += page.chunk
-            start = page.end if page.chunk else ""
+            is_all = not page.chunk or any(_membership(event, client.user_id) == "invite" for event in page.chunk)
+            start = None if is_all else page.end
         if start:
             log.warning("matrix: more was written in %s than the last %d messages", room.room_id, _MOST_MISSED)
             await self._say_skipped(room, client.user_id)
@@ -535,16 +548,11 @@ def _is_private(room: MatrixRoom) -> bool:
     return bool(room.joined_count <= 2)
 
 
-def _since_invitation(events: list[Any], me: str) -> list[Any]:
-    """The events after the bot was invited, where it joined the room with them; else all."""
-    own = [
-        number
-        for number, event in enumerate(events)
-        if isinstance(event, RoomMemberEvent)
-        and event.state_key == me
-        and (event.membership == "invite" or (event.membership == "join" and event.prev_membership != "join"))
-    ]
-    return events[own[0] :] if own else events
+def _membership(event: object, user: str) -> str:
+    """The membership that this event gives a user; empty if it changes none."""
+    if not isinstance(event, RoomMemberEvent) or event.state_key != user or event.prev_membership == event.membership:
+        return ""
+    return str(event.membership)
 
 
 def _relation(to: Address, options: SendOptions) -> dict[str, Any]:
