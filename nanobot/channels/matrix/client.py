@@ -36,7 +36,6 @@ from nanobot.utils.files import make_private_folder
 
 REQUEST_S = 30.0
 _DEVICE = "nanobot"
-_KEYS = "keys.db"
 _BAD_TOKEN = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
 _NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its base URL, such as https://matrix.org."
 
@@ -101,7 +100,7 @@ async def open_client(
             max_timeouts=0,
             request_timeout=REQUEST_S,
             encryption_enabled=ENCRYPTION_ENABLED and settings.e2ee_enabled and folder is not None,
-            store_name=_KEYS,
+            **_store(),
         ),
         ssl=await ssl_context(url) if url.startswith("https:") else None,
         proxy=proxy_for(url, settings.proxy),
@@ -120,6 +119,15 @@ async def open_client(
         await client.close()
         if client.store is not None:
             client.store.database.close()
+
+
+def _store() -> dict[str, Any]:
+    """One file for the keys and the trust in devices; its name is valid on every system."""
+    if not ENCRYPTION_ENABLED:
+        return {}
+    from nio.store import SqliteStore  # only there with the packages for encryption
+
+    return {"store": SqliteStore, "store_name": "keys.db"}
 
 
 async def _find_homeserver(client: AsyncClient) -> None:
