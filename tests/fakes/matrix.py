@@ -156,7 +156,7 @@ class FakeHomeserver:
         self, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def check(request: web.Request) -> web.StreamResponse:
-            if request.headers.get("Authorization") != f"Bearer {self.token}":
+            if request.headers.get("Authorization") != f"Bearer {self.token}" or "access_token" in request.query:
                 return error(401, "M_UNKNOWN_TOKEN", "Invalid access token passed.")
             return await handler(request)
 

@@ -18,7 +18,7 @@ from nio import (
     RoomPreset,
     TypingNoticeEvent,
 )
-from nio.crypto import encrypt_attachment
+from nio.crypto import decrypt_attachment, encrypt_attachment
 from nio.store import SqliteMemoryStore
 
 from nanobot.bus.queue import MessageBus
@@ -86,6 +86,11 @@ class Person:
         """Wait until messages can be encrypted for them."""
         await until(lambda: [*self.client.device_store.active_user_devices(user)])
 
+    def sees_in(self, room: str, user: str) -> bool:
+        """Whether they see that a user has joined a room."""
+        known = self.client.rooms.get(room)
+        return known is not None and user in known.users and not known.users[user].invited
+
     async def attach(self, path: Path, *, encrypted: bool) -> Json:
         """Upload a file. Returns the content of its message."""
         data, key = path.read_bytes(), {}
@@ -95,6 +100,14 @@ class Person:
         uploaded, _ = await self.client.upload(BytesIO(data), kind, path.name, filesize=len(data))
         where = {"file": {**key, "url": uploaded.content_uri}} if encrypted else {"url": uploaded.content_uri}
         return {"msgtype": "m.image", "filename": path.name, "info": {"mimetype": kind}, **where}
+
+    async def download(self, event: Json) -> bytes:
+        """The file of a message, decrypted."""
+        content = event["content"]
+        key = content.get("file")
+        answer = await self.client.download(key["url"] if key else content["url"])
+        data: bytes = answer.body
+        return decrypt_attachment(data, key["key"]["k"], key["hashes"]["sha256"], key["iv"]) if key else data
 
     def written_by(self, user: str, room: str, kind: str = "m.room.message") -> list[Json]:
         return [event for event in self.events[room] if (event["sender"], event["type"]) == (user, kind)]
@@ -152,6 +165,7 @@ class SynapsePlatform(Platform):
             "access_token": self.bot.client.access_token, "e2ee_enabled": self.is_encrypted,
         }  # fmt: skip
         self._channel = MatrixChannel(MatrixConfig.model_validate(usual | settings), bus)
+        self._channel.key_wait_s = 0.5
         return self._channel
 
     # what people do and see
@@ -167,11 +181,24 @@ class SynapsePlatform(Platform):
         file: Path | None = None,
         reply_to: str | None = None,
     ) -> str:
-        person = self.zoe if sender == self.stranger else self.anna
         if not self._was_there:
             assert self._channel is not None
             await self._channel.status.connected.wait()
             self._was_there = True
+        return await self.writes(text, sender=sender, chat=chat, thread=thread, mention=mention, file=file)
+
+    async def writes(
+        self,
+        text: str,
+        *,
+        sender: str | None = None,
+        chat: str | None = None,
+        thread: str | None = None,
+        mention: bool = False,
+        file: Path | None = None,
+    ) -> str:
+        """The same without a look at the channel, which may run in another process."""
+        person = self.zoe if sender == self.stranger else self.anna
         if self.is_encrypted:
             await person.knows_device_of(self.bot.id)
         content: Json = {"msgtype": "m.text", "m.mentions": {"user_ids": [self.bot.id] if mention else []}}
