@@ -75,7 +75,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         "matrix",
         "Matrix",
         "nanobot.channels.matrix:MatrixChannel",
-        "matrix",
+        "matrix-e2e",
         ("nio", "aiohttp"),
         chat_is_sender=False,
         has_buttons=False,

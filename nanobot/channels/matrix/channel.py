@@ -133,7 +133,7 @@ class MatrixChannel(ChatChannel):
             client.add_to_device_callback(self._note_key, (RoomKeyEvent, ForwardedRoomKeyEvent))
             if self._settings.e2ee_enabled and not ENCRYPTION_ENABLED:
                 log.warning("matrix: encrypted rooms cannot be read; install nanobot[matrix-e2e] to change that")
-            self._current, self._work = client, asyncio.TaskGroup()
+            self._work = asyncio.TaskGroup()
             try:
                 async with self._work:
                     if not self._state.since:
@@ -183,17 +183,20 @@ class MatrixChannel(ChatChannel):
             await self._learn_upload_limit(client)
         await self._exchange_keys(client)
         if since:
+            self._current = client  # it knows the rooms, and which of them are encrypted
             self.mark_up()
             for room_id, news in response.rooms.join.items():
                 room = client.rooms[room_id]
-                for event in await self._complete(client, room, news.timeline, since):
-                    await self._process(client, room, event)
+                events = await self._complete(client, room, news.timeline, since)
+                accepted = [event.event_id for event in events if await self._process(client, room, event)]
+                if accepted:
+                    self._work.create_task(self._send_receipt(client, room_id, accepted[-1]))
         await self._retry_undecrypted(client)
         await self._answer_invitations(client, response)
         self._state.since = response.next_batch
 
     async def _complete(self, client: AsyncClient, room: MatrixRoom, timeline: Timeline, since: str) -> list[Any]:
-        """The events of a room since the last sync; of one that the bot has joined, those since it was invited."""
+        """The events of a room since the last sync; if the bot has joined it since then, those since its invitation."""
         events: list[Any] = timeline.events
         changes = [_membership(event, client.user_id) for event in events]
         has_joined = "join" in changes
@@ -201,7 +204,7 @@ class MatrixChannel(ChatChannel):
             missed = await self._fetch_missed(client, room, timeline.prev_batch, None if has_joined else since)
             events = [*missed, *events]
             changes = [_membership(event, client.user_id) for event in events]
-        return events[changes.index("invite") :] if "invite" in changes else events
+        return events[next((changes.index(kind) for kind in ("invite", "join") if kind in changes), 0) :]
 
     async def _fetch_missed(
         self, client: AsyncClient, room: MatrixRoom, start: str | None, since: str | None
@@ -220,7 +223,7 @@ class MatrixChannel(ChatChannel):
             events += page.chunk
             is_all = not page.chunk or any(_membership(event, client.user_id) == "invite" for event in page.chunk)
             start = None if is_all else page.end
-        if start:
+        if start and since:
             log.warning("matrix: more was written in %s than the last %d messages", room.room_id, _MOST_MISSED)
             await self._say_skipped(room, client.user_id)
         return events[::-1]
@@ -231,27 +234,28 @@ class MatrixChannel(ChatChannel):
             text = f"You wrote more while I was away than I can catch up on. I read the last {_MOST_MISSED} messages."
             await self.bus.publish_outbound(OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE))
 
-    async def _process(self, client: AsyncClient, room: MatrixRoom, event: Any) -> None:
-        """Process one event, retrying until it is journaled; everything behind it waits."""
+    async def _process(self, client: AsyncClient, room: MatrixRoom, event: Any) -> bool:
+        """Process one event, retrying until it is journaled; everything behind it waits. Return whether it is."""
         has_failed = False
         while event.sender != client.user_id:
             try:
                 if isinstance(event, MegolmEvent):
                     await self._keep_undecrypted(client, room, event)
-                elif (incoming := await self._read(client, room, event)) is not None and await self.receive(incoming):
-                    self._work.create_task(self._send_receipt(client, room.room_id, event.event_id))
+                    return False
+                incoming = await self._read(client, room, event)
+                return incoming is not None and await self.receive(incoming)
             except StorageError as error:
                 if not has_failed:
                     log.warning("matrix: a message waits, it could not be journaled: %s", error)
                 has_failed = True
                 self.status.touch()  # it is the disk that stalls
                 await asyncio.sleep(_PAUSE_S)
-                continue
             except Exception:  # one unreadable event must not stop the others
                 log.exception("matrix: the event %s could not be read", event.event_id)
                 to = Address(self.name, room.room_id)
                 await self.report_unreadable(event.sender, to, is_private=_is_private(room))
-            return
+                return False
+        return False
 
     async def _read(self, client: AsyncClient, room: MatrixRoom, event: Any) -> Incoming | None:
         """Read a message, with the one that it answers."""
@@ -267,7 +271,7 @@ class MatrixChannel(ChatChannel):
             sender_name=room.user_name(incoming.sender_id) or "",
             sender_handle=incoming.sender_id,
         )
-        answered = quoted_id(event.source)
+        answered = "" if incoming.text.startswith("/") else quoted_id(event.source)  # a command needs no quote
         is_heard = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
         if answered and is_heard and self.is_allowed(incoming.sender_id):
             quote = await self._quote(client, room, answered, incoming.sender_id)
@@ -302,10 +306,11 @@ class MatrixChannel(ChatChannel):
     async def _answer_invitations(self, client: AsyncClient, response: SyncResponse) -> None:
         """Join the rooms to which the bot is invited by people who are allowed, once they are."""
         for room_id in response.rooms.invite:
-            inviter = client.invited_rooms[room_id].inviter
-            if inviter and room_id not in self._state.invites:
+            room = client.invited_rooms[room_id]
+            if (inviter := room.inviter) and room_id not in self._state.invites:
                 put_bounded(self._state.invites, room_id, inviter, _MOST_REMEMBERED)
-                await self.services.access.decide(Incoming(inviter, room_id))  # the owner is asked about a stranger
+                asking = Incoming(inviter, room_id, sender_name=room.user_name(inviter) or "", sender_handle=inviter)
+                await self.services.access.decide(asking)  # the owner is asked about a stranger
         for room_id, inviter in [*self._state.invites.items()]:
             if not self.is_allowed(inviter):
                 continue
@@ -369,7 +374,7 @@ class MatrixChannel(ChatChannel):
         self._has_new_keys = False
 
     async def _say_unreadable(self, client: AsyncClient, room: MatrixRoom, sender: str) -> None:
-        if room.room_id in self._state.unreadable or not (_is_private(room) and self.is_allowed(sender)):
+        if room.room_id in self._state.unreadable or not self.is_allowed(sender):
             return
         put_bounded(self._state.unreadable, room.room_id, None, _MOST_REMEMBERED)
         text = _NOT_ENCRYPTING if client.olm is None else _NOT_DECRYPTED
@@ -510,7 +515,7 @@ class MatrixChannel(ChatChannel):
         """The private room with a person; a new one, to which they are invited, if there is none."""
         client = self._client
         for room in client.rooms.values():
-            if _is_private(room) and sender_id in room.users:
+            if _is_private(room) and sender_id in room.users and (client.olm is not None or not room.encrypted):
                 return str(room.room_id)
         encryption = {"type": "m.room.encryption", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}
         with as_send_errors():
