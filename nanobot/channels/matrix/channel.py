@@ -22,7 +22,6 @@ from nio import (
     EncryptionError,
     ErrorResponse,
     ForwardedRoomKeyEvent,
-    LocalProtocolError,
     MatrixRoom,
     MegolmEvent,
     RoomKeyEvent,
@@ -269,7 +268,6 @@ class MatrixChannel(ChatChannel):
             chat_id=room.room_id,
             is_private=_is_private(room),
             sender_name=room.user_name(incoming.sender_id) or "",
-            sender_handle=incoming.sender_id,
         )
         answered = "" if incoming.text.startswith("/") else quoted_id(event.source)  # a command needs no quote
         is_heard = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
@@ -309,7 +307,7 @@ class MatrixChannel(ChatChannel):
             room = client.invited_rooms[room_id]
             if (inviter := room.inviter) and room_id not in self._state.invites:
                 put_bounded(self._state.invites, room_id, inviter, _MOST_REMEMBERED)
-                asking = Incoming(inviter, room_id, sender_name=room.user_name(inviter) or "", sender_handle=inviter)
+                asking = Incoming(inviter, room_id, sender_name=room.user_name(inviter) or "")
                 await self.services.access.decide(asking)  # the owner is asked about a stranger
         for room_id, inviter in [*self._state.invites.items()]:
             if not self.is_allowed(inviter):
@@ -355,7 +353,7 @@ class MatrixChannel(ChatChannel):
         put_bounded(self._undecrypted, event.event_id, (event, self.services.clock.monotonic()), _MOST_WAITING)
         if client.olm is None:
             return
-        with suppress(LocalProtocolError, SendError), as_send_errors():  # asked for already
+        with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
             await client.request_room_key(event)
 
     async def _retry_undecrypted(self, client: AsyncClient) -> None:
