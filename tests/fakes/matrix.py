@@ -49,6 +49,7 @@ class FakeHomeserver:
         self.token = TOKEN
         self.password = PASSWORD
         self.logins: list[Json] = []
+        self.logouts = 0
         self.rooms: dict[str, Room] = {}
         self.stream: list[Json] = []
         self.files: dict[str, tuple[bytes, str]] = {}
@@ -123,7 +124,7 @@ class FakeHomeserver:
             [
                 web.get(f"{V3}/login", self._login_flows),
                 web.post(f"{V3}/login", self._login),
-                web.post(f"{V3}/logout", self._ok),
+                web.post(f"{V3}/logout", self._authorized(self._logout)),
                 web.get(f"{V3}/account/whoami", self._authorized(self._whoami)),
                 web.get(f"{V3}/sync", self._authorized(self._sync)),
                 web.get(f"{rooms}/messages", self._authorized(self._messages)),
@@ -162,7 +163,8 @@ class FakeHomeserver:
 
         return check
 
-    async def _ok(self, _: web.Request) -> web.Response:
+    async def _logout(self, _: web.Request) -> web.Response:
+        self.logouts += 1
         return web.json_response({})
 
     async def _login_flows(self, _: web.Request) -> web.Response:
