@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, StreamUpdate
-from nanobot.utils.text import is_well_formed, strict_json
+from nanobot.utils.database import Database, open_database
+from nanobot.utils.text import escape_surrogates, strict_json
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
-
-    from nanobot.utils.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class Journal(Protocol):
         ...
 
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS inbound (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL, body TEXT, turn_id TEXT, reason TEXT,
     received_at REAL NOT NULL, settled_at REAL);
@@ -161,16 +160,14 @@ async def open_journal(path: Path, now: Callable[[], float] = time.time) -> Asyn
     Raises StorageError if it cannot be opened. A file that is not a journal is renamed and a new one created, so that
     messages are answered anyway.
     """
-    from nanobot.utils.database import open_database  # lazy: slow import
-
-    async with open_database(path, _SCHEMA) as database:
+    async with open_database(path, SCHEMA) as database:
         yield SqliteJournal(database, now)
 
 
 class SqliteJournal:
-    """A journal in one SQLite file: WAL, every commit synced. Create it with `open_journal`."""
+    """A journal in a database."""
 
-    def __init__(self, database: "Database", now: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
         self._ask = database.ask
         self._soon = database.soon
         self._now = now
@@ -284,7 +281,7 @@ class SqliteJournal:
         now = self._now()
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.FAILED, _encodable(reason), now, journal_id)
+            row = (OutboundState.FAILED, escape_surrogates(reason), now, journal_id)
             db.execute("UPDATE outbound SET state = ?, reason = ?, settled_at = ? WHERE id = ?", row)
             _settle_answered_message(db, journal_id, InboundState.FAILED, reason, now)
 
@@ -326,7 +323,7 @@ class SqliteJournal:
 
 def _settle(db: "Connection", key: str, state: InboundState, reason: str, now: float) -> None:
     last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
-    row = (state, _encodable(reason) or None, now, key, *OPEN, InboundState.ANSWERED, last)
+    row = (state, escape_surrogates(reason) or None, now, key, *OPEN, InboundState.ANSWERED, last)
     db.execute(
         "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?, ?)",
         row,
@@ -358,7 +355,7 @@ def _prune(db: "Connection", now: float) -> None:
 
 def _journal_key(message: InboundMessage) -> str:
     """The key that detects duplicates; random for a message without an id."""
-    return _encodable(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
+    return escape_surrogates(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
 
 
 def _reply_of(message: OutboundMessage) -> str | None:
@@ -371,7 +368,3 @@ def _dedupe_key(message: OutboundMessage) -> str | None:
         return None
     parts = (message.channel, message.chat_id, message.thread_id, message.answers, message.content, message.media)
     return sha256(strict_json(parts).encode()).hexdigest()
-
-
-def _encodable(text: str) -> str:
-    return text if is_well_formed(text) else text.encode("utf-8", "backslashreplace").decode()

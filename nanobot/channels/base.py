@@ -20,6 +20,7 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
+from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.state import PairedUsers
 from nanobot.security.redaction import redact_known
@@ -66,6 +67,8 @@ class ChannelServices:
     """The slash commands, for platforms with a command menu."""
     bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
     """Whether the agent handles a message at once, even while its session is busy."""
+    webhooks: Webhooks = field(default_factory=Webhooks)
+    """Where a platform's requests arrive, for channels that receive over HTTP."""
 
 
 class BaseChannel(ABC):

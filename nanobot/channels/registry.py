@@ -70,7 +70,8 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups="group:.*",
     ),
     ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
-    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets", "cryptography")),
+    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets",)),
+    ChannelSpec("weixin", "WeChat", "nanobot.channels.weixin:WeixinChannel", has_buttons=False),
     ChannelSpec(
         "matrix",
         "Matrix",

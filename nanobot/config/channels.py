@@ -146,6 +146,20 @@ class WeComConfig(ChannelConfig):
     ws_url: WebSocketUrl = "wss://openws.work.weixin.qq.com"
 
 
+class WeixinConfig(ChannelConfig):
+    """The bot of a personal WeChat account, with long polling."""
+
+    token: Text = ""
+    base_url: HttpUrl = "https://ilinkai.weixin.qq.com"
+    cdn_base_url: HttpUrl = "https://novac2c.cdn.weixin.qq.com/c2c"
+    route_tag: Annotated[str | None, Field(coerce_numbers_to_str=True)] = None
+    state_dir: Text = ""  # empty: `weixin` in the data folder; has the account.json of earlier releases
+    poll_timeout: Seconds = 35
+    reply_progress_messages: bool = False
+    reply_progress_max_messages: Whole = 2
+    context_message_budget: Count = 8
+
+
 class EmailConfig(ChannelConfig):
     """A mailbox, read with IMAP and answered with SMTP; requires `consentGranted`."""
 
@@ -266,6 +280,7 @@ class ChannelsConfig(Section):
     dingtalk: DingTalkConfig = Field(default_factory=DingTalkConfig)
     qq: QQConfig = Field(default_factory=QQConfig)
     wecom: WeComConfig = Field(default_factory=WeComConfig)
+    weixin: WeixinConfig = Field(default_factory=WeixinConfig)
     email: EmailConfig = Field(default_factory=EmailConfig)
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)

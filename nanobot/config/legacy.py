@@ -16,7 +16,7 @@ _SECTION_KEYS: dict[str, str] = {
         " idleCompactCheckIntervalSeconds sessionTtlMinutes"
     ),
     "modelPresets.*": "label",
-    "channels": "extractDocumentText weixin msteams mattermost napcat signal",
+    "channels": "extractDocumentText msteams mattermost napcat signal",
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
@@ -24,6 +24,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
     "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
+    "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",

@@ -82,11 +82,6 @@ class DataPaths:
         return self.state / "undo"
 
     @property
-    def usage(self) -> Path:
-        """The ledger of model usage, one file for each month."""
-        return self.state / "usage"
-
-    @property
     def prices(self) -> Path:
         """Known model prices."""
         return self.state / "prices.json"
@@ -131,9 +126,9 @@ class DataPaths:
         return self.data / "logs"
 
     @property
-    def journal(self) -> Path:
-        """Accepted and sent messages."""
-        return self.state / "journal.db"
+    def database(self) -> Path:
+        """The journal of messages, and the ledger of model usage."""
+        return self.state / "nanobot.db"
 
     @property
     def media(self) -> Path:

@@ -257,7 +257,7 @@ class HeartbeatConfig(Section):
 
 
 class GatewayConfig(Section):
-    """The gateway's health endpoint and heartbeat."""
+    """The gateway's HTTP server and heartbeat."""
 
     host: str = "127.0.0.1"
     port: Port = 18790

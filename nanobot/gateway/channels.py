@@ -18,6 +18,7 @@ from nanobot.channels.media import MediaStore
 from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelStatus
 from nanobot.channels.supervisor import describe_error
+from nanobot.channels.webhooks import Webhooks
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -107,6 +108,8 @@ class GatewayChannels:
     """Whether the agent handles a message at once, even while its session is busy."""
     on_code: Callable[[Pending], None] = lambda entry: None
     """Called with each new pairing code; must not block or raise."""
+    webhooks: Webhooks = field(default_factory=Webhooks)
+    """For channels that receive over HTTP; the gateway serves them."""
     broken: dict[str, str] = field(default_factory=dict)
     """Enabled channels that cannot be created, with what their owner has to do."""
     manager: ChannelManager = field(init=False)
@@ -208,6 +211,7 @@ class GatewayChannels:
                 self.config.agents.defaults.unified_session,
                 self.commands,
                 self.bypasses_lane,
+                self.webhooks,
             )
         )
         return channel

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nanobot import __version__
 from nanobot.agent.tools.message import MessageTool
-from nanobot.bus.journal import open_journal
+from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
+from nanobot.bus.journal import SqliteJournal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.status import ChannelState
 from nanobot.config.loader import closed_channels
@@ -20,8 +21,8 @@ from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.dead_letters import DeadLetters
-from nanobot.gateway.health import HealthServer
 from nanobot.gateway.heartbeat import heartbeat_task
+from nanobot.gateway.http import gateway_server
 from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.lock import LockHolder, is_lost, single_instance
@@ -31,10 +32,13 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
+from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
+from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.utils.clock import Clock
+from nanobot.utils.database import open_database
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ class Options:
     """Options beside the config."""
 
     port: int | None = None
-    """Port of the health server; None means `gateway.port` of the config."""
+    """Port of the HTTP server; None means `gateway.port` of the config."""
     allow_empty: bool = False
     """Whether to run without any channel."""
     poll_s: float = POLL_S
@@ -66,7 +70,7 @@ class Gateway:
     channels: GatewayChannels
     supervisor: TaskSupervisor
     reporter: HealthReporter
-    health: HealthServer
+    http: HttpServer
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -133,7 +137,8 @@ async def open_gateway(
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
-        bus = MessageBus(await stack.enter_async_context(open_journal(places.journal)))
+        database = await stack.enter_async_context(open_database(places.database, JOURNAL_SCHEMA + LEDGER_SCHEMA))
+        bus = MessageBus(SqliteJournal(database))
         await stack.enter_async_context(bus.open())
         runtime = await stack.enter_async_context(
             build_runtime(
@@ -143,6 +148,7 @@ async def open_gateway(
                 provider=provider,
                 environ=environ,
                 bus=bus,
+                database=database,
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
@@ -153,7 +159,7 @@ async def open_gateway(
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
-        await gateway.health.bind()
+        await gateway.http.bind()
         await gateway.control.bind()
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
@@ -188,7 +194,7 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
-    health = HealthServer(config.gateway.host, port, reporter.report)
+    http = gateway_server(config.gateway.host, port, reporter.report, channels.webhooks)
     control = ControlServer(places, runtime, reporter, shutdown, terminal)
     dreams = runtime.memory.dreams
 
@@ -223,11 +229,11 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         SupervisedTask("search", runtime.archive.keep_up),
         *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         SupervisedTask("config", live.run, problem=lambda: live.problem),
-        SupervisedTask("health", health.run, problem=lambda: health.problem),
+        SupervisedTask("http", http.run, problem=lambda: http.problem),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, health, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, control, shutdown)
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:

@@ -5,8 +5,9 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 (support.discord.com, "Markdown Text 101"). Feishu: the Markdown of its cards (open.feishu.cn/document, feishu-cards,
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
-WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). E-mail: plain text and HTML. Matrix:
-likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
+WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). WeChat: a part of Markdown, in which nothing
+can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts). E-mail: plain text and
+HTML. Matrix: likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
 """
 
 import json
@@ -203,6 +204,16 @@ QQ = replace(
     heading_levels=2,
 )
 WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
+WEIXIN = Dialect(
+    "weixin",
+    1800,
+    marks={"bold": ("**", "**")},
+    escape=lambda text: text.replace("<", "\uff1c"),
+    code=lambda code: f"`{code}`" if "`" not in code else code.replace("<", "\uff1c"),
+    fence=_fence,
+    bullet="- ",
+    heading_levels=4,
+)
 EMAIL = Dialect(
     "email",
     None,

@@ -58,6 +58,7 @@ from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import Redactor
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, find_zone
+from nanobot.utils.database import Database
 from nanobot.utils.garbage import infrequent_collection
 from nanobot.utils.workspace import open_workspace
 
@@ -125,6 +126,7 @@ async def build_runtime(
     timeouts: TurnTimeouts | None = None,
     chains: ProviderChains | None = None,
     bus: MessageBus | None = None,
+    database: Database | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
@@ -133,18 +135,19 @@ async def build_runtime(
 ) -> AsyncIterator[Runtime]:
     """Build a bot. On exit, its turns are stopped and its connections closed.
 
-    `bus` connects it to its channels; `streams` tells whether the channel of that name shows an answer while it is
-    generated. `model` overrides the config's. `provider` is used instead of any configured one, without retries or
-    fallback; `chains` builds the configured ones with retry, fallback and circuit breaker. `restart` is called by
-    `/restart`. `hooks` judge each tool call; `own_hooks` watch whole turns, after the hooks of plugins. No model is
-    called and no network is used before the first turn. Raises NanobotError if the workspace cannot be created.
+    `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `streams` tells
+    whether the channel of that name shows an answer while it is generated. `model` overrides the config's. `provider`
+    is used instead of any configured one, without retries or fallback; `chains` builds the configured ones with retry,
+    fallback and circuit breaker. `restart` is called by `/restart`. `hooks` judge each tool call; `own_hooks` watch
+    whole turns, after the hooks of plugins. No model is called and no network is used before the first turn. Raises
+    NanobotError if the workspace cannot be created.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
     services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     toolbox = create_toolbox(services)
-    core = _create_core(services, toolbox, model, provider, chains)
+    core = _create_core(services, toolbox, model, provider, chains, database)
     bus = bus or MessageBus()
 
     def on_behalf(context: ToolContext) -> ToolContext:
@@ -211,7 +214,12 @@ class _CoreParts:
 
 
 def _create_core(
-    services: Services, toolbox: Toolbox, model: str | None, provider: LLMProvider | None, chains: ProviderChains | None
+    services: Services,
+    toolbox: Toolbox,
+    model: str | None,
+    provider: LLMProvider | None,
+    chains: ProviderChains | None,
+    database: Database | None,
 ) -> _CoreParts:
     config, places, defaults = services.config, services.places, services.config.agents.defaults
     context = ContextBuilder(
@@ -231,7 +239,7 @@ def _create_core(
         provenance_of=services.file_provenance.of,
     )
     toolbox.tools.register(SessionSearchTool(archive))
-    spending = Spending(config, places, services.clock)
+    spending = Spending(config, places, services.clock, database)
     chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
     models = ConfiguredModels(config, chains, model, provider, spending.add_meter)
     status = AgentStatus(services.clock)
@@ -479,6 +487,7 @@ async def _running(
         if plugins.plugins is not None:
             stack.push_async_callback(plugins.plugins.close)
         stack.push_async_callback(deps.tools.close)
+        stack.push_async_exit(core.spending)
         stack.push_async_callback(core.models.close)
         stack.push_async_callback(deps.traces.close)
         stack.push_async_callback(core.memory.close)

@@ -42,6 +42,7 @@ WITHOUT = {
     "resumes_edits": "messages from before a crash cannot be edited",
     "refuses": "sends are never refused",
     "shows_progress": "only replies and notices are sent",
+    "speaks_first": "bots can only answer",
     "threads": "there are no threads",
     "types": "there is no typing indicator",
 }
@@ -770,6 +771,7 @@ async def test_its_status_counts_received_and_sent_messages(platform: Platform, 
     assert (counts.received, counts.answered, counts.refused, counts.queued) == (2, 2, 0, 0)
 
 
+@needs("speaks_first")
 async def test_it_can_send_the_first_message_in_a_chat(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path) as life:
         await life.posted(Address(platform.name, platform.private), "good morning")
@@ -777,6 +779,7 @@ async def test_it_can_send_the_first_message_in_a_chat(platform: Platform, tmp_p
     assert ["good morning" in one.text for one in platform.shown()] == [True]
 
 
+@needs("speaks_first")
 async def test_it_can_write_to_a_person_known_only_by_id(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path) as life:
         await life.is_up()

@@ -61,6 +61,8 @@ class Platform(ABC):
     """Whether it drops a second message with the same nonce."""
     queues_messages: ClassVar[bool] = False
     """Whether the platform keeps messages while the channel is down."""
+    speaks_first: ClassVar[bool] = True
+    """Whether the bot can write to somebody who never wrote to it."""
     acknowledges: ClassVar[bool] = True
     """Whether the channel acknowledges messages, and the platform repeats unacknowledged ones."""
     buttons: ClassVar[bool] = False

@@ -2,27 +2,26 @@
 
 A call reserves the most it may cost, and returns what it did not use. It is admitted while something is left, so a
 limit is exceeded by at most one call. If the calls in flight could use up the rest, the next call waits for one of
-them. Past spending is read from the ledger once; what other processes append is read before each call. If the disk
-fails, limits still hold within this process.
+them. What other processes spent is read before each call. If the disk fails, limits still hold within this process.
 """
 
 import asyncio
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from nanobot.errors import BudgetExceededError
+from nanobot.errors import BudgetExceededError, StorageError
 from nanobot.usage.ledger import Ledger
-from nanobot.usage.sums import Days
 from nanobot.usage.types import format_dollars
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, zone_name
-from nanobot.utils.files import write_in_place
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +104,10 @@ class _Cap:
         )
 
 
+Additions = dict[tuple[str, str], float]
+"""Dollars added to limits, by config key and period."""
+
+
 class Budget:
     """Enforces the limits for all sessions of a process. Warns the owner at 80 % and at the limit, once per period."""
 
@@ -112,18 +115,18 @@ class Budget:
         self.limits = limits
         self._ledger = ledger
         self._clock = clock
-        self._reader = ledger.reader()
         self._lock = asyncio.Lock()
         self._call_ended = asyncio.Event()
-        self._has_read = False
         self._own: dict[str, float] = defaultdict(float)
-        self._others: dict[str, float] = defaultdict(float)
+        """Dollars by day."""
+        self._others: dict[str, float] = {}
         self._in_flight = 0
         self._reserved_usd = 0.0
         self._reserved_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
-        self._reported = _ReportedLimits(ledger.folder / "reported.json")
-        self._overrides = LimitOverrides(ledger.folder / "raised.json")
+        self._raised: Additions = {}
+        self._reported: dict[str, tuple[str, float, str]] = {}
+        """The last notification by key: period, limit, level."""
 
     async def reserve(self, call: BudgetedCall) -> None:
         """Reserve the most a call may use; wait while calls in flight may use up the rest. `settle` must follow.
@@ -137,7 +140,7 @@ class Budget:
         has_notified = False
         while True:
             async with self._lock:
-                await self._read_others()
+                await self._read_others(call.turn_id)
                 call_ended = self._call_ended
                 must_wait = self._must_wait(call)  # raises with a text of its own if the limit is reached
                 await self.notify_limits(call)
@@ -155,13 +158,15 @@ class Budget:
     async def raise_by(self, usd: float | None = None) -> list[str]:
         """Raise each dollar limit that is near or reached, for its period: by `usd`, else by half of the limit.
 
-        Return a line per raised limit; empty if none is near. Raises OSError.
+        Return a line per raised limit; empty if none is near. Raises StorageError; it then holds in this process only.
         """
         async with self._lock:
-            await self._read_others()
+            await self._read_others("")
             near = [cap for cap in self._caps() if self._spent(cap) >= WARN_SHARE * cap.limit]
             for cap in near:
-                await asyncio.to_thread(self._overrides.add, cap.key, cap.period, cap.limit / 2 if usd is None else usd)
+                added = cap.limit / 2 if usd is None else usd
+                self._raised[cap.key, cap.period] = self._raised.get((cap.key, cap.period), 0.0) + added
+                await self._ledger.database.ask(partial(raise_limit, key=cap.key, period=cap.period, usd=added))
             call_ended, self._call_ended = self._call_ended, asyncio.Event()
             call_ended.set()
             now = {cap.key: cap for cap in self._caps()}
@@ -172,7 +177,7 @@ class Budget:
 
         Also without limits, which may be set or removed while the call is in flight.
         """
-        self._own[self._day_of()(when)] += usd or 0.0
+        self._own[when[:10]] += usd or 0.0
         self._in_flight -= 1
         # Exactly 0 without calls in flight: float sums leave residues, and a call might wait for one.
         self._reserved_usd = self._reserved_usd - (call.max_usd or 0.0) if self._in_flight else 0.0
@@ -191,7 +196,7 @@ class Budget:
         for cap in self._caps():
             spent = self._spent(cap)
             level = "stop" if spent >= cap.limit else "soon" if spent >= WARN_SHARE * cap.limit else ""
-            if level and await self._reported.is_first(cap.key, cap.period, cap.limit, level):
+            if level and await self._is_first_report(cap, level):
                 call.notify(cap.stop_text(spent) if level == "stop" else cap.warning_text(spent))
 
     def _hold(self, call: BudgetedCall) -> None:
@@ -222,60 +227,95 @@ class Budget:
         return sum(usd for days in (self._own, self._others) for day, usd in days.items() if day.startswith(cap.period))
 
     def _caps(self) -> list[_Cap]:
-        now = self._clock.now()
-        caps = []
-        if (limit := self.limits.daily_usd) is not None:
-            resets_at = _midnight(now + timedelta(days=1))
-            caps.append(_Cap("limits.dailyUsd", "Today's", f"{now:%Y-%m-%d}", limit, resets_at))
-        if (limit := self.limits.monthly_usd) is not None:
-            resets_at = _midnight(now.replace(day=1) + timedelta(days=32)).replace(day=1)
-            caps.append(_Cap("limits.monthlyUsd", "This month's", f"{now:%Y-%m}", limit, resets_at))
-        return [replace(cap, limit=cap.limit + self._overrides.of(cap.key, cap.period)) for cap in caps]
+        return _caps(self.limits, self._raised, self._clock.now())
 
     async def limits_now(self) -> SpendingLimits:
         """Return the limits including what `/raise` added."""
-        return await asyncio.to_thread(self.limits_as_raised)
+        await self._read_others("")
+        return limits_as_raised(self.limits, self._raised, self._clock.now())
 
-    def limits_as_raised(self) -> SpendingLimits:
-        """Like `limits_now`, without an event loop. Blocks briefly."""
-        self._overrides.refresh()
-        now = {cap.key: cap.limit for cap in self._caps()}
-        daily, monthly = now.get("limits.dailyUsd"), now.get("limits.monthlyUsd")
-        return replace(self.limits, daily_usd=daily, monthly_usd=monthly)
+    async def _read_others(self, turn_id: str) -> None:
+        """Read what other processes spent this month, and used for this turn before it was interrupted."""
+        since, process = f"{self._clock.now():%Y-%m}", self._ledger.process
+        is_new_turn = bool(turn_id) and self.limits.turn_tokens is not None and turn_id not in self._turns
 
-    def _day_of(self) -> Days:
-        return Days(self._clock.now().tzinfo)
+        def select(db: "Connection") -> tuple[dict[str, float], Additions, int]:
+            spent = "SELECT substr(sent_at, 1, 10), SUM(usd) FROM calls WHERE sent_at >= ? AND process != ? GROUP BY 1"
+            used = (
+                "SELECT SUM(prompt_tokens + completion_tokens) FROM calls "
+                "WHERE sent_at >= ? AND process != ? AND turn = ?"
+            )
+            return (
+                {day: usd or 0.0 for day, usd in db.execute(spent, (since, process))} if self.limits.in_dollars else {},
+                read_additions(db),
+                db.execute(used, (since, process, turn_id)).fetchone()[0] or 0 if is_new_turn else 0,
+            )
 
-    async def _read_others(self) -> None:
-        """Read what other processes spent; the first time also earlier spending, including interrupted turns."""
-        if self._has_read and not self.limits.in_dollars:
-            return  # a turn belongs to one process
+        if not (self.limits.in_dollars or is_new_turn):
+            return
         try:
-            is_replaced, spent, turns = await asyncio.to_thread(self._read)
-        except OSError as error:
+            self._others, self._raised, used_before = await self._ledger.database.ask(select, is_synced=False)
+        except StorageError as error:
             log.warning("Past spending cannot be read, only this process counts: %s", error)
-            is_replaced, spent, turns = False, {}, {}
-        if is_replaced:
-            self._others.clear()
-        for day, usd in spent.items():
-            self._others[day] += usd
-        for turn_id, tokens in turns.items() if not self._has_read else ():
-            self._count_turn(turn_id, tokens)
-        self._has_read = True
+            return
+        if is_new_turn:
+            self._count_turn(turn_id, used_before)
 
-    def _read(self) -> tuple[bool, dict[str, float], dict[str, int]]:
-        """Read new rows of other processes: whether the ledger was replaced, dollars by day, tokens by turn."""
-        self._overrides.refresh()
-        if is_replaced := self._reader.was_replaced():
-            self._reader = self._ledger.reader()
-        spent: dict[str, float] = defaultdict(float)
-        turns: dict[str, int] = defaultdict(int)
-        day_of = self._day_of()
-        for row in self._reader.rows(self._clock.now().date().replace(day=1)):
-            if row["process"] != self._ledger.process:
-                spent[day_of(row["when"])] += row["usd"] or 0.0
-                turns[row["turn"]] += row["prompt_tokens"] + row["completion_tokens"]
-        return is_replaced, spent, turns
+    async def _is_first_report(self, cap: _Cap, level: str) -> bool:
+        """Whether nobody was notified of this yet; records it. "stop" includes "soon"."""
+        last = self._reported.get(cap.key, ("", 0.0, ""))
+        if last[:2] == (cap.period, cap.limit) and last[2] in (level, "stop"):
+            return False
+        self._reported[cap.key] = (cap.period, cap.limit, level)  # before another task can ask
+
+        def update(db: "Connection") -> bool:
+            return (
+                db.execute(
+                    "INSERT INTO limits (key, period, reported_usd, reported_level) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET reported_usd = excluded.reported_usd, "
+                    "reported_level = excluded.reported_level WHERE reported_usd IS NOT excluded.reported_usd "
+                    "OR reported_level NOT IN (excluded.reported_level, 'stop')",
+                    (cap.key, cap.period, cap.limit, level),
+                ).rowcount
+                > 0
+            )
+
+        try:
+            return await self._ledger.database.ask(update)
+        except StorageError as error:
+            log.warning("The notification about %s cannot be stored: %s", cap.key, error)
+            return True
+
+
+def limits_as_raised(limits: SpendingLimits, raised: Additions, now: datetime) -> SpendingLimits:
+    """Return the limits with what was added for today and this month."""
+    limit_of = {cap.key: cap.limit for cap in _caps(limits, raised, now)}
+    return replace(limits, daily_usd=limit_of.get("limits.dailyUsd"), monthly_usd=limit_of.get("limits.monthlyUsd"))
+
+
+def _caps(limits: SpendingLimits, raised: Additions, now: datetime) -> list[_Cap]:
+    caps = []
+    if (limit := limits.daily_usd) is not None:
+        resets_at = _midnight(now + timedelta(days=1))
+        caps.append(_Cap("limits.dailyUsd", "Today's", f"{now:%Y-%m-%d}", limit, resets_at))
+    if (limit := limits.monthly_usd) is not None:
+        resets_at = _midnight(now.replace(day=1) + timedelta(days=32)).replace(day=1)
+        caps.append(_Cap("limits.monthlyUsd", "This month's", f"{now:%Y-%m}", limit, resets_at))
+    return [replace(cap, limit=cap.limit + raised.get((cap.key, cap.period), 0.0)) for cap in caps]
+
+
+def read_additions(db: "Connection") -> Additions:
+    """Read what was added to limits."""
+    return {(key, period): usd for key, period, usd in db.execute("SELECT key, period, raised_usd FROM limits")}
+
+
+def raise_limit(db: "Connection", key: str, period: str, usd: float) -> None:
+    """Add dollars to a limit until its period ends."""
+    db.execute(
+        "INSERT INTO limits (key, period, raised_usd) VALUES (?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET raised_usd = raised_usd + excluded.raised_usd",
+        (key, period, usd),
+    )
 
 
 def _midnight(moment: datetime) -> datetime:
@@ -293,77 +333,3 @@ def _turn_limit_text(used: int, more: int, limit: int) -> str:
         f"{more:,} more. "
         "The next message has the full limit again; to let a turn continue, raise limits.turnTokens in the config."
     )
-
-
-class _ReportedLimits:
-    """Which limits the owner was notified of, stored so that it happens once per period and limit."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known: dict[str, list[Any]] = {}
-
-    async def is_first(self, key: str, period: str, limit: float, level: str) -> bool:
-        """Whether this is the first notification; records it."""
-        entry = [period, limit, level]
-        if self._is_old(self._known.get(key), entry):
-            return False
-        self._known[key] = entry  # before another task can ask
-        return await asyncio.to_thread(self._note, key, entry)
-
-    def _note(self, key: str, entry: list[Any]) -> bool:
-        entries = self._load()
-        if self._is_old(entries.get(key), entry):
-            return False
-        try:
-            write_in_place(self._path, json.dumps(entries | {key: entry}) + "\n")
-        except OSError as error:
-            log.warning("The notification about %s cannot be stored: %s", key, error)
-        return True
-
-    def _load(self) -> dict[str, Any]:
-        try:
-            entries = json.loads(self._path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return entries if isinstance(entries, dict) else {}
-
-    @staticmethod
-    def _is_old(previous: Any, entry: list[Any]) -> bool:
-        """Whether an equal or stronger notification was sent: "stop" includes "soon"."""
-        return isinstance(previous, list) and previous[:2] == entry[:2] and previous[2:] in (entry[2:], ["stop"])
-
-
-class LimitOverrides:
-    """Dollars added to the limits, in a small file shared by all processes of a data folder."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._known: dict[str, tuple[str, float]] = {}
-
-    def of(self, key: str, period: str) -> float:
-        """Return what was added to a limit in this period, as of the last `refresh`."""
-        addition = self._known.get(key)
-        return addition[1] if addition is not None and addition[0] == period else 0.0
-
-    def add(self, key: str, period: str, usd: float) -> None:
-        """Add dollars until the period ends. Blocks. Raises OSError; it then holds in this process only."""
-        self.refresh()
-        self._known[key] = (period, self.of(key, period) + usd)
-        data = {name: [*entry] for name, entry in self._known.items()}
-        write_in_place(self._path, json.dumps(data) + "\n")
-        self._stamp = None
-
-    def refresh(self) -> None:
-        """Read what other processes added. Blocks briefly, never raises."""
-        try:
-            status = self._path.stat()
-            if (stamp := (status.st_mtime_ns, status.st_size)) == self._stamp:
-                return
-            data = json.loads(self._path.read_bytes())
-            self._known = {str(key): (str(period), float(usd)) for key, (period, usd) in data.items()}
-            self._stamp = stamp
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            log.warning("Raised limits cannot be read: %s", error)

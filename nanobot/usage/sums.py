@@ -1,12 +1,13 @@
 """Sums over the ledger: by day, model, provider, session or cause, and for today and this month."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
-from typing import Literal
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
 
-from nanobot.usage.ledger import Ledger
-from nanobot.usage.types import LedgerRow, format_dollars
+from nanobot.usage.types import format_dollars
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 By = Literal["day", "model", "provider", "session", "cause"]
 
@@ -25,20 +26,6 @@ class UsageSum:
     spent: float = 0.0
     unpriced: int = 0
     """Calls of models without a known price, missing in `spent`."""
-
-    def add(self, row: LedgerRow) -> None:
-        self.calls += 1
-        self.failed += row["outcome"] == "failed"
-        self.prompt_tokens += row["prompt_tokens"]
-        self.cached_tokens += row["cached_tokens"]
-        self.cache_written_tokens += row["cache_written_tokens"]
-        self.completion_tokens += row["completion_tokens"]
-        self.reasoning_tokens += row["reasoning_tokens"]
-        usd = row["usd"]
-        if usd is None:
-            self.unpriced += 1
-        else:
-            self.spent += usd
 
     @property
     def usd(self) -> float | None:
@@ -59,70 +46,41 @@ class UsageSummary:
     month: UsageSum = field(default_factory=UsageSum)
     session: UsageSum = field(default_factory=UsageSum)
     groups: dict[str, UsageSum] = field(default_factory=dict)
-    damaged: int = 0
-    """Unreadable lines of the ledger."""
 
 
-class Days:
-    """Converts timestamps to days of one time zone, cached by minute: there are fewer minutes than rows."""
-
-    def __init__(self, zone: tzinfo | None) -> None:
-        self._zone = zone
-        self._known: dict[str, str] = {}
-
-    def __call__(self, when: str) -> str:
-        """Return `YYYY-MM-DD`; empty for an invalid timestamp."""
-        minute = when[:16] + when[-6:]
-        day = self._known.get(minute)
-        if day is None:
-            try:
-                day = datetime.fromisoformat(when).astimezone(self._zone).date().isoformat()
-            except (ValueError, OverflowError):
-                day = ""
-            self._known[minute] = day
-        return day
+_SUMS = (
+    "COUNT(*), COUNT(*) FILTER (WHERE outcome = 'failed'), IFNULL(SUM(prompt_tokens), 0), "
+    "IFNULL(SUM(cached_tokens), 0), IFNULL(SUM(cache_written_tokens), 0), IFNULL(SUM(completion_tokens), 0), "
+    "IFNULL(SUM(reasoning_tokens), 0), TOTAL(usd), COUNT(*) - COUNT(usd)"
+)
+"""The fields of a UsageSum, in order."""
 
 
-def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, session: str = "") -> UsageSummary:
-    """Sum the ledger. Groups are sorted by falling cost, days by date. Blocks; raises OSError.
+def sum_up(db: "Connection", now: datetime, *, by: By = "day", days: int = 30, session: str = "") -> UsageSummary:
+    """Sum the ledger. Groups are sorted by falling cost, days by date. Blocks.
 
     `days`: length of the groups' period, including today. `session` is summed separately, over this month.
     """
-    ledger.catch_up()
-    summary, reader, day_of = UsageSummary(), ledger.reader(), Days(now.tzinfo)
     today = now.date()
-    first = today - timedelta(days=days - 1)
-    group_of: Callable[[LedgerRow], str] = {
-        "day": lambda row: day_of(row["when"]),
-        "model": lambda row: row["model"],
-        "provider": lambda row: row["provider"],
-        "session": lambda row: row["session"],
-        "cause": lambda row: row["cause"],
-    }[by]
-    today_name, month_name, first_name = today.isoformat(), today.isoformat()[:7], first.isoformat()
-    groups = summary.groups
-    for row in reader.rows(min(first, today.replace(day=1))):
-        day = day_of(row["when"])
-        if not day:
-            summary.damaged += 1
-            continue
-        if day >= first_name:
-            name = group_of(row)
-            group = groups.get(name)
-            if group is None:
-                group = groups[name] = UsageSum()
-            group.add(row)
-        if day[:7] == month_name:
-            summary.month.add(row)
-            if day == today_name:
-                summary.today.add(row)
-            if row["session"] == session:
-                summary.session.add(row)
-    summary.damaged += reader.damaged
-    summary.groups = dict(
-        sorted(groups.items()) if by == "day" else sorted(groups.items(), key=lambda item: (-item[1].spent, item[0]))
+    first = today.replace(day=1)
+    next_month = (first + timedelta(days=32)).replace(day=1)
+    column = "substr(sent_at, 1, 10)" if by == "day" else by
+    order = "1" if by == "day" else "TOTAL(usd) DESC, 1"
+    groups = db.execute(
+        f"SELECT {column}, {_SUMS} FROM calls WHERE sent_at >= ? GROUP BY 1 ORDER BY {order}",  # noqa: S608 ours
+        (f"{today - timedelta(days=days - 1)}",),
     )
-    return summary
+    return UsageSummary(
+        today=_sum(db, today, today + timedelta(days=1)),
+        month=_sum(db, first, next_month),
+        session=_sum(db, first, next_month, session),
+        groups={str(name): UsageSum(*sums) for name, *sums in groups},
+    )
+
+
+def _sum(db: "Connection", start: date, end: date, session: str | None = None) -> UsageSum:
+    query = f"SELECT {_SUMS} FROM calls WHERE sent_at >= ? AND sent_at < ? AND session = IFNULL(?, session)"  # noqa: S608
+    return UsageSum(*db.execute(query, (f"{start}", f"{end}", session)).fetchone())
 
 
 def format_sum(used: UsageSum) -> str:

@@ -6,17 +6,18 @@ from typing import TypedDict
 
 
 class LedgerRow(TypedDict):
-    """One request to a model. The names are the JSON keys of the ledger."""
+    """One request to a model. The names are the columns of the table `calls`."""
 
-    when: str
-    """When it was sent, with the UTC offset of the owner's time zone."""
+    id: str
+    sent_at: str
+    """ISO 8601 in the owner's time zone: its first ten characters are the owner's day."""
     cause: str
     session: str
     turn: str
     provider: str
     model: str
     outcome: str
-    """ok, failed or stopped."""
+    """ok, failed, stopped, or unfinished: in flight, or its process was killed."""
     error: str | None
     """The type of the failure."""
     prompt_tokens: int

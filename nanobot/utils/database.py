@@ -1,7 +1,7 @@
-"""A SQLite database owned by a thread: WAL mode, every commit synced, many writes in one commit.
+"""A SQLite database owned by a thread: WAL mode, many writes in one commit.
 
 Writes of one event loop iteration share a commit, and so one fsync and one thread switch, which cost more than the
-writes. Nothing blocks the event loop.
+writes. Nothing blocks the event loop. Several processes may use one file.
 """
 
 import asyncio
@@ -9,9 +9,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from os.path import samestat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,6 +21,7 @@ from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder
 
 if TYPE_CHECKING:
+    from os import stat_result
     from sqlite3 import Connection
 
 log = logging.getLogger(__name__)
@@ -30,17 +33,37 @@ SOON_S = 0.02
 
 
 @asynccontextmanager
-async def open_database(path: Path, schema: str) -> AsyncIterator["Database"]:
+async def open_database(path: Path, schema: str, *, is_owner: bool = True) -> AsyncIterator["Database"]:
     """Open the database in this file, created if missing; on exit all pending work is committed.
 
-    Raises StorageError if it cannot be opened. A corrupt file is kept beside it, and a new one started.
+    Raises StorageError if it cannot be opened. See `Database` for `is_owner`.
     """
-    database = Database(path, schema)
-    await database.open()
+    database = Database(path, schema, is_owner=is_owner)
     try:
+        await database.ask(lambda db: None)
         yield database
     finally:
         await database.close()
+
+
+@contextmanager
+def reading(path: Path, schema: str) -> Iterator["Connection"]:
+    """A connection to read from, without an event loop. Without a file, the tables are empty and none is created.
+
+    Blocks. Raises StorageError, also for what SQLite raises inside.
+    """
+    import sqlite3
+
+    exists = path.exists()
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro" if exists else ":memory:", uri=exists, timeout=5)
+        ) as db:
+            if not exists:
+                db.executescript(schema)
+            yield db
+    except sqlite3.Error as error:
+        raise StorageError(f"{path} cannot be read: {error}. Run `nanobot doctor`.") from error
 
 
 @dataclass(slots=True)
@@ -49,14 +72,20 @@ class _Work(Generic[T]):
 
     do: Callable[["Connection"], T]
     done: "asyncio.Future[T]"
+    is_synced: bool
 
 
 class Database:
-    """The thread that owns the file. Use it through `open_database`."""
+    """The thread that owns a connection to the file. Both are opened by the first work, and reopened after a failure.
 
-    def __init__(self, path: Path, schema: str) -> None:
-        self._path = path
+    The process with `is_owner` checks the file when it opens it: a corrupt one is kept beside it, and a new one
+    started. Others raise StorageError.
+    """
+
+    def __init__(self, path: Path, schema: str, *, is_owner: bool = False) -> None:
+        self.path = path
         self._schema = schema
+        self._is_owner = is_owner
         self._pending: list[_Work[Any]] = []
         """Not handed to the thread yet."""
         self._handover: asyncio.Handle | None = None
@@ -64,26 +93,23 @@ class Database:
         self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def open(self) -> None:
-        """Start the thread and open the file."""
-        self._loop = asyncio.get_running_loop()
-        opened: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, args=(opened,), name=self._path.stem, daemon=True)
-        self._thread.start()
-        await opened
+        self._is_closed = False
 
     async def close(self) -> None:
-        """Commit all pending work and close the file."""
-        thread, self._thread = self._thread, None  # later calls raise StorageError
+        """Commit all pending work and close the file. Later calls of `ask` and `soon` raise StorageError."""
+        self._is_closed = True
+        thread, self._thread = self._thread, None
         if thread is not None:
             self._hand_over()
             self._batches.put(None)
             await asyncio.to_thread(thread.join)
 
-    async def ask(self, work: Callable[["Connection"], T]) -> T:
-        """Run `work` and return its result once it is committed. Cancelling does not undo it."""
-        done = self._put(work)
+    async def ask(self, work: Callable[["Connection"], T], *, is_synced: bool = True) -> T:
+        """Run `work` and return its result once it is committed. Cancelling does not undo it.
+
+        Without `is_synced` the commit survives the process, but not a power failure.
+        """
+        done = self._put(work, is_synced=is_synced)
         if not self._is_urgent:
             self._set_handover(done.get_loop().call_soon(self._hand_over))
             self._is_urgent = True
@@ -94,16 +120,22 @@ class Database:
 
         All work runs in the order of the calls to both methods.
         """
-        done = self._put(work)
+        done = self._put(work, is_synced=True)
         if self._handover is None:
             self._set_handover(done.get_loop().call_later(SOON_S, self._hand_over))
         return done
 
-    def _put(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
-        if self._loop is None or self._thread is None:
-            raise StorageError(f"{self._path.name} is closed.")
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._pending.append(_Work(work, done))
+    def _put(self, work: Callable[["Connection"], T], *, is_synced: bool) -> "asyncio.Future[T]":
+        if self._is_closed:
+            raise StorageError(f"{self.path.name} is closed.")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # handovers of another loop ended with it
+            self._loop, self._handover, self._is_urgent = loop, None, False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self.path.stem, daemon=True)
+            self._thread.start()
+        done: asyncio.Future[T] = loop.create_future()
+        self._pending.append(_Work(work, done, is_synced))
         return done
 
     def _set_handover(self, handle: asyncio.Handle | None) -> None:
@@ -119,13 +151,8 @@ class Database:
         if pending:
             self._batches.put(pending)
 
-    def _run(self, opened: "asyncio.Future[None]") -> None:
-        try:
-            db = _connect(self._path, self._schema)
-        except Exception as error:  # raised in `open`
-            self._tell([_Outcome(opened, error=_storage_error(self._path, error))])
-            return
-        self._tell([_Outcome(opened)])
+    def _run(self) -> None:
+        file = _OpenFile(self.path, self._schema, is_owner=self._is_owner)
         try:
             while (batch := self._batches.get()) is not None:
                 last = False
@@ -134,54 +161,44 @@ class Database:
                         more = self._batches.get_nowait()
                         last = more is None
                         batch += more or []
-                db = self._recreate_if_deleted(db)
-                self._tell(self._commit_batch(db, batch))
+                _set_results_in_loops(self._commit_batch(file, batch))
                 if last:
                     break
-            db = self._recreate_if_deleted(db)
+            file.recreate_if_deleted()
         finally:
-            db.close()
+            file.close()
 
-    def _recreate_if_deleted(self, db: "Connection") -> "Connection":
-        """Return the connection; if the file was deleted, recreate it with all its data.
-
-        Otherwise a deleted file would be written to until it is closed, and be gone at the next start.
-        """
-        if self._path.exists():
-            return db
+    def _commit_batch(self, file: "_OpenFile", batch: list[_Work[Any]]) -> "list[_Outcome]":
         try:
-            again = _recreate(db, self._path, self._schema)
-        except Exception as error:  # the next commit fails and reports it
-            log.error("%s was deleted and cannot be recreated: %s", self._path.name, error)  # noqa: TRY400
-            return db
-        log.error("%s was deleted while it was open; it was recreated with all its data", self._path)
-        return again
+            db = file.connection()
+        except Exception as error:  # raised in the waiting callers
+            return [_Outcome(work.done, error=_storage_error(self.path, error)) for work in batch]
+        return self._commit(db, batch)
 
-    def _commit_batch(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Outcome]":
+    def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Outcome]":
         """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
         try:
-            results = self._run_in_transaction(db, batch)
+            results = _run_in_transaction(db, batch)
         except Exception as error:  # raised in the waiting callers
             if len(batch) == 1:
-                return [_Outcome(batch[0].done, error=_storage_error(self._path, error))]
-            return [outcome for work in batch for outcome in self._commit_batch(db, [work])]
+                return [_Outcome(batch[0].done, error=_storage_error(self.path, error))]
+            return [outcome for work in batch for outcome in self._commit(db, [work])]
         return [_Outcome(work.done, result) for work, result in zip(batch, results, strict=True)]
 
-    def _run_in_transaction(self, db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            results = [work.do(db) for work in batch]
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-        return results
 
-    def _tell(self, outcomes: "list[_Outcome]") -> None:
-        assert self._loop is not None  # noqa: S101 set by `open`
-        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-            self._loop.call_soon_threadsafe(_set_results, outcomes)
+def _run_in_transaction(db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
+    # In WAL mode NORMAL syncs at checkpoints only; both survive the process, and keep the file sound.
+    is_synced = any(work.is_synced for work in batch)
+    db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        results = [work.do(db) for work in batch]
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return results
 
 
 @dataclass(slots=True)
@@ -191,6 +208,15 @@ class _Outcome:
     to: "asyncio.Future[Any]"
     result: object = None
     error: Exception | None = None
+
+
+def _set_results_in_loops(outcomes: list[_Outcome]) -> None:
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_loop[outcome.to.get_loop()].append(outcome)
+    for loop, of_loop in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            loop.call_soon_threadsafe(_set_results, of_loop)
 
 
 def _set_results(outcomes: list[_Outcome]) -> None:
@@ -204,15 +230,61 @@ def _set_results(outcomes: list[_Outcome]) -> None:
             outcome.to.set_result(outcome.result)
 
 
-def _connect(path: Path, schema: str) -> "Connection":
+class _OpenFile:
+    """The file and its connection, for one thread."""
+
+    def __init__(self, path: Path, schema: str, *, is_owner: bool) -> None:
+        self._path = path
+        self._schema = schema
+        self._is_owner = is_owner
+        self._db: Connection | None = None
+        self._opened: stat_result | None = None
+
+    def connection(self) -> "Connection":
+        """The connection to the file at its path, opened if necessary. Raises what SQLite raises, and OSError."""
+        self.recreate_if_deleted()
+        if self._db is None:
+            self._set(_connect(self._path, self._schema, is_owner=self._is_owner))
+        assert self._db is not None  # noqa: S101 set above
+        return self._db
+
+    def recreate_if_deleted(self) -> None:
+        """If the file was deleted, recreate it with all its data; if another took its place, use that one.
+
+        Otherwise a deleted file would be written to until it is closed, and be gone at the next start.
+        """
+        if self._db is None or self._opened is None:
+            return
+        try:
+            if samestat(self._path.stat(), self._opened):
+                return
+            self.close()
+        except FileNotFoundError:
+            try:
+                self._set(_recreate(self._db, self._path, self._schema))
+            except Exception as error:  # the next commit fails and reports it
+                log.error("%s was deleted and cannot be recreated: %s", self._path.name, error)  # noqa: TRY400
+            else:
+                log.error("%s was deleted while it was open; it was recreated with all its data", self._path)  # noqa: TRY400
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _set(self, db: "Connection") -> None:
+        self._db, self._opened = db, self._path.stat()
+
+
+def _connect(path: Path, schema: str, *, is_owner: bool) -> "Connection":
     import sqlite3  # imported on first use
 
     make_private_folder(path.parent)
     path.touch(0o600, exist_ok=True)
     try:
-        return _open_file(path, schema)
+        return _open_file(path, schema, is_owner=is_owner)
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
+        if isinstance(error, sqlite3.OperationalError) or not is_owner:
             raise  # locked, disk full, not permitted: the file itself is fine
         corrupt_copy = path.with_name(f"{path.name}.{int(time.time())}.corrupt")
         log.error(  # noqa: TRY400 the owner needs no traceback
@@ -222,18 +294,18 @@ def _connect(path: Path, schema: str) -> "Connection":
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         path.touch(0o600)
-        return _open_file(path, schema)
+        return _open_file(path, schema, is_owner=True)
 
 
-def _open_file(path: Path, schema: str) -> "Connection":
+def _open_file(path: Path, schema: str, *, is_owner: bool) -> "Connection":
     import sqlite3
 
     db = sqlite3.connect(path, isolation_level=None, timeout=5)
     try:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
         db.executescript(schema)
-        db.execute("PRAGMA quick_check(1)").fetchall()
+        if is_owner:
+            db.execute("PRAGMA quick_check(1)").fetchall()
     except BaseException:
         db.close()
         raise
@@ -252,7 +324,7 @@ def _recreate(db: "Connection", path: Path, schema: str) -> "Connection":
         db.backup(target)
     db.close()
     copy.replace(path)
-    return _open_file(path, schema)
+    return _open_file(path, schema, is_owner=False)
 
 
 def _storage_error(path: Path, error: Exception) -> StorageError:

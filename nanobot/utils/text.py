@@ -80,6 +80,11 @@ def strict_json(value: object, *, indent: int | None = None) -> str:
     return text if is_well_formed(text) else json.dumps(value, indent=indent, separators=separators, default=str)
 
 
+def escape_surrogates(text: str) -> str:
+    """The text with lone surrogates written as escapes, so that it can be encoded as UTF-8."""
+    return text if is_well_formed(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
 def is_well_formed(text: str) -> bool:
     """Whether the text can be encoded as UTF-8, without lone surrogates."""
     try:

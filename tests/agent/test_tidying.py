@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ from nanobot.agent.memory.consolidation import ConsolidationOutcome, Consolidati
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, calls, open_bot
-from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
+from tests.support.ledger_rows import rows_of
 from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, talk, turn
 
 NOTHING = ConsolidationOutcome.NOTHING
@@ -361,9 +360,7 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
         await bot.settled()
         note = bot.session(KEY).metadata["handover"]
     memory = MemoryStore(tmp_path / "workspace")
-    rows = [
-        row for row in LedgerReader(DataPaths(tmp_path).usage).rows(date(2026, 1, 1)) if row["cause"] == "consolidation"
-    ]
+    rows = [row for row in rows_of(tmp_path) if row["cause"] == "consolidation"]
 
     assert "Buy!" in str(minded.requests[0])
     assert "Buy!" not in str(minded.requests[1])

@@ -26,8 +26,10 @@ from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_matrix import MatrixPlatform
 from tests.fakes.platform_slack import SlackPlatform
+from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
+from tests.fakes.weixin import ANNA, FakeWeixin
 from tests.support.eventually import eventually
 from tests.support.home import NANOBOT
 
@@ -572,6 +574,99 @@ async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monke
     assert channels() == {"dingtalk": {"enabled": True, "clientId": CLIENT_ID, "clientSecret": DINGTALK_SECRET}}
     assert owners() == {"dingtalk": ["anna01"]}
     assert DINGTALK_SECRET not in result.output
+
+
+# WeChat, where a QR code is scanned instead
+
+
+@pytest.fixture
+async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeWeixin]:
+    monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
+    async with WeixinPlatform(tmp_path).open() as platform:
+        monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", platform.server.url)
+        yield platform.server
+
+
+def confirmed(server: FakeWeixin) -> dict[str, str]:
+    bot = {"ilink_bot_id": "b1@im.bot", "ilink_user_id": ANNA}
+    return {"status": "confirmed", "bot_token": server.token, "baseurl": f"{server.url}/hk", **bot}
+
+
+async def test_wechat_is_set_up_by_whoever_scans_the_code_and_types_the_number(weixin):
+    states = ["wait", "scaned", "need_verifycode", "need_verifycode", "scaned", "scaned"]
+    weixin.statuses.extend([*({"status": state} for state in states), confirmed(weixin)])
+
+    result = await command("channels", "login", "weixin", answers="12\n34\n")
+
+    assert result.exit_code == 0, result.output
+    assert "https://liteapp.weixin.qq.com/q/" in result.stdout
+    assert re.search(r"^█{20,}$", result.stdout, re.MULTILINE)  # the edge of the QR code
+    assert result.stdout.count("Confirm it on your phone") == 1
+    assert "That is another number" in result.stdout
+    assert weixin.numbers == ["12", "34"]
+    assert channels() == {"weixin": {"enabled": True, "token": weixin.token, "baseUrl": f"{weixin.url}/hk"}}
+    assert owners() == {"weixin": [ANNA]}
+    assert "it recognises you as its owner" in result.stdout
+    assert weixin.token not in result.output
+
+
+async def test_an_expired_code_is_replaced_and_the_third_is_the_last(weixin):
+    weixin.statuses.extend({"status": state} for state in ("expired", "verify_code_blocked", "expired"))
+
+    result = await command("channels", "login", "weixin")
+
+    assert result.exit_code == 1
+    assert result.stdout.count("https://liteapp.weixin.qq.com/q/") == 3
+    assert "3 QR codes have expired" in result.stdout
+    assert not config_path().exists()
+
+
+async def test_the_login_follows_to_a_server_of_wechat_only(weixin, tmp_path):
+    (tmp_path / "other").mkdir()
+    async with WeixinPlatform(tmp_path / "other").open() as other:
+        hosts = [server.url.removeprefix("http://") for server in (weixin, other.server)]
+        redirects = [{"status": "scaned_but_redirect", "redirect_host": host} for host in hosts]
+        weixin.statuses.extend([*redirects, confirmed(weixin) | {"baseurl": other.server.url}])
+
+        result = await command("channels", "login", "weixin")
+
+    assert result.exit_code == 0, result.output
+    assert other.server.requests == []
+    assert channels() == {"weixin": {"enabled": True, "token": weixin.token}}
+
+
+async def test_a_bot_that_is_logged_in_already_keeps_its_login(weixin):
+    write_config(channels={"weixin": {"enabled": True, "token": weixin.token, "baseUrl": weixin.url}})
+    weixin.statuses.append({"status": "binded_redirect"})
+
+    result = await command("channels", "login", "weixin", "--force", answers="\n")
+
+    assert result.exit_code == 0, result.output
+    assert channels()["weixin"]["token"] == weixin.token
+    assert ("get_bot_qrcode", [weixin.token]) in [
+        (method, body.get("local_token_list")) for method, body in weixin.requests
+    ]
+
+
+async def test_a_token_that_wechat_has_ended_names_the_command_once(weixin):
+    write_config(channels={"weixin": {"enabled": True, "token": "ended", "baseUrl": weixin.url}})
+
+    result = await command("channels", "login", "weixin")
+
+    assert result.exit_code == 1
+    assert "has logged the bot of channels.weixin.token out" in result.stderr
+    assert result.stderr.count("nanobot channels login weixin --force") == 1
+
+
+async def test_onboarding_goes_on_if_wechat_cannot_be_reached(weixin, monkeypatch):
+    monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", "http://127.0.0.1:9")
+
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}weixin\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert "WeChat cannot be reached" in result.stdout
+    assert "WeChat is unchanged." in result.stdout
+    assert channels() == {}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")

@@ -280,9 +280,9 @@ def test_missing_folders_and_templates_are_made_on_request(data):
 
 def test_a_damaged_store_is_found(data):
     configured(data)
-    for name in ("state", "state/usage", "workspace", "workspace/cron", "workspace/sessions"):
+    for name in ("state", "workspace", "workspace/cron", "workspace/sessions"):
         (data / name).mkdir(mode=0o700)
-    (data / "state" / "journal.db").write_bytes(b"no database at all" * 100)
+    (data / "state" / "nanobot.db").write_bytes(b"no database at all" * 100)
     (data / "workspace" / "cron" / "jobs.json").write_text("{")
     (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
     (data / "pairing.json").write_text("[")
@@ -292,7 +292,7 @@ def test_a_damaged_store_is_found(data):
     checks, told = examination("--offline")
 
     wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
-    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing", "stores.approvals"}
+    assert wrong == {"stores.database", "stores.jobs", "stores.pairing", "stores.approvals"}
     assert len(checks["stores.approvals"]["findings"]) == 2
     assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
     assert not told["ok"]
@@ -302,13 +302,13 @@ def test_a_damaged_store_is_found(data):
 def test_a_sound_journal_is_left_as_it_is(data):
     configured(data)
     (data / "state").mkdir(mode=0o700)
-    with sqlite3.connect(data / "state" / "journal.db") as db:
+    with sqlite3.connect(data / "state" / "nanobot.db") as db:
         db.execute("CREATE TABLE x (y)")
     db.close()
 
     checks, _ = examination("--offline")
 
-    assert checks["stores.journal"]["verdict"] == "ok"
+    assert checks["stores.database"]["verdict"] == "ok"
 
 
 def test_leftovers_of_killed_writes_are_deleted_on_request(data):
@@ -700,7 +700,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
 
 def test_one_thing_is_examined_by_its_id(data):
     assert [*examination("stores", "disk")[0]] == [
-        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing",
+        "disk", "stores.database", "stores.sessions", "stores.jobs", "stores.pairing",
         "stores.approvals",
     ]  # fmt: skip
 

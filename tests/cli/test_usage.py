@@ -2,8 +2,10 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
-from nanobot.usage.budget import LimitOverrides
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.budget import raise_limit
 from tests.support.home import NANOBOT
-from tests.support.ledger_rows import row
+from tests.support.ledger_rows import put_rows, row
 
 
 def home() -> Path:
@@ -28,7 +29,7 @@ def run(*words: str) -> Result:
 
 def spend(usd: float | None, *, days_ago: int = 0, **other: Any) -> None:
     when = datetime.now(UTC) - timedelta(days=days_ago)
-    Ledger(home() / "state" / "usage").add(row(when.isoformat(timespec="milliseconds"), usd=usd, **other))
+    put_rows(home(), row(when.isoformat(timespec="milliseconds"), usd=usd, **other))
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +62,8 @@ def test_totals_what_is_left_and_a_row_a_day_plain_in_a_pipe():
 
 def test_an_owner_who_added_dollars_for_today_has_them_left():
     spend(2.5)
-    raised = LimitOverrides(home() / "state" / "usage" / "raised.json")
-    raised.add("limits.dailyUsd", f"{datetime.now(UTC):%Y-%m-%d}", 1.25)
+    with closing(sqlite3.connect(home() / "state" / "nanobot.db")) as db, db:
+        raise_limit(db, "limits.dailyUsd", f"{datetime.now(UTC):%Y-%m-%d}", 1.25)
 
     plain, told = run().stdout, json.loads(run("--json").stdout)
 
@@ -105,7 +106,6 @@ def test_as_json():
         "leftTodayUsd": 2.0,
         "leftThisMonthUsd": None,
     }
-    assert found["damaged"] == 0
 
 
 def test_so_many_days_back():
@@ -123,14 +123,14 @@ def test_a_group_nobody_knows_is_wrong_usage():
     assert "day" in result.stderr
 
 
-def test_damaged_lines_are_counted():
+def test_damaged_database_is_an_error_that_says_what_to_do():
     spend(0.5)
-    (path,) = (home() / "state" / "usage").iterdir()
-    with path.open("a", encoding="utf-8") as file:
-        file.write("what is this\n")
+    (home() / "state" / "nanobot.db").write_bytes(b"what is this" * 1000)
 
-    assert "1 unreadable lines of the ledger" in run().stderr
-    assert json.loads(run("--json").stdout)["damaged"] == 1
+    result = run()
+
+    assert result.exit_code == 1
+    assert "nanobot.db cannot be read" in result.stderr and "nanobot doctor" in result.stderr
 
 
 def test_it_imports_no_engine():

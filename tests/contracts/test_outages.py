@@ -21,6 +21,7 @@ from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_qq import QQPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
+from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.platforms import platform_class
 from tests.support.clock import LoopClock, WarpLoop
 
@@ -54,6 +55,8 @@ def real(name: str, folder: Path) -> Platform:
         platform.gateway.heartbeat_s = 20.0
     if isinstance(platform, QQPlatform):
         platform.server.beat_s = 41.0
+    if isinstance(platform, WeixinPlatform):
+        platform.server.hold_s = 35.0
     if isinstance(platform, SlackPlatform):
         platform.ping_s = SlackChannel.ping_s
     return platform
@@ -98,7 +101,7 @@ async def through(name: str, folder: Path, *, asleep: bool) -> tuple[list[str], 
         return [one.content.split()[-1] for one in life.heard], back_s
 
 
-@pytest.mark.parametrize("name", ["discord", "email", "feishu", "qq", "slack", "telegram"])
+@pytest.mark.parametrize("name", ["discord", "email", "feishu", "qq", "slack", "telegram", "weixin"])
 @pytest.mark.parametrize("asleep", [False, True], ids=["no network", "asleep"])
 def test_a_channel_hears_again_within_a_minute_and_all_of_it(tmp_path: Path, name: str, asleep: bool):
     for module in LOADED.get(name, ()):

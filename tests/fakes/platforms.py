@@ -18,6 +18,7 @@ PLATFORMS: dict[str, str] = {
     "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
     "qq": "tests.fakes.platform_qq:QQPlatform",
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
+    "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
     "matrix": "tests.fakes.platform_matrix:MatrixPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }

@@ -18,7 +18,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/bot", "channels/dingtalk/api", "channels/feishu/api",
-              "channels/qq/api"},
+              "channels/qq/api", "channels/weixin/api", "channels/weixin/cdn"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord", "channels/matrix/client"},
     "nio": {"channels/matrix"},
@@ -33,7 +33,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
-    "socket": {"net/dns", "gateway/loop_monitor", "gateway/control",
+    "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies

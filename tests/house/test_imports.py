@@ -80,7 +80,7 @@ def test_a_direct_one_shot_imports_no_sdk(tmp_path, model_url):
     said, modules = imported_by(tmp_path, "agent", "-c", str(tmp_path / "config.json"), "-m", "hi")
 
     assert "Hello from afar." in said
-    assert modules & (HEAVY | {"tiktoken", "sqlite3", "nanobot.session.search.query"}) == set()
+    assert modules & (HEAVY | {"tiktoken", "nanobot.session.search.query"}) == set()
 
 
 def test_an_answer_without_a_model_imports_no_sdk(tmp_path):
@@ -88,3 +88,31 @@ def test_an_answer_without_a_model_imports_no_sdk(tmp_path):
 
     assert "AGENTS.md" in said
     assert modules & HEAVY == set()
+
+
+GATEWAY = """
+import asyncio, sys, urllib.request
+from pathlib import Path
+from nanobot.config.loader import load_config
+from nanobot.gateway.service import Options, open_gateway
+
+async def main():
+    options = Options(port=0, allow_empty=True)
+    async with open_gateway(load_config(None), data_dir=Path(sys.argv[1]), options=options) as gateway:
+        print({"uvicorn", "starlette", "h11"} & sys.modules.keys() or "nothing")
+        url = f"http://127.0.0.1:{gateway.http.port}/health"
+        await asyncio.to_thread(urllib.request.urlopen, url)
+        print(sorted({"uvicorn", "starlette"} & sys.modules.keys()))
+
+asyncio.run(main())
+"""
+
+
+def test_a_gateway_imports_its_http_server_with_the_first_request(tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "no_proxy": "*"}
+    done = subprocess.run(
+        [sys.executable, "-c", GATEWAY, str(tmp_path / "home")], cwd=ROOT, env=environment, capture_output=True,
+        text=True,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == ["nothing", "['starlette', 'uvicorn']"], done.stderr[-2_000:]

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrice
 from nanobot.testing import Pause, ScriptedProvider
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
 from nanobot.usage.budget import Budget, SpendingLimits
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import Price, PriceTable, price_per_million
 from nanobot.usage.types import LedgerRow
 from nanobot.utils.clock import FrozenClock, SystemClock
+from nanobot.utils.database import Database
+from tests.support.ledger_rows import rows_of
 from tests.support.sample_requests import HELLO, LIST_DIR
 
 TABLE = {
@@ -44,6 +46,16 @@ TABLE = {
         "output_cost_per_token": 2e-03,
     }
 }
+
+
+opened: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    yield
+    while opened:
+        await opened.pop().close()
 
 
 @dataclass
@@ -57,7 +69,8 @@ class Desk:
     def __post_init__(self) -> None:
         table = self.folder / "table.json"
         table.write_text(json.dumps(TABLE), encoding="utf-8")
-        self.ledger = Ledger(self.folder / "usage")
+        self.ledger = Ledger(Database(self.folder / "state" / "nanobot.db", SCHEMA))
+        opened.append(self.ledger.database)
         self.prices = PriceTable(None, table)
         self.clock = FrozenClock(datetime(2026, 11, 22, 12, tzinfo=UTC))
         self.budget = Budget(self.limits, self.ledger, self.clock)
@@ -70,7 +83,7 @@ class Desk:
         return self.meter(CustomProvider("k", server.v1, "m", **settings))
 
     def rows(self) -> list[LedgerRow]:
-        return list(self.ledger.reader().rows(date(2026, 1, 1)))
+        return rows_of(self.folder)
 
 
 @pytest.fixture
@@ -98,7 +111,8 @@ async def test_a_row_says_who_asked_whom_for_what_and_what_it_cost(desk: Desk, s
     assert response.cost_usd == pytest.approx(400 * 1e-03 + 600 * 1e-04 + 100 * 2e-03)
     assert desk.rows() == [
         {
-            "when": "2026-11-22T12:00:00.000+00:00",
+            "id": f"{desk.ledger.process}-1",
+            "sent_at": "2026-11-22T12:00:00.000+00:00",
             "cause": "cron",
             "session": "cron:1",
             "turn": "turn-7",
@@ -245,7 +259,7 @@ async def test_a_request_that_is_mended_has_a_row_for_each_time_it_was_sent(desk
 
         rows = desk.rows()
         assert len(rows) == len(server.chats) == 2
-    assert [(row["outcome"], row["error"]) for row in rows] == [("failed", "InvalidRequestError"), ("ok", None)]
+    assert {(row["outcome"], row["error"]) for row in rows} == {("failed", "InvalidRequestError"), ("ok", None)}
 
 
 async def test_a_server_that_tells_no_usage_is_estimated(desk: Desk, server: FakeModels):
@@ -428,7 +442,7 @@ async def test_provider_that_cancels_its_own_call_has_failed(desk: Desk):
 
 async def test_nothing_is_touched_before_the_first_call(tmp_path: Path):
     folder = tmp_path / "state"
-    ledger = Ledger(folder / "usage")
+    ledger = Ledger(Database(folder / "nanobot.db", SCHEMA))
     prices = ProviderPrices("x", PriceTable(folder / "prices.json"))
     meter = MeteredProvider(
         ScriptedProvider(),
@@ -460,7 +474,7 @@ async def test_what_the_inner_provider_offers_is_offered():
             yield TextDelta("and then nothing")
 
     inner = Inner("key", "base")
-    ledger = Ledger(Path("nowhere"))
+    ledger = Ledger(Database(Path("nowhere"), SCHEMA))
     meter = MeteredProvider(
         inner,
         "x",

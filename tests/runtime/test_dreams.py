@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider
-from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
+from tests.support.ledger_rows import rows_of
 from tests.support.memory import FACTS, replace_, tidying
 
 GROUP = Scope("telegram:-100")
@@ -108,7 +107,7 @@ async def test_a_usual_day_costs_one_call_at_four_in_the_morning(tmp_path: Path)
 
     assert day.asked == 2
     assert "Home" not in day.text
-    rows = list(LedgerReader(DataPaths(tmp_path).usage).rows(date(2026, 1, 1)))
+    rows = rows_of(tmp_path)
     assert [(row["cause"], row["session"], row["outcome"]) for row in rows] == [("dream", "dream", "ok")] * 2
 
 

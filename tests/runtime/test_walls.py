@@ -33,6 +33,6 @@ def test_no_yes_lets_a_tool_write_the_config_in_use_or_what_is_ours(tmp_path: Pa
     everything = {f"folder:{tmp_path}", f"secrets:{tmp_path}"}
 
     paths.resolve_readable(tmp_path / name, everything)
-    for file in (name, f"{name}.bak", "pairing.json", "state/journal.db", "workspace/sessions/x.jsonl"):
+    for file in (name, f"{name}.bak", "pairing.json", "state/nanobot.db", "workspace/sessions/x.jsonl"):
         with pytest.raises(PathDeniedError, match="nanobot's own state"):
             paths.resolve_writable(tmp_path / file, everything)

@@ -558,7 +558,7 @@ def test_a_session_key_of_any_shape_is_its_own_session_inside_the_folder(served:
     listed = json.loads(served.run("sessions", "list", "--json").out)
     assert sorted(row["key"] for row in listed) == sorted(keys)
     state = served.data / "state"
-    folders = {served.sessions, state / "usage", state / "traces"}
+    folders = {served.sessions, state / "traces"}
     assert {path.parent for path in served.path.rglob("*.jsonl")} == folders
 
 

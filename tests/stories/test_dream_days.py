@@ -1,7 +1,7 @@
 """A week of a bot that remembers: what was said is consolidated and tidied, then nobody speaks and nothing is asked."""
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,12 @@ import pytest
 
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, ScriptedProvider
-from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
+from tests.support.ledger_rows import rows_of
 from tests.support.memory import replace_, saving, tidying
 
 
@@ -73,7 +72,7 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
     assert MemoryStore(tmp_path / "workspace").read_long_term() == "- Lives in Hamburg.\n- Has a dog named Rex.\n"
     assert "Lives in Hamburg." in three.prompts[-1]
     assert "Lives in Berlin." not in three.prompts[-1]
-    rows = list(LedgerReader(DataPaths(tmp_path).usage).rows(date(2026, 1, 1)))
+    rows = rows_of(tmp_path)
     causes = [row["cause"] for row in rows]
     assert (causes.count("consolidation"), causes.count("dream"), causes.count("turn")) == (2, 1, 17)
 

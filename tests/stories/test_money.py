@@ -20,9 +20,10 @@ from nanobot.providers.resilience.spending import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Say, Slow
-from nanobot.utils.clock import FrozenClock, SystemClock
+from nanobot.utils.clock import Clock, FrozenClock, SystemClock
 from tests.support.failing_models import two_models, with_fallback
 from tests.support.home import Home
+from tests.support.ledger_rows import rows_of
 
 GPT = {"provider": "custom", "model": "gpt-4o"}
 USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
@@ -35,9 +36,8 @@ def config_for(server: FakeModels, **limits: float) -> Config:
     )
 
 
-def rows_in(home: Path) -> list[dict[str, Any]]:
-    files = sorted((home / "state" / "usage").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+def metered(home: Home, clock: Clock | None = None) -> Spending:
+    return Spending(load_config(home.config_path), DataPaths(home.data), clock or SystemClock())
 
 
 async def say(runtime: Runtime, text: str, session: str = "cli:direct", sink: RecordingSink | None = None) -> Any:
@@ -56,7 +56,7 @@ async def test_each_step_of_a_turn_is_a_row_and_the_turn_knows_its_cost(tmp_path
             status = (await say(runtime, "/status")).text
             told = (await say(runtime, "/usage")).text
 
-    rows = rows_in(tmp_path)
+    rows = rows_of(tmp_path)
     steps = [event.cost_usd or 0 for event in sink.events if isinstance(event, StepEnded)]
     assert [row["turn"] for row in rows] == [result.turn_id] * 2
     assert [row["usd"] for row in rows] == steps
@@ -74,11 +74,11 @@ async def test_fifty_chats_in_a_rage_stop_at_the_limit_each_with_an_answer_and_t
         ) as runtime:
             ends = await asyncio.gather(*(say(runtime, "go on for ever", f"cli:{n}", sink) for n in range(50)))
 
-    one_call = rows_in(tmp_path)[0]["usd"]
-    spent = sum(row["usd"] for row in rows_in(tmp_path))
+    costs = [row["usd"] or 0 for row in rows_of(tmp_path)]
+    one_call, spent = costs[0], sum(costs)
     notices = [event.text for event in sink.events if isinstance(event, Notice)]
     assert 0.001 <= spent < 0.001 + one_call * 1.001
-    assert len(server.chats) == len(rows_in(tmp_path))
+    assert len(server.chats) == len(rows_of(tmp_path))
     assert {end.outcome for end in ends} == {TurnOutcome.REFUSED, TurnOutcome.PARTIAL}
     assert all("limits.dailyUsd" in end.text and end.error == "BudgetExceededError" for end in ends)
     assert sum("is reached" in text for text in notices) == 1
@@ -99,7 +99,7 @@ async def test_model_without_a_price_is_refused_until_the_config_has_one(tmp_pat
     assert "providers.custom.prices" in refused.text and "limits.unknownPrice" in refused.text
     assert answered.outcome is TurnOutcome.ANSWERED
     assert len(server.chats) == 1
-    assert answered.cost_usd == rows_in(tmp_path)[0]["usd"] == pytest.approx((8 * 2 + 4 * 0.5 + 5 * 8) / 1e6)
+    assert answered.cost_usd == rows_of(tmp_path)[0]["usd"] == pytest.approx((8 * 2 + 4 * 0.5 + 5 * 8) / 1e6)
 
 
 async def test_a_turn_stops_at_its_tokens_and_the_next_one_begins_afresh(tmp_path: Path):
@@ -125,7 +125,7 @@ async def test_a_provider_that_is_handed_in_is_counted_too(tmp_path: Path):
     async with open_bot(tmp_path, provider=provider) as bot:
         result = await bot.turn("hi")
 
-    (row,) = rows_in(tmp_path)
+    (row,) = rows_of(tmp_path)
     assert (row["provider"], row["model"], row["session"]) == ("ScriptedProvider", "gpt-4o", "cli:direct")
     assert result.cost_usd == row["usd"] == 0.0026
 
@@ -135,7 +135,7 @@ async def test_a_bot_that_is_only_opened_and_asked_for_commands_leaves_no_ledger
         told = await bot.say("/usage")
 
     assert told == "No model calls this month."
-    assert not (tmp_path / "state" / "usage").exists()
+    assert not (tmp_path / "state" / "nanobot.db").exists()
 
 
 @pytest.mark.parametrize("mode", ["standard", "persistent"])
@@ -144,9 +144,8 @@ async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
         a.script(*[Fail(500)] * 8)
         spare = with_fallback(a, b, {}, providerRetryMode=mode, fallbackModels=[])
         home = Home(tmp_path, **spare, limits={"dailyUsd": 0.00001})
-        spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
 
-        async with home.hasty(spending.add_meter) as bot:
+        async with metered(home) as spending, home.hasty(spending.add_meter) as bot:
             if mode == "standard":
                 for _ in range(2):
                     await bot.say("hi")  # twice it fails: once more and it is out
@@ -173,9 +172,7 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
 
         async def ask() -> str:
             """In a life of its own."""
-            async with home.hasty(
-                Spending(load_config(home.config_path), DataPaths(home.data), clock).add_meter
-            ) as bot:
+            async with metered(home, clock) as spending, home.hasty(spending.add_meter) as bot:
                 return (await bot.say("hi")).result.text
 
         before = [await ask(), await ask()]
@@ -185,15 +182,13 @@ async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zon
     assert (before[0], after[0]) == ("hi", "hi")
     assert "until 2026-12-01 00:00" in before[1]
     assert "until 2026-12-02 00:00" in after[1]
-    months = sorted(path.name for path in (home.data / "state" / "usage").glob("*.jsonl"))
-    assert months == ["2026-11.jsonl", "2026-12.jsonl"]
+    assert [row["sent_at"][:10] for row in rows_of(home.data)] == ["2026-11-30", "2026-12-01"]
 
 
 async def test_a_limit_that_is_set_while_the_bot_runs_counts_what_was_spent_before(tmp_path: Path):
     with FakeModels(default=Say("hi", usage=USED)) as server:
         home = Home(tmp_path, **config_for(server).model_dump(by_alias=True, exclude_unset=True))
-        spending = Spending(load_config(home.config_path), DataPaths(home.data), SystemClock())
-        async with home.hasty(spending.add_meter) as bot:
+        async with metered(home) as spending, home.hasty(spending.add_meter) as bot:
             before = (await bot.say("hi")).result.text
             spending.renew(config_for(server, dailyUsd=2))
             after = (await bot.say("hi")).result.text

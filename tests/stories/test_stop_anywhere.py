@@ -82,4 +82,4 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
     assert answer[:2] == (TurnOutcome.ANSWERED, "I am well.")
     assert server.open_connections == 0
     assert server.problems == []
-    assert len(rows_of(home.path)) >= len(server.chats)
+    assert len(rows_of(home.data)) >= len(server.chats)

@@ -192,7 +192,7 @@ class Day:
 
     def journal(self) -> list[str]:
         """Messages of people that are not settled, or were not taken once."""
-        with sqlite3.connect(self.home.data / "state" / "journal.db") as db:
+        with sqlite3.connect(self.home.data / "state" / "nanobot.db") as db:
             states = dict(db.execute("SELECT key, state FROM inbound").fetchall())
         people = [state for key, state in states.items() if key.startswith(("telegram:", "slack:"))]
         wrong = {*states.values()} - {"sent", "answered"} or len(people) != len(self.said) + self.commands

@@ -1,16 +1,23 @@
 """Rows of a ledger: made for a test, or read from a home."""
 
-import json
-from collections.abc import Mapping
+import sqlite3
+from contextlib import closing
+from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
+from nanobot.usage.ledger import SCHEMA, read_calls, write_calls
 from nanobot.usage.types import LedgerRow
+from nanobot.utils.database import reading
+
+_numbers = count(1)
 
 
-def row(when: str = "2026-11-22T12:00:00.000+00:00", **other: Any) -> LedgerRow:
+def row(sent_at: str = "2026-11-22T12:00:00.000+00:00", **other: Any) -> LedgerRow:
     usual: dict[str, Any] = {
-        "when": when,
+        "id": f"row-{next(_numbers)}",
+        "sent_at": sent_at,
         "cause": "turn",
         "session": "cli:direct",
         "turn": "t1",
@@ -31,7 +38,20 @@ def row(when: str = "2026-11-22T12:00:00.000+00:00", **other: Any) -> LedgerRow:
     return cast("LedgerRow", usual | other)
 
 
-def rows_of(home: Path) -> list[Mapping[str, Any]]:
-    """The rows of the ledger that lies in the home's `.nanobot`, oldest first."""
-    files = sorted((home / ".nanobot" / "state" / "usage").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+def rows_of(data_dir: Path) -> list[LedgerRow]:
+    """The rows of the ledger in this data folder, oldest first."""
+    return rows_in(data_dir / "state" / "nanobot.db")
+
+
+def rows_in(path: Path) -> list[LedgerRow]:
+    """The rows of the ledger in this file, oldest first."""
+    with reading(path, SCHEMA) as db:
+        return list(read_calls(db, date(2000, 1, 1)))
+
+
+def put_rows(data_dir: Path, *rows: LedgerRow) -> None:
+    """Write rows into the ledger of this data folder, made if missing."""
+    (data_dir / "state").mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(data_dir / "state" / "nanobot.db")) as db, db:
+        db.executescript(SCHEMA)
+        write_calls(db, [*rows])

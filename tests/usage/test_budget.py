@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,12 +15,20 @@ from hypothesis import strategies as st
 
 from nanobot.errors import BudgetExceededError
 from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
-from nanobot.usage.ledger import Ledger
-from nanobot.usage.sums import sum_up
+from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.utils.clock import FrozenClock
-from tests.support.ledger_rows import row
+from nanobot.utils.database import Database
+from tests.support.ledger_rows import row, rows_in
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
+opened: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    yield
+    while opened:
+        await opened.pop().close()
 
 
 class Spender:
@@ -27,7 +36,9 @@ class Spender:
 
     def __init__(self, folder: Path, limits: SpendingLimits, clock: FrozenClock | None = None) -> None:
         self.clock = clock or FrozenClock(datetime(2026, 11, 22, 12, tzinfo=SHANGHAI))
-        self.ledger = Ledger(folder)
+        self.file = folder / "nanobot.db"
+        self.ledger = Ledger(Database(self.file, SCHEMA))
+        opened.append(self.ledger.database)
         self.budget = Budget(limits, self.ledger, self.clock)
         self.told: list[str] = []
         self.calls = 0
@@ -40,7 +51,7 @@ class Spender:
         await asyncio.sleep(0)
         when = self.clock.now().isoformat(timespec="milliseconds")
         self.budget.settle(planned, when, usd, tokens)
-        self.ledger.add(
+        await self.ledger.write(
             row(when, usd=usd, turn=turn, prompt_tokens=tokens, completion_tokens=0, process=self.ledger.process)
         )
         await self.budget.notify_limits(planned)
@@ -106,10 +117,11 @@ def test_whatever_runs_side_by_side_passes_no_limit_by_more_than_one_call(
 
     async def all_lanes() -> None:
         await asyncio.gather(*(lane(number) for number in range(lanes)))
+        await spender.ledger.database.close()
 
     asyncio.run(all_lanes())
 
-    spent = sum_up(spender.ledger, spender.clock.now()).today.spent
+    spent = sum(found["usd"] or 0 for found in rows_in(spender.file))
     wanted = sum(usd for usd, _ in costs)
     assert spent < limit + max(usd for usd, _ in costs)
     assert spent >= min(limit, wanted) - 1e-9, "nobody was refused while something was left"
@@ -308,12 +320,12 @@ async def test_on_a_disk_that_refuses_the_limit_holds_within_the_process(tmp_pat
     assert len(spender.told) == 2
 
 
-async def test_without_limits_nothing_is_read_and_nobody_waits(tmp_path: Path):
+async def test_without_limits_nobody_waits(tmp_path: Path):
     spender = Spender(tmp_path / "usage", SpendingLimits())
 
     await asyncio.gather(*(spender.spend(100.0) for _ in range(50)))
 
-    assert sorted(path.name for path in (tmp_path / "usage").iterdir()) == ["2026-11.jsonl"]
+    assert len(rows_in(spender.file)) == 50
 
 
 async def test_an_owner_who_puts_the_ledger_away_begins_anew(tmp_path: Path):
@@ -322,7 +334,9 @@ async def test_an_owner_who_puts_the_ledger_away_begins_anew(tmp_path: Path):
     with pytest.raises(BudgetExceededError):
         await spender.spend(0.1)
 
-    (tmp_path / "2026-11.jsonl").unlink()
+    await asyncio.gather(*(database.close() for database in opened))
+    (tmp_path / "nanobot.db").unlink()
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
 
     await spender.spend(0.1)
 

@@ -1,18 +1,26 @@
 """Adding up the ledger."""
 
-import json
+import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.ledger import SCHEMA, write_calls
 from nanobot.usage.sums import By, UsageSum, format_sum, sum_up
 from tests.support.ledger_rows import row
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=ZoneInfo("UTC"))
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        yield db
 
 
 @pytest.mark.parametrize(
@@ -25,62 +33,46 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=ZoneInfo("UTC"))
         ("cause", {"turn": 2, "cron": 1}),
     ],
 )
-def test_by_whatever_one_asks(tmp_path: Path, by: By, groups: dict[str, int]):
-    ledger = Ledger(tmp_path)
-    ledger.add(row("2026-11-20T12:00:00.000+00:00"))
-    ledger.add(row(model="kimi", usd=0.1))
-    ledger.add(row(session="cron:1", cause="cron"))
+def test_by_whatever_one_asks(db: sqlite3.Connection, by: By, groups: dict[str, int]):
+    write_calls(db, [row("2026-11-20T12:00:00.000+00:00")])
+    write_calls(db, [row(model="kimi", usd=0.1)])
+    write_calls(db, [row(session="cron:1", cause="cron")])
 
-    found = sum_up(ledger, NOW, by=by)
+    found = sum_up(db, NOW, by=by)
 
     assert {name: used.calls for name, used in found.groups.items()} == groups
 
 
-def test_the_dearest_comes_first_and_days_in_their_order(tmp_path: Path):
-    ledger = Ledger(tmp_path)
+def test_the_dearest_comes_first_and_days_in_their_order(db: sqlite3.Connection):
     for model, usd in (("cheap", 0.1), ("dear", 3.0), ("unknown", None)):
-        ledger.add(row(model=model, usd=usd))
+        write_calls(db, [row(model=model, usd=usd)])
 
-    assert list(sum_up(ledger, NOW, by="model").groups) == ["dear", "cheap", "unknown"]
+    assert list(sum_up(db, NOW, by="model").groups) == ["dear", "cheap", "unknown"]
 
 
-def test_days_and_months_are_those_of_the_owner(tmp_path: Path):
-    ledger = Ledger(tmp_path)
-    ledger.add(row("2026-10-31T23:30:00.000+00:00", usd=1.0))  # November in Shanghai
-    ledger.add(row("2026-11-22T15:59:00.000+00:00", usd=2.0))
-    ledger.add(row("2026-11-22T16:01:00.000+00:00", usd=4.0))  # the 23rd there
+def test_days_and_months_are_the_owner_s_when_the_request_was_sent(db: sqlite3.Connection):
+    write_calls(db, [row("2026-11-01T07:30:00.000+08:00", usd=1.0)])  # October in UTC
+    write_calls(db, [row("2026-11-22T23:59:00.000+08:00", usd=2.0)])
+    write_calls(db, [row("2026-11-23T00:01:00.000+08:00", usd=4.0)])  # the 22nd in UTC
     shanghai = datetime(2026, 11, 23, 0, 30, tzinfo=ZoneInfo("Asia/Shanghai"))
 
-    found = sum_up(ledger, shanghai)
+    found = sum_up(db, shanghai)
 
     assert (found.today.spent, found.month.spent) == (4.0, 7.0)
 
 
-def test_a_session_has_its_own_sum(tmp_path: Path):
-    ledger = Ledger(tmp_path)
-    ledger.add(row(session="telegram:1"))
-    ledger.add(row())
+def test_a_session_has_its_own_sum(db: sqlite3.Connection):
+    write_calls(db, [row(session="telegram:1")])
+    write_calls(db, [row()])
 
-    assert sum_up(ledger, NOW, session="telegram:1").session.calls == 1
-
-
-def test_days_back_are_counted_with_today(tmp_path: Path):
-    ledger = Ledger(tmp_path)
-    ledger.add(row("2026-11-21T23:59:00.000+00:00"))
-    ledger.add(row("2026-11-20T23:59:00.000+00:00"))
-
-    assert list(sum_up(ledger, NOW, days=2).groups) == ["2026-11-21"]
+    assert sum_up(db, NOW, session="telegram:1").session.calls == 1
 
 
-def test_a_row_of_no_day_is_counted_as_damaged(tmp_path: Path):
-    ledger = Ledger(tmp_path)
-    ledger.add(row())
-    with (tmp_path / "2026-11.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row("some day")) + "\n")
+def test_days_back_are_counted_with_today(db: sqlite3.Connection):
+    write_calls(db, [row("2026-11-21T23:59:00.000+00:00")])
+    write_calls(db, [row("2026-11-20T23:59:00.000+00:00")])
 
-    found = sum_up(ledger, NOW)
-
-    assert (found.month.calls, found.damaged) == (1, 1)
+    assert list(sum_up(db, NOW, days=2).groups) == ["2026-11-21"]
 
 
 def test_in_a_line():
@@ -92,16 +84,11 @@ def test_in_a_line():
     assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out, price unknown"
 
 
-def test_many_rows_are_added_up_within_a_breath(tmp_path: Path):
-    line = json.dumps(row(), separators=(",", ":")).encode() + b"\n"
-    (tmp_path / "2026-11.jsonl").write_bytes(line * 20_000)
+def test_sum_of_a_hundred_thousand_rows_is_not_waited_for(db: sqlite3.Connection):
+    write_calls(db, [row() for _ in range(100_000)])
     started = time.thread_time()
-    json.loads(b"[" + b",".join([line] * 20_000) + b"]")
-    parsed_s = time.thread_time() - started
 
-    started = time.thread_time()
-    found = sum_up(Ledger(tmp_path), NOW, by="model")
-    taken_s = time.thread_time() - started
+    found = sum_up(db, NOW, by="model")
 
-    assert found.month.prompt_tokens == 2_000_000
-    assert taken_s < 6 * parsed_s, f"{taken_s:.2f} s, and {parsed_s:.2f} s to parse them"
+    assert found.month.prompt_tokens == 10_000_000
+    assert time.thread_time() - started < 2

@@ -74,12 +74,12 @@ class Spending(Protocol):
 
     async def raise_limits(self, usd: float | None) -> list[str]:
         """Raise each limit in dollars that is nearly reached by this amount, by half of it for None. Return the new
-        limits, one line each. Raises OSError.
+        limits, one line each. Raises StorageError.
         """
         ...
 
     async def summary(self, session_key: str = "") -> UsageSummary:
-        """Return the usage of today, this month and this session. Raises OSError."""
+        """Return the usage of today, this month and this session. Raises StorageError."""
         ...
 
 

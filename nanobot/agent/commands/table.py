@@ -19,7 +19,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
 from nanobot.agent.window.storage import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted, text_of
 from nanobot.session.manager import Session
 from nanobot.usage.sums import format_sum
@@ -319,8 +319,8 @@ class SlashCommands:
         spending = self._context.spending
         try:
             summary = await spending.summary(call.session.key)
-        except OSError as error:
-            return f"The usage cannot be read: {error.strerror or error}: {error.filename}"
+        except StorageError as error:
+            return str(error)
         if not summary.month.calls:
             return "No model calls this month."
         sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
@@ -337,8 +337,8 @@ class SlashCommands:
             return f"How many dollars more? For example: /raise 2. {call.argument!r} is not an amount."
         try:
             lines = await self._context.spending.raise_limits(usd)
-        except OSError as error:
-            return f"The limit cannot be saved: {error.strerror or error}: {error.filename}"
+        except StorageError as error:
+            return f"The limit is raised until nanobot restarts. {error}"
         return (
             "\n".join(lines)
             or "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."

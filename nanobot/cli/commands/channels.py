@@ -115,7 +115,8 @@ def login(
     try:
         asyncio.run(log_in(name, setup.config, places, force=force))
     except ChannelSetupError as error:
-        hint = f" To enter it again: nanobot channels login {name} --force" if platform is not None else ""
+        again = f"nanobot channels login {name} --force"
+        hint = f" To enter it again: {again}" if platform is not None and again not in str(error) else ""
         raise ChannelSetupError(f"{error}{hint}") from error
     print_line(f"{name} is configured and its credentials work.")
 

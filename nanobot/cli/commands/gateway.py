@@ -24,7 +24,7 @@ AllowEmptyOption = Annotated[
 def run(
     port: Annotated[
         int | None,
-        typer.Option("-p", "--port", min=0, max=65535, help="Port of the health check."),
+        typer.Option("-p", "--port", min=0, max=65535, help="Port of the HTTP server."),
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
     allow_empty: AllowEmptyOption = False,

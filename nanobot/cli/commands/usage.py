@@ -9,11 +9,12 @@ import typer
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, print_json, print_table, read_setup
 from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import is_terminal
-from nanobot.usage.budget import Budget, SpendingLimits
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.budget import SpendingLimits, limits_as_raised, read_additions
+from nanobot.usage.ledger import SCHEMA
 from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, sum_up
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
+from nanobot.utils.database import reading
 
 
 def usage(
@@ -24,10 +25,10 @@ def usage(
 ) -> None:
     """Show tokens and cost: today, this month, what is left of the limits, and a table."""
     setup = read_setup(config, None, secrets=False)
-    clock = SystemClock(find_zone(setup.config.agents.defaults.timezone))
-    ledger = Ledger(setup.paths.usage)
-    summary = sum_up(ledger, clock.now(), by=by, days=days)
-    limits = Budget(_limits(setup), ledger, clock).limits_as_raised()
+    now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
+    with reading(setup.paths.database, SCHEMA) as db:
+        summary = sum_up(db, now, by=by, days=days)
+        limits = limits_as_raised(_limits(setup), read_additions(db), now)
     if json:
         print_json(_as_json(summary, limits, by, days))
         return
@@ -38,8 +39,6 @@ def usage(
     rows = [(name or "-", *format_row(total)) for name, total in summary.groups.items()]
     empty = f"No model was used in the last {days} days."
     print_table(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
-    if summary.damaged:
-        print_line(f"{summary.damaged} unreadable lines of the ledger are not counted.", err=True)
 
 
 def _limits(setup: Setup) -> SpendingLimits:
@@ -87,7 +86,6 @@ def _as_json(summary: UsageSummary, limits: SpendingLimits, by: By, days: int) -
         "by": by,
         "days": days,
         "rows": [{by: name, **_sum_as_json(total)} for name, total in summary.groups.items()],
-        "damaged": summary.damaged,
     }
 
 

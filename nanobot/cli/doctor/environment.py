@@ -55,7 +55,7 @@ def clock_is_right(context: CheckContext) -> Iterator[Finding]:
     if now.year < _FIRST_YEAR:
         yield error(f"The clock says {now:%Y-%m-%d %H:%M}.", "Set the clock: keys, logins and reminders depend on it.")
         return
-    paths = [context.config_path, context.places.journal, *context.workspace.glob("sessions/*.jsonl")]
+    paths = [context.config_path, context.places.database, *context.workspace.glob("sessions/*.jsonl")]
     newest = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
     if newest > time.time() + _AHEAD_S:
         newest_time = datetime.fromtimestamp(newest).astimezone()

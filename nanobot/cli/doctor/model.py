@@ -84,15 +84,12 @@ def capability_findings(capabilities: ModelCapabilities) -> Iterator[Finding]:
 
 async def _probe_model(context: CheckContext) -> ModelCapabilities:
     config = context.config
-    chosen, provider = await select_metered(config, context.places.data)
-    try:
+    async with select_metered(config, context.places.data) as (chosen, provider):
         with call_context_scope(CallContext("trial")):
             deltas = await _count_deltas(provider, chosen.model)
             response = await _ask_for_tool_call(provider, chosen.model)
             sees = await _can_see(provider, chosen.model)
         listed = await provider.context_length(chosen.model)
-    finally:
-        await provider.close()
     window = config.active_preset().context_window_tokens or listed or context_window(chosen.model)
     calls_tools = any(call.name == "add" and call.problem is None for call in response.tool_calls)
     return ModelCapabilities(f"{chosen.model} ({chosen.name})", deltas > 1, calls_tools, sees, window)

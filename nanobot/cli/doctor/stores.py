@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import date
 from pathlib import Path
 
 from nanobot.channels.registry import find
@@ -15,17 +14,14 @@ from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import DecodedLines
-from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
-_BEFORE_ALL = date(2000, 1, 1)
 
-
-def journal_is_sound(context: CheckContext) -> Iterator[Finding]:
+def database_is_sound(context: CheckContext) -> Iterator[Finding]:
     import sqlite3  # slow to import
 
-    path = context.places.journal
+    path = context.places.database
     if not path.exists():
         return
     try:
@@ -36,7 +32,7 @@ def journal_is_sound(context: CheckContext) -> Iterator[Finding]:
     if messages != ["ok"]:
         yield error(
             f"{path} is damaged: {'; '.join(map(str, messages))[:300]}",
-            "Restart the gateway: it starts a new journal and keeps the damaged file.",
+            "Restart the gateway: it starts a new database and keeps the damaged file.",
         )
 
 
@@ -60,18 +56,6 @@ def _damaged_lines(path: Path) -> int:
             decoded.add(line)
             decoded.rows.clear()  # only counted
     return len(decoded.damaged)
-
-
-def ledger_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    reader = LedgerReader(context.places.usage)
-    rows = sum(1 for _ in reader.rows(_BEFORE_ALL))
-    if reader.damaged:
-        yield warning(
-            f"{context.places.usage}: {count_noun(reader.damaged, 'line')} cannot be read.",
-            "`nanobot usage` does not count them.",
-        )
-    elif rows:
-        yield note(count_noun(rows, "model call"))
 
 
 def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:

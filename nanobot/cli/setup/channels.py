@@ -139,13 +139,16 @@ def ask_channel_setup(
     print_line(platform.instructions)
     typer.echo()
     if _get_consent(platform, load(), ask_all=ask_all):
-        while (values := _ask_values(platform, load(), ask_all=ask_all)) is not None:
+        while (asked := _ask_values(platform, load(), ask_all=ask_all)) is not None:
+            values, known_owner = asked
             channel_setup = ChannelSetup(platform, values)
             can_be_tried = bool(platform.fields) and not missing
             decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
             if decision in (CONNECTED, SAVE):
                 config = channel_setup.apply_to(load())
-                owner, owner_name = _ask_owner(platform, config, places, can_wait=decision == CONNECTED)
+                owner, owner_name = known_owner, ""
+                if not owner:
+                    owner, owner_name = _ask_owner(platform, config, places, can_wait=decision == CONNECTED)
                 owner_values = platform.owner_values(owner, load().channels.section(platform.name)) if owner else {}
                 values |= owner_values
                 return replace(channel_setup, values=values, owner=owner, owner_name=owner_name)
@@ -259,9 +262,15 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
         await asyncio.wait([serving])
 
 
-def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> Values | None:
-    """The settings of the section; None if a required answer is empty."""
+def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> tuple[Values, str] | None:
+    """The settings of the section, and the owner's id if signing in told it. None if a required setting is missing."""
     section = config.channels.section(platform.name)
+    if platform.sign_in is not None and (ask_all or not all(getattr(section, one.name) for one in platform.fields)):
+        try:
+            return platform.sign_in(section)
+        except (NanobotError, OSError) as error:
+            print_line(to_one_line(str(error) or type(error).__name__))
+            return None
     values: Values = {"consent_granted": True} if platform.consent else {}
     for field_ in platform.fields:
         if field_.alternative and getattr(section, field_.alternative) and not ask_all:
@@ -271,7 +280,7 @@ def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> Va
             return None
         values[field_.name] = answer
     answers = {name: value for name, value in values.items() if isinstance(value, str)}
-    return values | platform.derive_values(answers, section, ask_all)
+    return values | platform.derive_values(answers, section, ask_all), ""
 
 
 def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask_all: bool) -> str:

@@ -4,6 +4,7 @@ A new channel is an entry in PLATFORMS. Where settings are derived from the answ
 generated token), the entry names a function.
 """
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -13,7 +14,15 @@ import typer
 
 from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
-from nanobot.config.channels import ChannelConfig, EmailConfig, MatrixConfig, WebSocketClient, WebSocketConfig
+from nanobot.config.channels import (
+    ChannelConfig,
+    EmailConfig,
+    MatrixConfig,
+    WebSocketClient,
+    WebSocketConfig,
+    WeixinConfig,
+)
+from nanobot.utils.qr_code import qr_code
 
 Values = dict[str, object]
 """Settings by attribute name of the config section."""
@@ -44,6 +53,9 @@ def _no_values(*_: object) -> Values:
     return {}
 
 
+SignIn = Callable[[ChannelConfig], tuple[Values, str]]
+"""Takes the current section. Returns the settings, and the owner's id, or an empty string. Raises NanobotError."""
+
 OwnerValues = Callable[[str, ChannelConfig], Values]
 """Takes the owner's id and the current section."""
 
@@ -63,6 +75,8 @@ class PlatformSetup:
     """The owner's id on the platform."""
     consent: str = ""
     """What the user has to agree to first; stored as `consent_granted`."""
+    sign_in: SignIn | None = None
+    """Gets the values of the fields, instead of asking for them."""
     derive_values: DeriveValues = _no_values
     """Further settings derived from the answers."""
     owner_values: OwnerValues = _no_values
@@ -143,6 +157,28 @@ def _client_with_token(name: str, section: ChannelConfig) -> Values:
     url = f"ws://{section.host}:{section.port}"
     typer.echo(f"{name} connects to {url} with this token, which is stored in the config:\n  {token}")
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
+
+
+def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
+    """Log in to WeChat with a QR code."""
+    from nanobot.channels.weixin.login import CodeShown, LoggedIn, NumberNeeded, QrLogin
+
+    assert isinstance(section, WeixinConfig)  # noqa: S101 narrows the type
+    login, number = QrLogin(section), ""
+    while True:
+        step = asyncio.run(login.step(number))
+        number = ""
+        match step:
+            case CodeShown(url):
+                typer.echo(f"\n{qr_code(url)}")
+                print_line(f"Scan this in WeChat (微信, 扫一扫). If it is hard to scan, open in WeChat: {url}")
+            case NumberNeeded(is_wrong):
+                question = "That is another number. The one on your phone" if is_wrong else "The number on your phone"
+                number = prompts.ask(question)
+            case LoggedIn(token, base_url, owner):
+                return {"token": token, "base_url": base_url}, owner
+            case _:
+                typer.echo("Scanned. Confirm it on your phone.")
 
 
 PLATFORMS: tuple[PlatformSetup, ...] = (
@@ -360,6 +396,26 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "The contacts of the admin console show it, under Account (账号).",
             is_secret=False,
         ),
+        waits_for_owner=True,
+    ),
+    PlatformSetup(
+        name="weixin",
+        title="WeChat",
+        requires="your WeChat, to scan a QR code",
+        instructions=(
+            "Your WeChat account gets a bot of its own: a chat named ClawBot, which only you can see. If your app "
+            "cannot scan the code below, update it; Me, Settings, Plugins (我, 设置, 插件) must have ClawBot."
+        ),
+        fields=(SetupField("token", "Token", re.compile(r"\S+"), "A QR code gives you one."),),
+        owner=SetupField(
+            "owner",
+            "Your ID at the bot, not your WeChat ID",
+            re.compile(r"\S+@im\.wechat"),
+            "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere.",
+            is_secret=False,
+        ),
+        sign_in=_scan_code,
+        first_step="Write to ClawBot on {title}",
         waits_for_owner=True,
     ),
     PlatformSetup(

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,30 +107,28 @@ def try_model(config: Config, data_dir: Path) -> ProbeResult:
     return asyncio.run(_ask(config, data_dir))
 
 
-async def select_metered(config: Config, data_dir: Path) -> tuple[ChosenProvider, LLMProvider]:
-    """The selected provider, and the same recording its usage; the caller closes it. Raises ConfigError."""
+@asynccontextmanager
+async def select_metered(config: Config, data_dir: Path) -> AsyncIterator[tuple[ChosenProvider, LLMProvider]]:
+    """The selected provider, and the same recording its usage, if there is a data folder. Raises ConfigError."""
     chosen = await _choose(config, data_dir)
-    return chosen, _metered(chosen, config, data_dir)
+    async with _spending(config, data_dir) as spending:
+        has_ledger = data_dir.exists()  # noqa: ASYNC240 nothing else runs in this loop
+        provider = spending.add_meter(chosen.provider, chosen.name) if has_ledger else chosen.provider
+        try:
+            yield chosen, provider
+        finally:
+            await provider.close()
 
 
 async def _ask(config: Config, data_dir: Path) -> ProbeResult:
-    chosen, provider = await select_metered(config, data_dir)
     started = time.monotonic()
-    try:
+    async with select_metered(config, data_dir) as (chosen, provider):
         with call_context_scope(CallContext("trial")):
             response = await provider.chat(
                 [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
             )
-    finally:
-        await provider.close()
     answer = to_one_line(response.content or "") or "(empty answer)"
     return ProbeResult(chosen.name, chosen.model, answer, time.monotonic() - started)
-
-
-def _metered(chosen: ChosenProvider, config: Config, data_dir: Path) -> LLMProvider:
-    if not data_dir.exists():
-        return chosen.provider
-    return _spending(config, data_dir).add_meter(chosen.provider, chosen.name)
 
 
 def _spending(config: Config, data_dir: Path) -> "Spending":

@@ -31,9 +31,9 @@ from nanobot.gateway.control.wire import (
     settings_in,
     socket_file,
 )
-from nanobot.gateway.listener import Listener
 from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
+from nanobot.net.listener import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 

@@ -124,9 +124,7 @@ class MeteredProvider(LLMProvider):
         return await self._inner.context_length(model)
 
     async def close(self) -> None:
-        """Close the provider and remove the marks of calls in flight."""
         await self._inner.close()
-        self._meter.ledger.close()
 
     async def chat_stream(
         self,
@@ -143,8 +141,9 @@ class MeteredProvider(LLMProvider):
         """
         model = model or self.get_default_model()
         call = _MeteredCall(self._meter, messages, tools or (), model)
-        await call.begin(max_tokens)
+        await call.reserve(max_tokens)
         try:
+            await call.begin()
             stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
             async with aclosing(cast("Any", stream)) as deltas:
                 async for delta in deltas:
@@ -171,34 +170,38 @@ class _MeteredCall:
     ) -> None:
         self.emitted: list[Delta] = []
         self._meter = meter
-        self._messages = messages
-        self._tools = tools
         self._model = model
         self._context = call_context()
+        self._prompt_tokens = self._context.prompt_tokens or estimate_tokens(messages) + estimate_tokens(
+            json.dumps(tools, default=str) if tools else ""
+        )
         notify = self._context.notify
         self._budgeted = BudgetedCall(self._context.turn_id, notify=None if notify is ignore_notice else notify)
         self._response: LLMResponse | None = None
+        self._was_sent = False
         self._ended = False
 
-    async def begin(self, max_tokens: int) -> None:
-        """Reserve the maximum cost and mark the start of the request. Raises BudgetExceededError."""
-        meter, prompt_tokens = self._meter, self._estimated_prompt()
-        if not meter.ledger.caught_up:
-            await asyncio.to_thread(meter.ledger.catch_up)
-        if meter.budget.limits.any:
-            max_usd = (
-                await meter.max_usd(self._model, prompt_tokens, max_tokens) if meter.budget.limits.in_dollars else None
-            )
+    async def reserve(self, max_tokens: int) -> None:
+        """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
+        meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
+        if limits.any:
+            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if limits.in_dollars else None
             self._budgeted = replace(
                 self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
             )
-        # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
-        usd = await meter.cost(self._model, Tokens(prompt_tokens), None) if meter.prices.loaded else None
         await meter.budget.reserve(self._budgeted)
-        self._when = meter.clock.now().isoformat(timespec="milliseconds")
+        self._facts = _RequestFacts(
+            meter.ledger.new_id(), self._context, meter.clock.now().isoformat(timespec="milliseconds"), self._model
+        )
         self._started = meter.clock.monotonic()
-        if_killed = _RequestFacts(self._context, self._when, self._model, 0.0, asyncio.CancelledError())
-        self._number = meter.ledger.begin(meter.row(if_killed, Tokens(prompt_tokens), usd, estimated=True))
+
+    async def begin(self) -> None:
+        """Write the row of the request that is about to be sent: it stays if the process is killed."""
+        meter, tokens = self._meter, Tokens(self._prompt_tokens)
+        # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
+        usd = await meter.cost(self._model, tokens, None) if meter.prices.loaded else None
+        await meter.ledger.write(meter.row(self._facts, "unfinished", tokens, usd, estimated=True))
+        self._was_sent = True
 
     async def answered(self, response: LLMResponse) -> LLMResponse:
         """End the call and return the response with its cost."""
@@ -214,44 +217,37 @@ class _MeteredCall:
         tokens = Tokens.of(response.usage) if response is not None else Tokens()
         estimated = not tokens.total and self._was_processed(error)
         if estimated:
-            tokens = Tokens(self._estimated_prompt(), completion=_estimate_tokens(self.emitted))
+            tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
         usd = await meter.cost(self._model, tokens, response.cost_usd if response is not None else None)
         if self._ended:
             return
         self._ended = True
         if response is not None:
             self._response = replace(response, cost_usd=usd)
-        meter.budget.settle(self._budgeted, self._when, usd, tokens.total)
-        meter.record(
-            _RequestFacts(self._context, self._when, self._model, meter.clock.monotonic() - self._started, error),
-            tokens,
-            usd,
-            estimated=estimated,
-        )
-        meter.ledger.end(self._number)
+        meter.budget.settle(self._budgeted, self._facts.sent_at, usd, tokens.total)
+        facts = replace(self._facts, seconds=meter.clock.monotonic() - self._started, error=error)
+        await meter.ledger.write(meter.row(facts, _outcome(error), tokens, usd, estimated=estimated))
         await meter.budget.notify_limits(self._budgeted)
 
     def _was_processed(self, error: BaseException | None) -> bool:
         """Whether a model read the request, as far as one can know: a rejected request or a failed connection costs
         nothing.
         """
+        if not self._was_sent:
+            return False
         return error is None or bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
-
-    def _estimated_prompt(self) -> int:
-        return self._context.prompt_tokens or estimate_tokens(self._messages) + estimate_tokens(
-            json.dumps(self._tools, default=str) if self._tools else ""
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class _RequestFacts:
     """The facts for one ledger row."""
 
+    id: str
     context: CallContext
-    when: str
+    sent_at: str
     model: str
-    seconds: float
-    error: BaseException | None
+    seconds: float = 0.0
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,25 +298,24 @@ class _Meter:
     def record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
         """Record a request that was rejected and is sent again after a fix-up."""
         now = self.clock.now().isoformat(timespec="milliseconds")
-        self.record(_RequestFacts(call_context(), now, model, seconds, error), Tokens(), 0.0)
+        facts = _RequestFacts(self.ledger.new_id(), call_context(), now, model, seconds, error)
+        self.ledger.write_soon(self.row(facts, _outcome(error), Tokens(), 0.0))
 
-    def record(self, request: _RequestFacts, tokens: Tokens, usd: float | None, *, estimated: bool = False) -> None:
-        """Add a row. Never raises."""
-        self.ledger.add(self.row(request, tokens, usd, estimated=estimated))
-
-    def row(self, request: _RequestFacts, tokens: Tokens, usd: float | None, *, estimated: bool = False) -> LedgerRow:
+    def row(
+        self, request: _RequestFacts, outcome: str, tokens: Tokens, usd: float | None, *, estimated: bool = False
+    ) -> LedgerRow:
         """The ledger row of a request."""
         context, error = request.context, request.error
-        stopped = error is not None and _was_stopped(error)
         return {
-            "when": request.when,
+            "id": request.id,
+            "sent_at": request.sent_at,
             "cause": context.cause,
             "session": context.session_key,
             "turn": context.turn_id,
             "provider": self.provider,
             "model": request.model,
-            "outcome": "ok" if error is None else "stopped" if stopped else "failed",
-            "error": None if error is None or stopped else type(error).__name__,
+            "outcome": outcome,
+            "error": type(error).__name__ if outcome == "failed" else None,
             "prompt_tokens": tokens.prompt,
             "cached_tokens": tokens.cached,
             "cache_written_tokens": tokens.cache_written,
@@ -331,6 +326,10 @@ class _Meter:
             "estimated": estimated,
             "process": self.ledger.process,
         }
+
+
+def _outcome(error: BaseException | None) -> str:
+    return "ok" if error is None else "stopped" if _was_stopped(error) else "failed"
 
 
 def _was_stopped(error: BaseException) -> bool:

@@ -1,28 +1,34 @@
 """The cost control of one bot: its ledger, prices and limits, and the meters around its providers."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from nanobot.config.paths import DataPaths
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
 from nanobot.usage.budget import Budget, SpendingLimits
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import PriceTable, price_per_million
 from nanobot.usage.sums import UsageSummary, sum_up
 from nanobot.utils.clock import Clock
+from nanobot.utils.database import Database, reading
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
 
 
 class Spending:
-    """Wraps providers in meters with one ledger and shared limits, and reports usage."""
+    """Wraps providers in meters with one ledger and shared limits, and reports usage. A context manager."""
 
-    def __init__(self, config: "Config", places: DataPaths, clock: Clock) -> None:
+    def __init__(self, config: "Config", places: DataPaths, clock: Clock, database: Database | None = None) -> None:
+        """`database` is shared and has the ledger's tables; without one, a connection is opened, and closed on exit."""
+        self._database = database or Database(places.database, SCHEMA)
+        self._is_shared = database is not None
         self._sections = config.providers.by_name()
         self._clock = clock
-        self._ledger = Ledger(places.usage)
+        self._ledger = Ledger(self._database)
         self._budget = Budget(_limits(config), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
@@ -52,12 +58,24 @@ class Spending:
         return await self._budget.limits_now()
 
     async def raise_limits(self, usd: float | None) -> list[str]:
-        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises OSError."""
+        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises StorageError."""
         return await self._budget.raise_by(usd)
 
     async def summary(self, session_key: str = "") -> UsageSummary:
-        """Usage of today, this month and this session. Raises OSError if the ledger cannot be read."""
-        return await asyncio.to_thread(sum_up, self._ledger, self._clock.now(), days=1, session=session_key)
+        """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
+        return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._is_shared:
+            await self._database.close()
+
+
+def _summary(path: Path, now: datetime, session_key: str) -> UsageSummary:
+    with reading(path, SCHEMA) as db:
+        return sum_up(db, now, days=1, session=session_key)
 
 
 def _limits(config: "Config") -> SpendingLimits:

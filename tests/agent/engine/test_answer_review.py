@@ -16,6 +16,7 @@ from nanobot.providers.errors import ModelOverloadedError, StreamCutError
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
+from tests.support.ledger_rows import rows_of as calls_of
 
 REVIEWED = Config.model_validate({"agents": {"defaults": {"review": True}}})
 PASS = "VERDICT: PASS"
@@ -167,9 +168,8 @@ async def test_a_review_is_a_row_of_its_own_in_the_ledger_and_its_cost_is_the_tu
         result = await bot.turn("what is the total?")
         usage = await bot.say("/usage")
 
-    ledger = "".join(path.read_text("utf-8") for path in (tmp_path / "state" / "usage").glob("*.jsonl"))
     assert result.usage["prompt_tokens"] == 200
-    assert [json.loads(line)["cause"] for line in ledger.splitlines()] == ["turn", "review"]
+    assert [call["cause"] for call in calls_of(tmp_path)] == ["turn", "review"]
     assert "2 calls" in usage
 
 

@@ -75,7 +75,7 @@ _FILES = (
     "home/.config/gh/hosts.yml",
     "home/.nanobot/config.json",
     "home/.nanobot/pairing.json",
-    "home/.nanobot/state/journal.db",
+    "home/.nanobot/state/nanobot.db",
     "home/.nanobot/workspace/sessions/cli_direct.jsonl",
     "home/.nanobot/workspace/cron/jobs.json",
     "home/.nanobot/workspace/memory/HISTORY.md",
@@ -127,12 +127,12 @@ MADE = {
     "l_loop": "l_loop2",
     "l_loop2": "l_loop",
     "l_dots": "deep/../../config.json",
-    "l_abs_dots": "{ws}/deep/er/../../../state/journal.db",
+    "l_abs_dots": "{ws}/deep/er/../../../state/nanobot.db",
 }
 HARD = {
     "h_key": "{home}/.ssh/id_rsa",
     "h_config": "{data}/config.json",
-    "deep/h_state": "{data}/state/journal.db",
+    "deep/h_state": "{data}/state/nanobot.db",
     "deep/er/h_netrc": "{home}/.netrc",
 }
 
@@ -162,11 +162,11 @@ SECRETS = """
 ~/.nanobot/workspace/../config.json
 ~/.nanobot/pairing.json
 ~/.nanobot/state
-~/.nanobot/state/journal.db
+~/.nanobot/state/nanobot.db
 {home}/.nanobot/workspace/deep/../../config.json
 ../config.json
 ../pairing.json
-../state/journal.db
+../state/nanobot.db
 ../state
 ../state/../config.json
 ../../.ssh/id_rsa
@@ -179,7 +179,7 @@ nowhere/../../config.json
 notes.txt/../../config.json
 {ws}/../config.json
 {ws}/../../.ssh/id_rsa
-{ws}/deep/../../state/journal.db
+{ws}/deep/../../state/nanobot.db
 {data}/config.json
 {data}/./config.json
 {data}/state/../config.json
@@ -191,17 +191,17 @@ l_keys/config
 l_keys
 l_keys/../.aws/credentials
 l_config
-l_state/journal.db
+l_state/nanobot.db
 l_state
 l_home/.ssh/id_rsa
 l_home/.nanobot/config.json
-l_home/.nanobot/workspace/../state/journal.db
+l_home/.nanobot/workspace/../state/nanobot.db
 l_root/home/.ssh/id_rsa
 l_root/home/.nanobot/pairing.json
 l_slash/{home}/.ssh/id_rsa
 l_slash/proc/self/environ
 l_up/config.json
-l_up/state/journal.db
+l_up/state/nanobot.db
 l_up/../.ssh/id_rsa
 l_chain
 l_chain2
@@ -308,7 +308,7 @@ WRITES = """
 ../config.json.bak
 ../pairing.json
 ../state/new
-../state/journal.db
+../state/nanobot.db
 sessions/cli_direct.jsonl
 sessions/new.jsonl
 ./sessions/../sessions/new.jsonl

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -18,13 +19,17 @@ class Listener(ABC):
     """Log format of a problem."""
 
     def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | socket.socket | None = None
         self.problem: str | None = None
         """Why it cannot listen, in one line for health; None if it listens or was not started."""
 
     @abstractmethod
-    async def _listen(self) -> asyncio.Server:
+    async def _listen(self) -> asyncio.Server | socket.socket:
         """Bind. Raises OSError."""
+
+    async def _serve(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.get_running_loop().create_future()  # asyncio does it
 
     @abstractmethod
     def _problem_of(self, error: OSError) -> str:
@@ -53,8 +58,7 @@ class Listener(ABC):
         try:
             while not await self.bind():  # noqa: ASYNC110 a free address sends no event
                 await asyncio.sleep(RETRY_S)
-            assert self._server is not None  # noqa: S101 bind made it
-            await self._server.serve_forever()
+            await self._serve()
         finally:
             if self._server is not None:
                 self._server.close()

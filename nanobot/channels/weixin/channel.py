@@ -1,0 +1,390 @@
+"""The WeChat channel: private chats with the bot of a personal account (github.com/Tencent/openclaw-weixin).
+
+WeChat keeps messages until they are polled for with the next cursor, which happens once they are journaled. It gives
+the bot a token with each message of a person; with the newest one the bot may send some messages, for a day. Whatever
+it may not send waits in the journal until the person writes again.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from nanobot.bus.events import Address
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.cursors import keep_saved, load_state
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    MissingSettingsError,
+    NotConnectedError,
+    SendError,
+    UndeliverableError,
+)
+from nanobot.channels.incoming import Incoming
+from nanobot.channels.media import Attachment
+from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.weixin.api import RestrictedError, WeixinApi, is_trusted
+from nanobot.channels.weixin.cdn import FILE, IMAGE, VIDEO, download, upload
+from nanobot.channels.weixin.incoming import dict_of, id_of, read_message, text_of
+from nanobot.config.channels import WeixinConfig
+from nanobot.markdown import Chunk, split_message
+from nanobot.markdown.dialects import WEIXIN
+from nanobot.utils.bounded_dict import put_bounded
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_USABLE_S = timedelta(days=1).total_seconds()
+"""How long after a person's message the bot may write to them (Tencent/openclaw-weixin, issue 204)."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
+"""Pauses after a refusal: WeChat does not say why it refuses, nor when it no longer does (issues 81 and 225)."""
+_TICKET_S = timedelta(hours=12).total_seconds()
+_LONGEST_POLL_S = 60.0
+"""More would be taken for silence (`stall_s`)."""
+_STOP_S = 2.0
+_IDLE_S = 0.2
+_KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
+"""Of uploads, by suffix; everything else is a file."""
+_MOST_PEOPLE, _MOST_TEXTS = 1000, 500
+_LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
+_LAST = "(WeChat takes no more messages of mine until you write again.)"
+
+
+@dataclass(slots=True)
+class Context:
+    """What the bot needs to write to a person: the token of their newest message."""
+
+    token: str
+    since: float
+    """When that message was sent, in seconds since 1970."""
+    sent: int = 0
+    progress: int = 0
+    """How many of these messages were no answers."""
+    pause_s: float = 0.0
+    resume_at: float = 0.0
+    """Until when nothing is sent, because WeChat refused."""
+
+
+@dataclass(slots=True)
+class WeixinState:
+    """What is saved of one login."""
+
+    login: str = ""
+    """A hash of its token."""
+    cursor: str = ""
+    contexts: dict[str, Context] = field(default_factory=dict)
+    """By person."""
+    prefix: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Of the ids that the bot gives to messages."""
+
+
+@dataclass(slots=True)
+class EarlierLogin:
+    """The `account.json` of earlier releases. It is read where the config has no token, and never written."""
+
+    token: str = ""
+    base_url: str = ""
+    get_updates_buf: str = ""
+    context_tokens: dict[str, Any] = field(default_factory=dict)
+
+
+class WeixinChannel(ChatChannel):
+    """Private chats with the bot of one WeChat account."""
+
+    name = "weixin"
+    dialect = WEIXIN
+    pace_s: ClassVar[float] = 1.0
+    """Pause after each message: WeChat refuses everything for a while after a burst."""
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._settings = config if isinstance(config, WeixinConfig) else WeixinConfig.model_validate(config)
+        self._wait_s = min(self._settings.poll_timeout, _LONGEST_POLL_S)
+        """How long WeChat lets a poll wait."""
+        self._current_api: WeixinApi | None = None
+        self._refusal: ChannelSetupError | None = None
+        self._state = WeixinState()
+        self._renewed = asyncio.Event()
+        """Set for a moment when somebody has written."""
+        self._arrived = asyncio.Event()
+        """Set when messages have arrived, to save their tokens."""
+        self._held: dict[str, str] = {}
+        """People with messages that wait for them to write, and the token that did not suffice."""
+        self._tickets: dict[str, tuple[str, float]] = {}
+        """For the typing indicator, by person, and when they were given."""
+        self._next_at = 0.0
+        """When the next message may be sent, by the event loop's clock."""
+        self._texts: dict[str, str] = {}
+        """What the newest messages say, by id."""
+
+    async def start(self) -> None:
+        """Receive messages until the connection breaks."""
+        api = await self._open_api()
+        try:
+            async with keep_saved(self._state_path, self._state, self._arrived):
+                await self._announce(api)
+                self._current_api, self._refusal = api, None
+                self.mark_up()
+                while self._refusal is None:
+                    await self._receive_messages(api)
+                raise self._refusal
+        finally:
+            self._current_api = None
+            await api.close()
+
+    async def stop(self) -> None:
+        """Tell WeChat that the bot is away."""
+        await super().stop()
+        with suppress(ChannelSetupError, SendError):
+            api = await self._open_api()
+            try:
+                await api.call("msg/notifystop", {}, timeout_s=_STOP_S)
+            finally:
+                await api.close()
+
+    async def login(self, force: bool = False) -> bool:
+        """Test the login. Raises ChannelSetupError; SendError if WeChat is unreachable."""
+        api = await self._open_api()
+        try:
+            await self._announce(api)
+        finally:
+            await api.close()
+        return True
+
+    async def _open_api(self) -> WeixinApi:
+        """The API with the token of the config, or of an earlier release; and what is saved of this login."""
+        settings = self._settings
+        token, base_url, earlier = settings.token.strip(), settings.base_url, EarlierLogin()
+        if not token:
+            earlier = await asyncio.to_thread(load_state, self._earlier_path, EarlierLogin)
+            token = earlier.token.strip()
+            base_url = earlier.base_url if is_trusted(earlier.base_url, base_url) else base_url
+        if not token:
+            raise MissingSettingsError("weixin", "token")
+        login = hashlib.sha256(token.encode()).hexdigest()[:16]
+        if self._state.login != login:
+            saved = await asyncio.to_thread(load_state, self._state_path, WeixinState)
+            if saved.login != login:
+                contexts = {
+                    person: Context(context, self._now)
+                    for person, context in earlier.context_tokens.items()
+                    if isinstance(context, str) and context
+                }
+                saved = WeixinState(login, earlier.get_updates_buf, contexts)
+            self._state = saved
+        return WeixinApi(settings, token, base_url)
+
+    async def _announce(self, api: WeixinApi) -> None:
+        """Tell WeChat that the bot is there. Raises ChannelSetupError, NotConnectedError."""
+        try:
+            await api.call("msg/notifystart", {})
+        except NotConnectedError:
+            raise
+        except SendError as error:
+            log.debug("weixin: %s", error)
+
+    # receiving
+
+    async def _receive_messages(self, api: WeixinApi) -> None:
+        """Process what comes next. Raises StorageError if it could not be journaled: it comes again."""
+        answer = await api.get_updates(self._state.cursor, self._wait_s)
+        if answer:
+            self.status.touch()
+        messages = answer.get("msgs")
+        for message in messages if isinstance(messages, list) else ():
+            await self._process(dict_of(message))
+        self._state.cursor = text_of(answer.get("get_updates_buf")) or self._state.cursor
+        if messages:
+            self._arrived.set()
+        else:
+            await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
+        wait_ms = answer.get("longpolling_timeout_ms")
+        if isinstance(wait_ms, int) and wait_ms > 0:
+            self._wait_s = min(wait_ms / 1000, _LONGEST_POLL_S)
+
+    async def _process(self, message: Mapping[str, Any]) -> None:
+        incoming = read_message(message, self._texts, self._settings.cdn_base_url)
+        if incoming is None:
+            return
+        self._renew(incoming, text_of(message.get("context_token")))
+        await self.receive(incoming)
+        if incoming.message_id is not None and incoming.text:
+            put_bounded(self._texts, incoming.message_id, incoming.text, _MOST_TEXTS)
+
+    def _renew(self, incoming: Incoming, token: str) -> None:
+        """Use the token of this message, unless that of a newer one is in use."""
+        since = incoming.sent_at.timestamp() if incoming.sent_at is not None else self._now
+        known = self._state.contexts.get(incoming.chat_id)
+        if token and (known is None or (token != known.token and since >= known.since)):
+            self._state.contexts.pop(incoming.chat_id, None)
+            put_bounded(self._state.contexts, incoming.chat_id, Context(token, since), _MOST_PEOPLE)
+            self._renewed.set()
+            self._renewed.clear()
+
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Download a file and decrypt it."""
+        key, _, url = attachment.source.partition(" ")
+        return download(self._api, url, key)
+
+    # sending
+
+    async def reachable(self, chat_id: str) -> None:
+        """Wait until WeChat may take a message to this person."""
+        while True:
+            await self.status.connected.wait()
+            context = self._state.contexts.get(chat_id)
+            if context is None or not self._is_open(context):
+                if chat_id not in self._held:
+                    log.warning("weixin: a message to %s waits until they write to the bot again", chat_id)
+                    self._held[chat_id] = context.token if context is not None else ""
+                pause_s = None
+            elif (pause_s := context.resume_at - self._now) <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._renewed.wait()
+
+    def _is_open(self, context: Context) -> bool:
+        """Whether WeChat takes another message, as far as is known."""
+        return context.sent < self._settings.context_message_budget and self._now - context.since < _USABLE_S
+
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Send a text. A line says if it waited for the person to write, or if it is the last until they do."""
+        context = self._context_for(to, options)
+        is_late = self._held.get(to.chat_id, context.token) != context.token
+        is_last = context.sent + 1 == self._settings.context_message_budget
+        text = "\n\n".join([*([_LATE] if is_late else ()), chunk.text, *([_LAST] if is_last else ())])
+        message_id = await self._send(to, {"type": 1, "text_item": {"text": text}}, options)
+        put_bounded(self._texts, message_id, chunk.content.text, _MOST_TEXTS)
+        return message_id
+
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Upload and send a file. A URL is sent as text."""
+        if file.path is None:
+            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
+        self._context_for(to, options)
+        try:
+            with await asyncio.to_thread(open_outgoing, file.path) as handle:
+                data = await asyncio.to_thread(handle.read, self.largest_file + 1)
+        except OSError as error:
+            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        kind = _KINDS.get(file.path.suffix.lower(), FILE)
+        media, size = await self._guard(upload(self._api, to.chat_id, kind, data))
+        if kind == IMAGE:
+            item = {"type": 2, "image_item": {"media": media, "mid_size": size}}
+        elif kind == VIDEO:
+            item = {"type": 5, "video_item": {"media": media, "video_size": size}}
+        else:
+            item = {"type": 4, "file_item": {"media": media, "file_name": file.name, "len": str(len(data))}}
+        return await self._send(to, item, options)
+
+    async def show_typing(self, to: Address) -> None:
+        """Show for some seconds that the bot types."""
+        if (context := self._state.contexts.get(to.chat_id)) is None:
+            return
+        ticket, given = self._tickets.pop(to.chat_id, ("", 0.0))
+        if not ticket or self._now - given > _TICKET_S:
+            about = {"ilink_user_id": to.chat_id, "context_token": context.token}
+            ticket = text_of((await self._guard(self._api.call("getconfig", about))).get("typing_ticket"))
+            given = self._now
+        await self._guard(
+            self._api.call("sendtyping", {"ilink_user_id": to.chat_id, "typing_ticket": ticket, "status": 1})
+        )
+        put_bounded(self._tickets, to.chat_id, (ticket, given), _MOST_PEOPLE)
+
+    def _context_for(self, to: Address, options: SendOptions) -> Context:
+        """What a message is sent with. Raises NotConnectedError if it has to wait, UndeliverableError for progress."""
+        context = self._state.contexts.get(to.chat_id)
+        if context is None or not self._is_open(context) or context.resume_at > self._now:
+            raise NotConnectedError(f"{to.chat_id} has to write to the bot first")
+        if options.quiet:
+            settings = self._settings
+            wanted = settings.reply_progress_messages or settings.send_progress or settings.send_tool_hints
+            is_last = context.sent + 1 >= settings.context_message_budget
+            if not wanted or is_last or context.progress >= settings.reply_progress_max_messages:
+                raise UndeliverableError("the messages that WeChat takes are kept for the answer")
+        return context
+
+    async def _send(self, to: Address, item: Mapping[str, Any], options: SendOptions) -> str:
+        """Send an item as a message of its own. Return its id."""
+        context = self._context_for(to, options)
+        client_id = f"nanobot-{self._state.prefix}-{options.nonce or secrets.token_hex(8)}"
+        message = {
+            "from_user_id": "",
+            "to_user_id": to.chat_id,
+            "client_id": client_id,
+            "message_type": 2,
+            "message_state": 2,
+            "item_list": [item],
+        }
+        now = asyncio.get_running_loop().time()
+        send_at = max(now, self._next_at)
+        self._next_at = send_at + self.pace_s
+        await asyncio.sleep(send_at - now)
+        try:
+            answer = await self._send_with(context, message)
+        except RestrictedError as error:
+            context.pause_s = min(max(2 * context.pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            context.resume_at = self._now + context.pause_s
+            log.warning("weixin: trying again in %g s, or once %s writes. %s", context.pause_s, to.chat_id, error)
+            raise NotConnectedError(str(error)) from error
+        except SendError as error:
+            context.sent += error.may_have_arrived
+            raise
+        context.sent += 1
+        context.progress += options.quiet
+        context.pause_s = 0.0
+        self._held.pop(to.chat_id, None)
+        return id_of(answer.get("message_id")) or client_id
+
+    async def _send_with(self, context: Context, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a message; once more if it was refused and WeChat gives a fresh token."""
+        api = self._api
+        try:
+            return await self._guard(api.call("sendmessage", {"msg": {**message, "context_token": context.token}}))
+        except RestrictedError:
+            about = {"ilink_user_id": message["to_user_id"], "context_token": context.token}
+            fresh = text_of((await self._guard(api.call("getconfig", about))).get("context_token"))
+            if fresh in ("", context.token):
+                raise
+        context.token = fresh
+        return await self._guard(api.call("sendmessage", {"msg": {**message, "context_token": fresh}}))
+
+    async def _guard(self, call: Awaitable[T]) -> T:
+        """Await a request. If WeChat has logged the bot out, `start` ends, which tells the owner; the message waits."""
+        try:
+            return await call
+        except ChannelSetupError as error:
+            self._refusal = error
+            raise NotConnectedError(str(error)) from error
+
+    @property
+    def _now(self) -> float:
+        return self.status.clock.now().timestamp()
+
+    @property
+    def _state_path(self) -> Path | None:
+        folder = self._services.state if self._services is not None else None
+        return folder / "weixin.json" if folder is not None else None
+
+    @property
+    def _earlier_path(self) -> Path | None:
+        """The `account.json` of earlier releases."""
+        if self._settings.state_dir:
+            return Path(self._settings.state_dir).expanduser() / "account.json"
+        path = self._state_path  # state/channels/weixin/weixin.json of the data folder
+        return path.parents[3] / "weixin" / "account.json" if path is not None else None
+
+    @property
+    def _api(self) -> WeixinApi:
+        if self._current_api is None or self._refusal is not None:
+            raise NotConnectedError("WeChat is not connected")
+        return self._current_api

@@ -1,0 +1,94 @@
+"""An HTTP server for an ASGI app, on uvicorn, which is imported when the first client connects."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING
+
+from nanobot.net.listener import Listener
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Server
+
+MAX_CONNECTIONS = 128
+"""Further requests are answered with 503."""
+KEEP_ALIVE_S = 5
+CLOSING_S = 1
+"""How long requests in progress may take once the server stops."""
+_MAX_HEAD = 16 * 1024
+
+
+class HttpServer(Listener):
+    """Serves an app on a host and port."""
+
+    _problem_format = "HTTP is not served: %s"
+
+    def __init__(self, host: str, port: int, make_app: "Callable[[], ASGIApp]", advice: str) -> None:
+        """`make_app` is called once, in a thread. `advice` says how to choose another port."""
+        super().__init__()
+        self._host = host
+        self._configured_port = port
+        self._make_app = make_app
+        self._advice = advice
+
+    @property
+    def port(self) -> int | None:
+        """The port it listens on; None if it does not."""
+        return self._server.getsockname()[1] if isinstance(self._server, socket.socket) else None
+
+    async def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, self._configured_port), family=family)
+
+    def _problem_of(self, error: OSError) -> str:
+        reason = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
+        return f"{self._host}:{self._configured_port} {reason}. {self._advice}"
+
+    async def _serve(self) -> None:
+        assert isinstance(self._server, socket.socket)  # noqa: S101 `_listen` made it
+        await _wait_for_client(self._server)
+        server = await asyncio.to_thread(self._load)
+        serving = asyncio.create_task(server.serve(sockets=[self._server]))
+        try:
+            await asyncio.shield(serving)
+        finally:
+            server.should_exit = True
+            await serving
+
+    def _load(self) -> "Server":
+        import uvicorn
+
+        class Server(uvicorn.Server):
+            def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+                return nullcontext()  # the process has its own handlers
+
+        return Server(
+            uvicorn.Config(
+                self._make_app(),
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",  # what a stranger sends is no warning of ours
+                access_log=False,
+                proxy_headers=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=CLOSING_S,
+                h11_max_incomplete_event_size=_MAX_HEAD,
+            )
+        )
+
+
+async def _wait_for_client(listening: socket.socket) -> None:
+    """Wait until somebody connects, without accepting the connection."""
+    loop, has_client = asyncio.get_running_loop(), asyncio.Event()
+    with suppress(NotImplementedError):  # the default loop of Windows cannot: there uvicorn is loaded at once
+        loop.add_reader(listening, has_client.set)
+        try:
+            await has_client.wait()
+        finally:
+            loop.remove_reader(listening)
