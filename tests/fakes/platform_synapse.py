@@ -56,7 +56,7 @@ class Person:
         self.client.add_event_callback(self._see, Event)
         self.client.add_ephemeral_callback(self._see_typing, TypingNoticeEvent)
         await self.client.sync(full_state=True)
-        self._syncing = asyncio.create_task(self.client.sync_forever(timeout=5000), name=self.name)
+        self._syncing = asyncio.create_task(self._read(), name=self.name)
 
     async def close(self) -> None:
         if self._syncing is not None:
@@ -111,6 +111,18 @@ class Person:
 
     def written_by(self, user: str, room: str, kind: str = "m.room.message") -> list[Json]:
         return [event for event in self.events[room] if (event["sender"], event["type"]) == (user, kind)]
+
+    async def _read(self) -> None:
+        """The SDK's own loop asks for keys at the same time as a send, and then fails."""
+        while True:
+            if self.client.should_upload_keys:
+                await self.client.keys_upload()
+            if self.client.should_query_keys:
+                await self.client.keys_query()
+            if self.client.should_claim_keys:
+                await self.client.keys_claim(self.client.get_users_for_key_claiming())
+            await self.client.send_to_device_messages()
+            await self.client.sync(timeout=5000)
 
     async def _see(self, room: MatrixRoom, event: Event) -> None:
         self.events[room.room_id].append(event.source)
