@@ -144,8 +144,8 @@ class MessageBus:
         """Journal notes being written."""
         self._journaling_count = 0
         """Outbound messages being journaled; they are in neither queue."""
-        self.on_turn: Callable[[InboundMessage, bool], None] = lambda message, begins: None
-        """Called when the turn of a message begins (True), and when a message is settled (False)."""
+        self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
+        """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
         self._retries = _RetryQueue()
         self._reported_failure = False
 
@@ -232,13 +232,13 @@ class MessageBus:
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Record that the turn of a message has started. Never raises."""
-        self.on_turn(message, True)
+        self.on_turn(message, None)
         if self._journal is not None and message.journal_key is not None:
             self._to_journal.put_nowait(_TurnStart(message.journal_key, turn_id))
 
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """Record how a message ended, after everything posted before it. Never raises."""
-        self.on_turn(message, False)
+        self.on_turn(message, state)
         open_keys = self._open_keys.get(message.session_key, set())
         open_keys.discard(message.journal_key or "")
         if not open_keys and self._open_keys.pop(message.session_key, None) is not None:

@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy, Allowed, PairingOffered, decide
-from nanobot.channels.inbox import Inbox
+from nanobot.channels.cursors import load_state
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
@@ -27,6 +29,15 @@ from nanobot.security.redaction import redact_known
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
+
+
+class _BotState(Protocol):
+    """Saved state that belongs to one bot."""
+
+    bot: str
+
+
+S = TypeVar("S", bound=_BotState)
 
 MAY_REPEAT_NOTE = "\n\n(nanobot was interrupted here; you may have received this before.)"
 UNCONFIRMED_NOTE = "\n\n(The platform did not confirm this message; you may have received it before.)"
@@ -92,6 +103,8 @@ class BaseChannel(ABC):
         self.status = ChannelStatus()
         self.inbox: Inbox | None = None
         """Accepted messages on their way to the agent; set by `attach`."""
+        self.refusal: asyncio.Future[ChannelSetupError] | None = None
+        """Ends a connection once it is set. The supervisor makes one for each."""
         self._services: ChannelServices | None = None
 
     def attach(self, services: ChannelServices) -> None:
@@ -115,6 +128,17 @@ class BaseChannel(ABC):
             raise RuntimeError(f"the channel {self.name} was started without its services")
         return self._services
 
+    @property
+    def state_path(self) -> Path | None:
+        """The file of the channel's own state; None if none is kept."""
+        folder = self.services.state
+        return folder / f"{self.name}.json" if folder is not None else None
+
+    async def load_state(self, new: S) -> S:
+        """The saved state of this bot, else `new`."""
+        saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
+        return saved if saved.bot == new.bot else new
+
     @abstractmethod
     async def start(self) -> None:
         """Connect, call `mark_up`, and serve until the connection ends or this is cancelled.
@@ -137,13 +161,16 @@ class BaseChannel(ABC):
         is_overridden = type(self).send_delta is not BaseChannel.send_delta
         return is_overridden and bool(_setting(self.config, "streaming", default=True))
 
-    # The next five are optional: a channel with nothing to show leaves them empty.
+    # The next six are optional: a channel with nothing to show leaves them empty.
 
     def turn_started(self, to: Address, key: str) -> None:  # noqa: B027
         """Show that the bot works on a message of this chat. `key` identifies the message. Never raises."""
 
     def turn_ended(self, to: Address, key: str) -> None:  # noqa: B027
         """The message of `key` is settled, with or without a turn of its own. Never raises."""
+
+    def turn_answered(self, to: Address, message_id: str) -> None:  # noqa: B027
+        """A message of this chat was answered. Called behind `turn_ended`. Never raises."""
 
     async def send_delta(self, chat_id: str, delta: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """Show more text of a streamed answer. `_stream_end` in the metadata marks the end of a part."""
@@ -198,8 +225,13 @@ class BaseChannel(ABC):
         if self.status.set_state(ChannelState.UP):
             log.info("%s: connected", self.name)
 
+    def refuse(self, error: ChannelSetupError) -> None:
+        """End the connection, as if `start` had raised this: the owner has to change something first."""
+        if self.refusal is not None and not self.refusal.done():
+            self.refusal.set_result(error)
+
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Send or show a message of any kind. Return its platform ids. Raises SendError.
+        """Send or show a message of any kind. Return its platform ids. Raises SendError, ChannelSetupError.
 
         This default serves third-party channels: it puts the kind into the metadata, as `_progress` and the like.
         """
@@ -265,6 +297,12 @@ class BaseChannel(ABC):
         if accepted:
             self.status.record_received()
         return accepted
+
+    async def receive_until_journaled(self, incoming: Incoming) -> bool:
+        """`receive`, repeated while the disk refuses: for platforms that deliver a message once."""
+        return await until_saved(
+            lambda: self.receive(incoming), f"{self.name}: a message waits until it can be journaled"
+        )
 
     async def _handle_message(
         self,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.errors import RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
 from nanobot.markdown import Chunk, Dialect, split_message
@@ -92,6 +92,7 @@ class ChatChannel(BaseChannel):
         self._typing: dict[Address, asyncio.Task[None]] = {}
         self._active_turns: dict[Address, set[str]] = {}
         """Keys of the messages whose turns run, by chat."""
+        self._reactions: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
@@ -216,9 +217,23 @@ class ChatChannel(BaseChannel):
             if (task := self._typing.pop(to, None)) is not None:
                 task.cancel()
 
+    def turn_answered(self, to: Address, message_id: str) -> None:
+        """Add the reaction of the config to the message, if it names one."""
+        emoji = str(getattr(self.config, "done_emoji", "") or "")
+        if self.can_react and emoji:
+            task = asyncio.create_task(self._show_answered(to, message_id, emoji), name=f"{self.name} reaction")
+            self._reactions.add(task)
+            task.add_done_callback(self._reactions.discard)
+
+    async def _show_answered(self, to: Address, message_id: str, emoji: str) -> None:
+        try:
+            await self.react(to, message_id, emoji)
+        except Exception as error:  # an SDK may raise anything, and only the answer counts
+            log.debug("%s: a reaction was not shown: %s", self.name, error)
+
     async def stop(self) -> None:
-        """Stop all typing indicators."""
-        for task in self._typing.values():
+        """Stop all typing indicators and reactions."""
+        for task in (*self._typing.values(), *self._reactions):
             task.cancel()
         self._typing.clear()
         self._active_turns.clear()
@@ -291,8 +306,8 @@ class ChatChannel(BaseChannel):
                 await self.edit(to, posted, chunk)
             elif is_retry:
                 stream.doubtful = True
-        except SendError as error:
-            if not (is_retry or error.may_have_arrived):
+        except (SendError, ChannelSetupError) as error:
+            if not (is_retry or getattr(error, "may_have_arrived", False)):
                 stream.pending = ""
             raise
         stream.pending = ""

@@ -1,4 +1,4 @@
-"""Saves what a channel has to remember of its platform, such as read cursors, as JSON in its state folder.
+"""Saves what a channel has to remember of its platform, such as read cursors, as JSON in its state folder; catches up.
 
 It may be stale, never ahead: the journal drops messages that are received twice. So no function here raises; what was
 not saved costs another request, not a message.
@@ -6,6 +6,7 @@ not saved costs another request, not a message.
 
 import asyncio
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -14,6 +15,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from nanobot.channels.errors import SendError, UndeliverableError
+from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.text import strict_json
@@ -26,6 +29,35 @@ MAX_AGE = timedelta(days=7)
 """Older messages are not fetched."""
 SAVE_S = 5.0
 """Shortest time between two saves, except for urgent changes."""
+_AT_ONCE = 4
+"""Chats whose missed messages are fetched concurrently."""
+
+
+class CatchUp:
+    """Keeps the messages of a chat in order while those that were missed are fetched."""
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def lock_of(self, chat: object) -> asyncio.Lock:
+        """Hold it while a message of this chat is processed."""
+        return self._locks.setdefault(chat, asyncio.Lock())
+
+    @asynccontextmanager
+    async def missed(self, chat: object) -> AsyncIterator[None]:
+        """Fetch and process the missed messages of a chat in this block. An error is logged: new ones must not wait."""
+        async with self.lock_of(chat), self._slots:
+            try:
+                yield
+            except UndeliverableError as error:  # such as a permission that was never granted
+                log.debug("%s: missed messages in %s are not fetched: %s", self._channel, chat, error)
+            except SendError as error:
+                text = "%s: missed messages in %s cannot be fetched (%s); send them again"
+                log.warning(text, self._channel, chat, error)
+            except StorageError as error:
+                log.warning("%s: missed messages in %s could not be journaled: %s", self._channel, chat, error)
 
 
 def load_state(path: Path | None, new: Callable[[], T]) -> T:

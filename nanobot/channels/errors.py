@@ -4,11 +4,18 @@ SendError                     temporary: retry
 |-- NotConnectedError         the platform is unreachable: wait until it is back, however long
 |-- RateLimitedError          retry after the time the platform names
 `-- UndeliverableError        permanent: the chat is gone, the bot was removed, the text is rejected
+    `-- RefusedError          the same, with the platform's error code
 ChannelSetupError             the channel cannot run until its owner changes something
 `-- MissingSettingsError      a required setting is empty
 """
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from nanobot.errors import NanobotError
+
+ErrorCode = int | str
 
 MAX_RETRY_AFTER_S = 3600.0
 """Cap on a platform's own retry-after, so that a wrong value cannot hold a message for a year."""
@@ -43,6 +50,14 @@ class UndeliverableError(SendError):
     """The platform will never take the message."""
 
 
+class RefusedError(UndeliverableError):
+    """A refusal with an error code that is known to be final."""
+
+    def __init__(self, message: str, code: ErrorCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class ChannelSetupError(NanobotError):
     """A wrong token, a missing SDK or permission. The text says what the owner has to do."""
 
@@ -54,3 +69,35 @@ class MissingSettingsError(ChannelSetupError):
         keys = " and ".join(f"channels.{channel}.{name}" for name in names)
         verb = "is" if len(names) == 1 else "are"
         super().__init__(f"{keys} {verb} not set. Run `nanobot channels login {channel}`.")
+
+
+def require_settings(channel: str, **settings: str) -> tuple[str, ...]:
+    """The settings of a channel, by the keys of its section, without blanks around. Raises MissingSettingsError."""
+    if empty := [name for name, value in settings.items() if not value.strip()]:
+        raise MissingSettingsError(channel, *empty)
+    return tuple(value.strip() for value in settings.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCodes:
+    """What the error codes of a platform mean. An unknown code may be temporary."""
+
+    platform: str
+    final: Mapping[Any, str] = field(default_factory=dict)
+    """Why something is refused for good, by code. `{text}` stands for the platform's own words."""
+    limited: Collection[ErrorCode] = ()
+    """Too many requests."""
+    temporary: Collection[ErrorCode] = ()
+    """Also where most refusals need the owner, as when logging in."""
+    accepted: Collection[ErrorCode] = ()
+    """No failures."""
+    pause_s: float = -1
+    """How long to wait after too many requests, where the platform does not say."""
+
+    def error(self, code: ErrorCode, text: str) -> SendError:
+        """The error for a refusal with this code and text."""
+        if code in self.final:
+            return RefusedError(f"{self.platform}: {self.final[code].format(text=text)} ({code})", code)
+        if code in self.limited:
+            return RateLimitedError(f"{self.platform}: {text} ({code})", self.pause_s)
+        return SendError(f"{self.platform}: {text} ({code})")

@@ -7,8 +7,9 @@ Later messages of a session wait behind one whose attachments are still loading;
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
@@ -20,8 +21,23 @@ from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
 """Backoff between attempts to save a message."""
+
+
+async def until_saved(save: Callable[[], Awaitable[T]], waiting: str) -> T:
+    """Repeat while the disk refuses; `waiting` says in the log, once, what waits."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return await save()
+        except StorageError as error:
+            if wait_s == _FIRST_WAIT_S:
+                log.error("%s: %s", waiting, error)  # noqa: TRY400 the owner needs no traceback
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
 class Inbox:
@@ -110,24 +126,11 @@ class Inbox:
                 if stored.kind.may_quote_others:
                     message.provenance = least_trusted([message.provenance, Provenance.PERSON])
             del message.attachments[0]
-            await self._save(message)
+            waiting = f"{self._channel}: a message waits until its attachments can be saved"
+            await until_saved(lambda: finish(self._bus.save_inbound(message)), waiting)
 
     async def _fetch(self, attachment: Attachment) -> StoredAttachment:
         if attachment.is_here:
             return attachment.to_stored()
         await self._status.connected.wait()
         return await self._media.store(attachment, lambda: self._download(attachment))
-
-    async def _save(self, message: InboundMessage) -> None:
-        """Retry until the message is on disk: its turn cannot start before."""
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                await finish(self._bus.save_inbound(message))
-            except StorageError as error:
-                if wait_s == _FIRST_WAIT_S:
-                    log.error("%s: a message waits until its attachments can be saved: %s", self._channel, error)  # noqa: TRY400
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-            else:
-                return

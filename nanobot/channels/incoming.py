@@ -14,6 +14,15 @@ nothing.
 """
 
 
+_LONGEST_QUOTE = 600
+
+
+def quoted_lines(text: str, author: str = "a message") -> str:
+    """The lines above a message that quotes this text; its start, if it is long."""
+    short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+    return "\n".join([f"[in reply to {author}]", *(f"> {line}" for line in short.strip().splitlines())])
+
+
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """A message, slash command or button press: who wrote it, where, and what."""

@@ -13,9 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
-from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
 from nanobot.channels.status import ChannelStatus
 from nanobot.channels.supervisor import ChannelSupervisor, describe_error
 from nanobot.messages.types import Origin
@@ -149,12 +156,14 @@ class ChannelManager:
             for message in waiting:
                 self._put(self._tasks, message)
 
-    def _show_turn(self, message: InboundMessage, begins: bool) -> None:
+    def _show_turn(self, message: InboundMessage, state: InboundState | None) -> None:
         """Let the channel show that a user's message is being worked on; nobody waits for a job."""
         channel, to = self._channels.get(message.channel), message.address
         if channel is not None and message.origin is Origin.USER and not message.quiet:
             key = message.journal_key or str(id(message))
-            (channel.turn_started if begins else channel.turn_ended)(to, key)
+            (channel.turn_started if state is None else channel.turn_ended)(to, key)
+            if state is InboundState.ANSWERED and message.message_id is not None:
+                channel.turn_answered(to, message.message_id)
 
     def _supervise(self, tasks: asyncio.TaskGroup, channel: BaseChannel) -> None:
         supervisor = ChannelSupervisor(channel, first_wait_s=self._first_wait_s)
@@ -205,6 +214,8 @@ class ChannelManager:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await contain_errors(channel.deliver(message))
         except Exception as error:  # a channel may raise anything, and only the reply counts
+            if isinstance(error, ChannelSetupError):
+                channel.refuse(error)
             log.debug("%s: a %s was not shown: %s", channel.name, message.kind.value, error)
 
     async def _send_with_retries(self, channel: BaseChannel, message: OutboundMessage) -> None:
@@ -228,6 +239,10 @@ class ChannelManager:
                 pause_s = max(error.retry_after_s, least_s)
                 await asyncio.sleep(pause_s)
                 throttled_s += pause_s
+                continue
+            except ChannelSetupError as error:
+                channel.refuse(error)
+                await asyncio.sleep(self._first_wait_s)
                 continue
             except Exception as error:  # a channel may raise anything
                 may_have_arrived = isinstance(error, TimeoutError) or _may_have_arrived(error)

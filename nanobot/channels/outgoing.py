@@ -9,6 +9,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from nanobot.channels.errors import UndeliverableError
 from nanobot.channels.media_kinds import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
 from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
@@ -54,6 +55,19 @@ def open_outgoing(path: Path) -> BufferedReader:
     The tools resolved its links already: a link that replaced the file since leads to what nobody approved.
     """
     return os.fdopen(open_no_follow(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+
+
+async def read_outgoing(path: Path, *, largest: int) -> bytes:
+    """The content of a file that a message names. Raises UndeliverableError."""
+
+    def read() -> bytes:
+        with open_outgoing(path) as file:
+            return file.read(largest + 1)
+
+    try:
+        return await asyncio.to_thread(read)
+    except OSError as error:
+        raise UndeliverableError(f"{path} can no longer be read ({error.strerror})") from error
 
 
 def _prepare_file(source: str, largest: int) -> Outgoing:

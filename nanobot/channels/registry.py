@@ -73,6 +73,23 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets",)),
     ChannelSpec("weixin", "WeChat", "nanobot.channels.weixin:WeixinChannel", has_buttons=False),
     ChannelSpec(
+        "msteams",
+        "Microsoft Teams",
+        "nanobot.channels.msteams:TeamsChannel",
+        chat_is_sender=False,
+        groups="19:.*",
+    ),
+    ChannelSpec(
+        "whatsapp",
+        "WhatsApp",
+        "nanobot.channels.whatsapp:WhatsAppChannel",
+        "whatsapp",
+        ("websockets",),
+        chat_is_sender=False,
+        has_buttons=False,
+        groups=r".*@g\.us",
+    ),
+    ChannelSpec(
         "matrix",
         "Matrix",
         "nanobot.channels.matrix:MatrixChannel",

@@ -86,9 +86,10 @@ class ChannelSupervisor:
             log.error("%s: stop failed", self._channel.name, exc_info=error)  # raised, it would end every other channel
 
     async def _serve(self) -> None:
-        """Run `start` and cancel it when the platform stalls. Raises what `start` raises."""
+        """Run `start` and cancel it when the platform stalls, or refuses the bot. Raises what `start` raises."""
         channel, status = self._channel, self._channel.status
         status.touch()
+        channel.refusal = refusal = asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(contain_errors(channel.start()), name=f"channel {channel.name}")
         if not channel.reports_up:
             channel.mark_up()
@@ -97,7 +98,10 @@ class ChannelSupervisor:
                 left_s = channel.stall_s - (status.clock.monotonic() - status.last_seen)
                 if channel.stall_s and left_s <= 0:
                     raise TimeoutError(f"the platform was silent for {channel.stall_s:g} s")
-                await asyncio.wait([serving], timeout=left_s if channel.stall_s else None)
+                timeout_s = left_s if channel.stall_s else None
+                await asyncio.wait([serving, refusal], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if refusal.done():
+                    raise refusal.result()
         finally:
             serving.cancel()
             await asyncio.wait([serving])

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 1024 * 1024
-TIMEOUT_S = 30.0
+TIMEOUT_S = 15.0
+"""Teams waits that long, others less."""
 
 WebhookHandler = Callable[[Mapping[str, str], bytes], Awaitable[int]]
 """Takes the headers (names in any case) and the body of a POST request. Returns the status, 200 once nothing can be

@@ -66,11 +66,20 @@ class DiscordConfig(ChannelConfig):
 
 
 class WhatsAppConfig(ChannelConfig):
-    """WhatsApp, through the Node bridge."""
+    """A linked WhatsApp account, through a bridge on Node.js."""
 
     bridge_url: WebSocketUrl = "ws://localhost:3001"
-    bridge_token: Text = ""
+    bridge_token: Text = ""  # empty: a new one at each start of the bridge
+    bridge_managed: bool = True  # only on loopback: the gateway runs the bridge
+    auth_dir: Text = ""  # empty: in the data folder
+    phone: Text = ""  # link by a code for this number instead of a QR code
     group_policy: GroupPolicy = "open"
+    self_chat: bool | None = None  # null: if the account's own number is allowed
+    reply_to_message: bool = False
+    react_emoji: Text = "👀"
+    streaming: bool = False
+    send_read_receipts: bool = False
+    lid_mappings: dict[str, str] = Field(default_factory=dict)
 
 
 class SlackDirectConfig(Section):
@@ -106,6 +115,7 @@ class FeishuConfig(ChannelConfig):
     topic_isolation: bool = True
     reply_to_message: bool = False
     react_emoji: Text = "THUMBSUP"
+    done_emoji: Text = ""
     streaming: bool = True
     domain: Literal["feishu", "lark"] | HttpUrl = "feishu"  # or the address of a private deployment
 
@@ -158,6 +168,36 @@ class WeixinConfig(ChannelConfig):
     reply_progress_messages: bool = False
     reply_progress_max_messages: Whole = 2
     context_message_budget: Count = 8
+
+
+class TeamsConfig(ChannelConfig):
+    """A Microsoft Teams bot, whose messages arrive at a webhook."""
+
+    app_id: Text = ""
+    app_password: Text = ""
+    tenant_id: Text = ""  # empty: a bot for any tenant
+    host: Text = ""  # empty: the gateway's HTTP server, at /hooks/msteams
+    port: Port = 3978
+    path: Annotated[str, Field(pattern=r"^/")] = "/api/messages"
+    reply_in_thread: bool = True
+    mention_only_response: Text = "Yes? Write your question behind my name."
+    streaming: bool = True
+    validate_inbound_auth: Annotated[bool, RESTRICTS] = True
+    trusted_service_url_hosts: Annotated[list[str], RESTRICTS] = Field(
+        default_factory=lambda: [
+            "smba.trafficmanager.net",
+            "smba.infra.gcc.teams.microsoft.com",
+            "smba.infra.gov.teams.microsoft.us",
+            "smba.infra.dod.teams.microsoft.us",
+        ]
+    )
+    ref_ttl_days: Count = 30
+    prune_web_chat_refs: bool = True
+    prune_non_personal_refs: bool = True
+    ref_touch_interval_s: Whole = 300
+    api_base: HttpUrl = "https://login.microsoftonline.com"
+    openid_url: HttpUrl = "https://login.botframework.com/v1/.well-known/openidconfiguration"
+    service_url: HttpUrl = "https://smba.trafficmanager.net/teams"  # where nobody has written yet
 
 
 class EmailConfig(ChannelConfig):
@@ -281,6 +321,7 @@ class ChannelsConfig(Section):
     qq: QQConfig = Field(default_factory=QQConfig)
     wecom: WeComConfig = Field(default_factory=WeComConfig)
     weixin: WeixinConfig = Field(default_factory=WeixinConfig)
+    msteams: TeamsConfig = Field(default_factory=TeamsConfig)
     email: EmailConfig = Field(default_factory=EmailConfig)
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)

@@ -16,17 +16,18 @@ _SECTION_KEYS: dict[str, str] = {
         " idleCompactCheckIntervalSeconds sessionTtlMinutes"
     ),
     "modelPresets.*": "label",
-    "channels": "extractDocumentText msteams mattermost napcat signal",
+    "channels": "extractDocumentText mattermost napcat signal",
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
-    "channels.feishu": "doneEmoji toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
+    "channels.feishu": "toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
+    "channels.whatsapp": "databasePath proxy",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
     "providers.*": "extraQuery thinkingStyle",
     "gateway": "restartMode",
@@ -38,6 +39,10 @@ _SECTION_KEYS: dict[str, str] = {
     "tools.exec": "sandboxRoBinds sandboxRwBinds restrictToWorkspace",
 }
 _INEFFECTIVE: dict[str, tuple[tuple[object, ...], str]] = {
+    "channels.whatsapp.databasePath": (
+        (None, ""),
+        "is not used: that session cannot be taken over. Link the account once more: nanobot channels login whatsapp.",
+    ),
     "providers.*.thinkingStyle": (
         (None, ""),
         "is not used: agents.defaults.reasoningEffort says how much a model thinks, and extraBody of this provider "

@@ -6,8 +6,10 @@ be rejected as unparsable. Slack: mrkdwn (docs.slack.dev/messaging/formatting-me
 card-json-v2-components, rich-text). DingTalk: a part of Markdown (open.dingtalk.com/document/orgapp/message-type), in
 which two spaces end a line; QQ: likewise (bot.q.qq.com/wiki/develop/api-v2/server-inter/message/type/markdown).
 WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031). WeChat: a part of Markdown, in which nothing
-can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts). E-mail: plain text and
-HTML. Matrix: likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
+can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin, markdown-filter.ts).
+Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
+WhatsApp: its own marks (faq.whatsapp.com, "How to format your messages"). E-mail: plain text and HTML. Matrix:
+likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
 """
 
 import json
@@ -213,6 +215,23 @@ WEIXIN = Dialect(
     fence=_fence,
     bullet="- ",
     heading_levels=4,
+)
+TEAMS = replace(
+    DINGTALK,
+    name="msteams",
+    limit=20_000,
+    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
+    heading_levels=3,
+)
+WHATSAPP = Dialect(
+    "whatsapp",
+    4096,  # it takes longer ones, but folds them
+    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")},
+    escape=_break_fences,
+    code=lambda code: code if "`" in code else f"`{code}`",
+    fence=lambda code, _: f"```\n{_break_fences(code)}\n```",
+    bullet="- ",
+    edge=_ZERO_WIDTH,
 )
 EMAIL = Dialect(
     "email",

@@ -1,7 +1,8 @@
 """Small asyncio helpers."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -43,9 +44,16 @@ async def gather_or_raise(work: list[Coroutine[Any, Any, T]]) -> list[T]:
     """Run concurrently and return the results in order. The first error cancels the others and is raised itself."""
     if len(work) == 1:
         return [await work[0]]
+    async with task_group() as group:
+        tasks = [group.create_task(coroutine) for coroutine in work]
+    return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that raises the first error itself."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in work]
+            yield group
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.bus.events import Address, Button, DeliveryFailedError
+from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.feishu.frames import Frame, Parts
 from nanobot.channels.feishu.incoming import event_of, format_forwarded, format_quote, read_event, read_message
@@ -192,6 +193,17 @@ async def test_feishu_is_told_to_send_again_what_is_not_journaled(feishu, tmp_pa
         await eventually(lambda: event.codes)
 
     assert event.codes == [500]
+
+
+async def test_an_answered_message_gets_the_reaction_of_done_emoji_and_a_failed_one_does_not(feishu, tmp_path):
+    async with live(feishu, tmp_path, silent=True, done_emoji="DONE") as life:
+        failed, answered = await feishu.says("one"), await feishu.says("two")
+        life.bus.settle(await life.hears("one"), InboundState.FAILED)
+        life.answers(await life.hears("two"), "two it is")
+        await life.shows("two it is")
+        await eventually(lambda: feishu.reactions_on(answered))
+
+    assert (feishu.reactions_on(answered), feishu.reactions_on(failed)) == (["DONE"], [])
 
 
 async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):

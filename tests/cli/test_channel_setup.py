@@ -17,6 +17,7 @@ from tests.fakes.dingtalk import CLIENT_ID
 from tests.fakes.dingtalk import SECRET as DINGTALK_SECRET
 from tests.fakes.feishu import APP_ID
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
+from tests.fakes.feishu import Feishu as FeishuServer
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.matrix import BOT as MATRIX_BOT
 from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
@@ -335,6 +336,8 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
     async with FeishuPlatform(tmp_path).open() as feishu:
         env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
         child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
+        await asyncio.to_thread(child.expect_exact, "Enter the App ID")
+        child.send("\x1b[B\r")
         await asyncio.to_thread(child.expect_exact, "App ID, cli_")
         child.send(f"{APP_ID}\r")
         await asyncio.to_thread(child.expect_exact, "App Secret")
@@ -574,6 +577,45 @@ async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monke
     assert channels() == {"dingtalk": {"enabled": True, "clientId": CLIENT_ID, "clientSecret": DINGTALK_SECRET}}
     assert owners() == {"dingtalk": ["anna01"]}
     assert DINGTALK_SECRET not in result.output
+
+
+# Feishu, where a QR code creates the app
+
+
+@pytest.fixture
+async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FeishuServer]:
+    async with FeishuPlatform(tmp_path).open() as platform:
+        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
+        yield platform.feishu
+
+
+async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(feishu):
+    created = {"client_id": APP_ID, "client_secret": FEISHU_SECRET, "user_info": {"open_id": "ou_anna"}}
+    feishu.polls.extend([{"error": "authorization_pending"}, created])
+
+    result = await command("channels", "login", "feishu", answers="create\n")
+
+    assert result.exit_code == 0, result.output
+    assert "https://open.feishu.cn/page/cli?user_code=AB12" in result.stdout
+    assert re.search(r"^█{20,}$", result.stdout, re.MULTILINE)
+    assert channels() == {"feishu": {"enabled": True, "appId": APP_ID, "appSecret": FEISHU_SECRET}}
+    assert owners() == {"feishu": ["ou_anna"]}
+    assert "it recognises you as its owner" in result.stdout
+    assert FEISHU_SECRET not in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [("access_denied", "it was declined"), ("expired_token", "Try again for a new link")]
+)
+async def test_an_app_that_was_not_created_leaves_feishu_unchanged(feishu, error, told):
+    feishu.polls.append({"error": error})
+
+    result = await command("channels", "login", "feishu", answers="create\n")
+
+    assert result.exit_code == 1
+    assert told in result.stdout
+    assert "Feishu is unchanged." in result.stdout
+    assert not config_path().exists()
 
 
 # WeChat, where a QR code is scanned instead

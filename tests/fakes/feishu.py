@@ -133,6 +133,8 @@ class Feishu:
         self.takes_cards = True
         self.pushes_again = True
         """Whether what was not acknowledged comes again with the next connection; at Feishu after 15 s, 5 min, ..."""
+        self.polls: deque[Json] = deque()
+        """What whoever waits for a new app is told, one after the other."""
         self._ids = count(1)
         self._tickets: set[str] = set()
         self._waiting: dict[str, tuple[Event, int]] = {}
@@ -142,6 +144,7 @@ class Feishu:
         api = "/open-apis"
         return [
             web.post("/callback/ws/endpoint", self._endpoint),
+            web.post("/oauth/v1/app/registration", self._register),
             web.get("/link", self._serve_line),
             web.post(f"{api}/auth/v3/tenant_access_token/internal", self._token),
             *(
@@ -295,6 +298,22 @@ class Feishu:
             return web.json_response({"code": 10014, "msg": "app secret invalid"})
         self.tokens.add(token := f"t-{next(self._ids)}")
         return web.json_response({"code": 0, "msg": "ok", "tenant_access_token": token, "expire": 7200})
+
+    async def _register(self, request: web.Request) -> web.Response:
+        """The device flow that creates an app (RFC 8628)."""
+        asked = await request.post()
+        if asked["action"] == "init":
+            return web.json_response({"nonce": "n", "supported_auth_methods": ["client_secret"]})
+        if asked["action"] == "begin":
+            if (asked["archetype"], asked["auth_method"]) != ("PersonalAgent", "client_secret"):
+                return web.json_response({"error": "invalid_request"}, status=400)
+            link = "https://open.feishu.cn/page/launcher?user_code=AB12"
+            begun = {"device_code": "device", "verification_uri_complete": link, "interval": 0.01, "expires_in": 600}
+            return web.json_response(begun)
+        if (asked["device_code"], asked["tp"]) != ("device", "ob_app"):
+            return web.json_response({"error": "invalid_request"}, status=400)
+        answer = self.polls.popleft() if self.polls else {"error": "authorization_pending"}
+        return web.json_response(answer, status=400 if "error" in answer else 200)
 
     def _guarded(self, call: Any) -> Any:
         """A call with the checks that all have."""

@@ -19,6 +19,8 @@ PLATFORMS: dict[str, str] = {
     "qq": "tests.fakes.platform_qq:QQPlatform",
     "wecom": "tests.fakes.platform_wecom:WeComPlatform",
     "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
+    "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
+    "whatsapp": "tests.fakes.platform_whatsapp:WhatsAppPlatform",
     "matrix": "tests.fakes.platform_matrix:MatrixPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }

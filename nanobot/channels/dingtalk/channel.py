@@ -8,35 +8,30 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.asyncio.client import ClientConnection
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.dingtalk.api import LARGEST_FILE, MESSAGES, DingTalkApi, PermissionDeniedError
+from nanobot.channels.dingtalk.api import LARGEST_FILE, MESSAGES, NO_PERMISSION, DingTalkApi
 from nanobot.channels.dingtalk.incoming import GROUP, read_message
-from nanobot.channels.errors import NotConnectedError, UndeliverableError
+from nanobot.channels.errors import RefusedError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing
+from nanobot.channels.payload import Payload
+from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import DingTalkConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DINGTALK
-from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
-_wire = logging.getLogger(f"{__name__}.wire")
-_wire.setLevel(logging.CRITICAL)  # it would log the ticket, and whole messages
 
-_CONNECT_S, _CLOSE_S = 15.0, 1.0
 _RECONNECT_S = 0.2
 _LONGEST_TITLE = 40
 _MOST_REMEMBERED = 1000
@@ -52,14 +47,14 @@ class DingTalkChannel(ChatChannel):
     can_react = True
     stall_s = 30.0
     ping_s: float = 10.0
-    """How long the stream may be silent before it is pinged."""
+    """How often the stream is pinged."""
     delta_interval_s: ClassVar[float] = 2.0
     """Each update is a request, and an organisation has a quota of them."""
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, DingTalkConfig) else DingTalkConfig.model_validate(config)
-        self._current_api: DingTalkApi | None = None
+        self._api = DingTalkApi(self._settings)
         self._conversations: dict[str, str] = {}
         """The conversation's id by chat: a private chat has another id with us."""
         self._finished_cards: dict[str, None] = {}
@@ -68,106 +63,66 @@ class DingTalkChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        api = DingTalkApi(self._settings, self.services.clock)
         try:
-            await api.log_in()
-            self._current_api = api
+            await self._api.token()
             while True:
-                await self._serve(api)
+                await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
         finally:
-            self._current_api = None
-            await api.close()
+            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if DingTalk is unreachable."""
-        api = DingTalkApi(self._settings, SystemClock())
         try:
-            await api.log_in()
-            await api.open_stream()
+            await self._api.token()
+            await self._api.open_stream()
         finally:
-            await api.close()
+            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is the robot {api.robot_code}: search for it in DingTalk by the name that "
-            "you gave it, or add it to a group (Group Settings, Bots) and mention it."
+            f"The credentials work. Your bot is the robot {self._api.robot_code}: search for it in DingTalk by the "
+            "name that you gave it, or add it to a group (Group Settings, Bots) and mention it."
         )
         return True
 
-    async def _serve(self, api: DingTalkApi) -> None:
+    async def _serve(self) -> None:
         """Receive messages until DingTalk announces the end of the connection, as it does after some hours."""
-        url = await api.open_stream()
-        http_url = url.replace("ws", "http", 1)
-        context = await ssl_context(http_url) if url.startswith("wss:") else None
-        opening = connect(
-            url,
-            ssl=context,
-            proxy=proxy_for(http_url),
-            open_timeout=_CONNECT_S,
-            close_timeout=_CLOSE_S,
-            ping_interval=None,
-            logger=_wire,
-        )
-        try:
-            async with opening as socket:
-                self.mark_up()
-                self.status.last_error = self._without_cards
-                while api.refusal is None:
-                    frame = await self._next_frame(socket)
-                    if frame is not None and not await self._process(socket, frame):
-                        return
-            raise api.refusal
-        except (OSError, TimeoutError, WebSocketException) as error:  # their texts may have the ticket
-            raise NotConnectedError(f"the stream is lost ({type(error).__name__})") from None
 
-    async def _next_frame(self, socket: ClientConnection) -> Mapping[str, Any] | None:
-        """The next frame; None after a silence in which DingTalk answered a ping, or for one that is no JSON."""
-        try:
-            async with asyncio.timeout(self.ping_s):
-                text = await socket.recv()
-        except TimeoutError:
+        async def ping() -> None:
             await (await socket.ping())  # without an answer, the supervisor cancels this after `stall_s`
             self.status.touch()
-            return None
-        self.status.touch()
-        with suppress(ValueError):
-            frame = json.loads(text)
-            if isinstance(frame, dict) and isinstance(frame.get("headers"), dict):
-                return frame
-        return None
 
-    async def _process(self, socket: ClientConnection, frame: Mapping[str, Any]) -> bool:
+        async with open_socket("DingTalk", await self._api.open_stream(), ping_interval=None) as socket:
+            self.mark_up()
+            self.status.last_error = self._without_cards
+            async for text in read_messages(socket, self.status.touch, self.ping_s, ping):
+                if not await self._process(socket, Payload.parse(text)):
+                    return
+
+    async def _process(self, socket: ClientConnection, frame: Payload) -> bool:
         """Process a frame, and acknowledge it unless it could not be journaled: then DingTalk sends it again.
 
         Return False if DingTalk wants the connection to be replaced.
         """
-        headers, data = frame["headers"], frame.get("data")
-        topic = headers.get("topic")
-        if frame.get("type") == "SYSTEM" and topic == "disconnect":
+        topic, data = frame.text("headers", "topic"), frame.get("data")
+        if frame.text("type") == "SYSTEM" and topic == "disconnect":
             return False
         if topic == MESSAGES:
             try:
-                await self._receive(json.loads(str(data)))
+                await self._receive(Payload.parse(str(data)))
             except StorageError as error:
                 log.warning("dingtalk: a message could not be journaled, and is not acknowledged: %s", error)
                 return True
-            except ValueError:
-                log.debug("dingtalk: a message that is no JSON was ignored")
             data = '{"response": {}}'
-        acknowledgement = {
-            "code": 200,
-            "message": "OK",
-            "headers": {"contentType": "application/json", "messageId": headers.get("messageId")},
-            "data": data,
-        }
-        await socket.send(json.dumps(acknowledgement))
+        if message_id := frame.text("headers", "messageId"):
+            headers = {"contentType": "application/json", "messageId": message_id}
+            await socket.send(json.dumps({"code": 200, "message": "OK", "headers": headers, "data": data}))
         return True
 
-    async def _receive(self, message: object) -> None:
-        data = message if isinstance(message, Mapping) else {}
+    async def _receive(self, data: Payload) -> None:
         incoming = read_message(data, isolate_users=self._settings.group_user_isolation)
         if incoming is None or (incoming.is_private and self._settings.disable_private_chat):
             return
-        put_bounded(self._conversations, incoming.chat_id, str(data["conversationId"]), _MOST_REMEMBERED)
+        put_bounded(self._conversations, incoming.chat_id, data.text("conversationId"), _MOST_REMEMBERED)
         await self.receive(incoming)
 
     @property
@@ -188,7 +143,9 @@ class DingTalkChannel(ChatChannel):
             raise UndeliverableError(self._without_cards)
         try:
             await self._api.create_card(to.chat_id, card_id, chunk.text)
-        except PermissionDeniedError as error:
+        except RefusedError as error:
+            if error.code != NO_PERMISSION:
+                raise
             self._without_cards = f"answers are not streamed. {error}"
             self.status.last_error = self._without_cards
             log.warning("dingtalk: %s", self._without_cards)
@@ -230,9 +187,3 @@ class DingTalkChannel(ChatChannel):
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file."""
         return self._api.download(attachment.source)
-
-    @property
-    def _api(self) -> DingTalkApi:
-        if self._current_api is None:
-            raise NotConnectedError("DingTalk is not connected")
-        return self._current_api

@@ -247,23 +247,16 @@ class DiscordChannel(ChatChannel):
 
         Reconnecting instead could use up the thousand sessions a day after which Discord resets the token.
         """
-        has_failed, is_private = False, guild_id_of(message) is None
-        while is_from_a_person(message):
+        is_private = guild_id_of(message) is None
+        if is_from_a_person(message):
             try:
                 me = self._client.user
                 assert me is not None  # noqa: S101 known since the session began
-                await self.receive(read_message(message, await self._channel_of(message), me))
-                break
-            except StorageError as error:
-                if not has_failed:
-                    log.warning("discord: a message waits, it could not be journaled: %s", error)
-                has_failed = True
-                await asyncio.sleep(_PAUSE_S)
+                await self.receive_until_journaled(read_message(message, await self._channel_of(message), me))
             except Exception:  # one unreadable message must not stop the others
                 log.exception("discord: the message %s could not be read", message.id)
                 to = Address(self.name, str(message.channel.id))
                 await self.report_unreadable(str(message.author.id), to, is_private=is_private)
-                break
         self._history.note(message.channel.id, message.id, is_private=is_private)
 
     async def _channel_of(self, message: discord.Message) -> object:

@@ -9,22 +9,21 @@ import json
 import logging
 import secrets
 import time
-import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
-from nanobot.channels.feishu.api import CARD_REFUSED, GONE, FeishuApi, RefusedError
+from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
+from nanobot.channels.errors import RefusedError, SendError, UndeliverableError
+from nanobot.channels.feishu.api import CARD_REFUSED, GONE, FeishuApi
 from nanobot.channels.feishu.frames import Frame, Parts, ping
 from nanobot.channels.feishu.incoming import (
     FeishuIncoming,
@@ -35,18 +34,17 @@ from nanobot.channels.feishu.incoming import (
     read_message,
 )
 from nanobot.channels.media import Attachment
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
+from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import FEISHU, PLAIN
-from nanobot.net.http import HttpPools, proxy_for
+from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
-_WIRE_LOG = logging.getLogger(f"{__name__}.wire")
-_WIRE_LOG.setLevel(logging.CRITICAL)  # websockets logs whole messages, and the URL of the connection, which is a secret
 
 _TEXT_ELEMENT = "text"
 _LONGEST_PLAIN = 1000
@@ -65,8 +63,6 @@ _MOST_ROOMS, _MOST_CARDS = 60, 256
 _LOOKUP_S = 1.0
 """How long a message waits for the one it quotes."""
 _PAGE, _MOST_PAGES = 50, 4
-_AT_ONCE = 4
-"""Chats whose missed messages are fetched concurrently."""
 _EPOCH, _TICKS_PER_S = 1_790_000_000, 5
 """Of the sequence numbers of cards, which fit into 31 bits."""
 
@@ -114,83 +110,50 @@ class FeishuChannel(ChatChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, FeishuConfig) else FeishuConfig.model_validate(config)
-        self._current_api: FeishuApi | None = None
+        self._api = FeishuApi(self._settings)
         self._state = FeishuState()
-        self._chat_locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
+        self._catch_up = CatchUp(self.name)
         self._cards: dict[str, _Card] = {}
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection ends."""
-        pools = HttpPools()
         try:
-            api = FeishuApi(self._settings, pools, self.services.clock)
-            bot = (await api.log_in()).open_id
-            folder = self.services.state
-            path = folder / "feishu.json" if folder is not None else None
-            self._state = await asyncio.to_thread(load_state, path, lambda: FeishuState(bot))
-            if self._state.bot != bot:
-                self._state = FeishuState(bot)
-            self._current_api = api
-            async with keep_saved(path, self._state):
-                await self._serve(api)
+            bot = await self._api.log_in()
+            self._state = await self.load_state(FeishuState(bot.open_id))
+            async with keep_saved(self.state_path, self._state):
+                await self._serve()
         finally:
-            self._current_api = None
-            await pools.close()
+            await self._api.close()
 
-    async def _serve(self, api: FeishuApi) -> None:
-        endpoint = await api.fetch_endpoint()
-        try:
-            connection = await connect(
-                endpoint.url, proxy=proxy_for(endpoint.url), max_size=None, close_timeout=1, logger=_WIRE_LOG
-            )
-        except InvalidHandshake as error:
-            raise NotConnectedError(f"Feishu refuses the long connection: {error}") from error
-        async with connection:
+    async def _serve(self) -> None:
+        url, service, ping_s = await self._api.fetch_endpoint()
+        parts, beat = Parts(), ping(service)
+        async with open_socket("Feishu", url, max_size=None) as socket, task_group() as work:
             self.mark_up()
-            try:
-                async with asyncio.TaskGroup() as work:
-                    work.create_task(self._ping(connection, endpoint.service, endpoint.ping_s))
-                    work.create_task(_raise_when_done(api.refusal))
-                    for rooms, is_private in ((self._state.groups, False), (self._state.private, True)):
-                        for room in [*rooms]:
-                            work.create_task(self._process_missed(room, rooms[room], is_private=is_private))
-                    await self._receive_frames(connection, work)
-            except BaseExceptionGroup as errors:
-                raise errors.exceptions[0] from None
-
-    async def _ping(self, connection: ClientConnection, service: int, every_s: float) -> None:
-        while True:
-            await connection.send(ping(service))
-            await asyncio.sleep(every_s)
-
-    async def _receive_frames(self, connection: ClientConnection, work: asyncio.TaskGroup) -> None:
-        parts = Parts()
-        async for data in connection:
-            self.status.touch()
-            if isinstance(data, str):
-                continue
-            try:
-                frame = Frame.decode(data)
-                event = None if frame.is_control else parts.add(frame)
-            except ValueError as error:
-                log.debug("feishu: a frame cannot be read: %s", error)
-                continue
-            if event is not None:
-                work.create_task(self._process(connection, frame, event))
-        raise ConnectionResetError("Feishu closed the connection")
+            for rooms, is_private in ((self._state.groups, False), (self._state.private, True)):
+                for room in [*rooms]:
+                    work.create_task(self._process_missed(room, rooms[room], is_private=is_private))
+            async for data in read_messages(socket, self.status.touch, ping_s, lambda: socket.send(beat)):
+                if isinstance(data, str):
+                    continue
+                try:
+                    frame = Frame.decode(data)
+                    event = parts.add(frame)
+                except ValueError as error:
+                    log.debug("feishu: a frame cannot be read: %s", error)
+                    continue
+                if event is not None:
+                    work.create_task(self._process(socket, frame, event))
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
-        pools = HttpPools()
         try:
-            api = FeishuApi(self._settings, pools, SystemClock())
-            bot = await api.log_in()
-            await api.fetch_endpoint()
+            bot = await self._api.log_in()
+            await self._api.fetch_endpoint()
         finally:
-            await pools.close()
+            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{api.console}\n"
+            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{self._api.console}\n"
             "Events & Callbacks: choose the long connection for events and for callbacks, and save.\n"
             "Then search for the bot in Feishu and write to it."
         )
@@ -204,16 +167,13 @@ class FeishuChannel(ChatChannel):
         code = 200
         try:
             if incoming is not None:
-                async with self._lock_of(incoming.room or incoming.chat_id):
+                async with self._catch_up.lock_of(incoming.room or incoming.chat_id):
                     await self._receive(incoming)
         except StorageError as error:
             log.warning("feishu: a message could not be journaled, and is not acknowledged to Feishu: %s", error)
             code = 500
         with suppress(ConnectionClosed):  # then it comes again, and is a duplicate
             await connection.send(frame.answer(code))
-
-    def _lock_of(self, room: str) -> asyncio.Lock:
-        return self._chat_locks.setdefault(room, asyncio.Lock())
 
     async def _receive(self, incoming: FeishuIncoming) -> None:
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
@@ -246,29 +206,21 @@ class FeishuChannel(ChatChannel):
             "container_id_type": "chat", "container_id": room, "start_time": str(since),
             "sort_type": "ByCreateTimeDesc", "page_size": str(_PAGE),
         }  # fmt: skip
-        async with self._lock_of(room), self._fetch_slots:
-            try:
-                for item in reversed(await self._messages("", query)):
-                    event = event_of(item, is_private=is_private)
-                    incoming = read_message(event, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
-                    if incoming is not None and not item.get("deleted"):
-                        await self._receive(incoming)
-            except RefusedError as error:  # without the permission to read it there is no history
-                log.debug("feishu: missed messages in %s are not fetched: %s", room, error)
-            except SendError as error:  # new messages must not wait for old ones
-                log.warning("feishu: missed messages in %s cannot be fetched (%s); send them again", room, error)
-            except StorageError as error:
-                log.warning("feishu: missed messages in %s could not be journaled: %s", room, error)
+        async with self._catch_up.missed(room):
+            for item in reversed(await self._messages("", query)):
+                event = event_of(item, is_private=is_private)
+                incoming = read_message(event, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
+                if incoming is not None and not item.get("deleted"):
+                    await self._receive(incoming)
 
-    async def _messages(self, path: str, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
+    async def _messages(self, path: str, query: Mapping[str, str] | None = None) -> list[Payload]:
         """The items of a list of messages: the first few pages. Raises SendError."""
-        items: list[Mapping[str, Any]] = []
+        items: list[Payload] = []
         query = {**(query or {})}
         for _ in range(_MOST_PAGES):
             data = await self._api.call("GET", f"/im/v1/messages{path}", params=query)
-            listed = data.get("items")
-            items += [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
-            query["page_token"] = str(data.get("page_token") or "")
+            items += data.parts("items")
+            query["page_token"] = data.text("page_token")
             if not data.get("has_more") or not query["page_token"]:
                 break
         return items
@@ -278,12 +230,6 @@ class FeishuChannel(ChatChannel):
         return self._api.download(attachment.source)
 
     # sending
-
-    @property
-    def _api(self) -> FeishuApi:
-        if self._current_api is None:
-            raise NotConnectedError("Feishu is not connected")
-        return self._current_api
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk: a card, or a text if it is short, without formatting and will not be edited."""
@@ -305,7 +251,7 @@ class FeishuChannel(ChatChannel):
     async def _post_growing(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post a card of CardKit, which may be edited often (cardkit-v1/streaming-updates-openapi-overview)."""
         card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
-        card_id = str((await self._api.call("POST", "/cardkit/v1/cards", json=card)).get("card_id"))
+        card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
         posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
         # after a lost confirmation the message may have the card of the earlier attempt
         put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id), _MOST_CARDS)
@@ -317,24 +263,24 @@ class FeishuChannel(ChatChannel):
         put_bounded(self._cards, platform_id, card, _MOST_CARDS)
         if card.is_streaming:
             try:
-                path = f"{await self._path_of(platform_id, card)}/elements/{_TEXT_ELEMENT}/content"
-                await self._api.call("PUT", path, json={"content": chunk.text, "sequence": card.next_sequence()})
+                path = f"/elements/{_TEXT_ELEMENT}/content"
+                await self._update(platform_id, card, "PUT", path, {"content": chunk.text})
             except RefusedError as error:  # it streams for ten minutes at most
                 log.debug("feishu: a card no longer streams: %s", error)
                 card.is_streaming = False
             else:
                 return
         whole = {"type": "card_json", "data": _dump(_card(chunk))}
-        body = {"card": whole, "sequence": card.next_sequence()}
-        await self._api.call("PUT", await self._path_of(platform_id, card), json=body)
+        await self._update(platform_id, card, "PUT", "", {"card": whole})
 
-    async def _path_of(self, message_id: str, card: _Card) -> str:
+    async def _update(self, message_id: str, card: _Card, method: str, path: str, change: dict[str, Any]) -> None:
         if not card.id:
-            data = await self._api.call("POST", "/cardkit/v1/cards/id_convert", json={"message_id": message_id})
-            card.id = str(data.get("card_id") or "")
+            found = await self._api.call("POST", "/cardkit/v1/cards/id_convert", json={"message_id": message_id})
+            card.id = found.text("card_id")
             if not card.id:
                 raise UndeliverableError("Feishu has no card for this message")
-        return f"/cardkit/v1/cards/{card.id}"
+        change["sequence"] = card.next_sequence()
+        await self._api.call(method, f"/cardkit/v1/cards/{card.id}{path}", json=change)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """End the card's streaming: otherwise the list of chats shows it as being written for ten minutes."""
@@ -343,9 +289,8 @@ class FeishuChannel(ChatChannel):
             return
         card.is_streaming = False
         try:
-            path = f"{await self._path_of(platform_id, card)}/settings"
             settings = _dump({"config": {"streaming_mode": False}})
-            await self._api.call("PATCH", path, json={"settings": settings, "sequence": card.next_sequence()})
+            await self._update(platform_id, card, "PATCH", "/settings", {"settings": settings})
         except SendError as error:
             log.debug("feishu: a card still shows that it streams: %s", error)
 
@@ -353,21 +298,16 @@ class FeishuChannel(ChatChannel):
         """Send a file; a larger picture, or one of another format, as a document."""
         if file.path is None:
             return await self._send(to, "text", {"text": file.url or file.name}, options)
-        try:
-            handle = await asyncio.to_thread(open_outgoing, file.path)
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
-        suffix = file.path.suffix.lower()
-        with handle:
-            if suffix in _IMAGES and file.size <= _LARGEST_IMAGE:
-                form: dict[str, Any] = {"data": {"image_type": "message"}, "files": {"image": (file.name, handle)}}
-                data = await self._api.call("POST", "/im/v1/images", **form)
-                return await self._send(to, "image", {"image_key": data.get("image_key")}, options)
-            kind = _FILE_TYPES.get(suffix, "stream")
-            form = {"data": {"file_type": kind, "file_name": file.name}, "files": {"file": (file.name, handle)}}
-            data = await self._api.call("POST", "/im/v1/files", **form)
+        content, suffix = await read_outgoing(file.path, largest=self.largest_file), file.path.suffix.lower()
+        if suffix in _IMAGES and file.size <= _LARGEST_IMAGE:
+            form: dict[str, Any] = {"data": {"image_type": "message"}, "files": {"image": (file.name, content)}}
+            data = await self._api.call("POST", "/im/v1/images", **form)
+            return await self._send(to, "image", {"image_key": data.text("image_key")}, options)
+        kind = _FILE_TYPES.get(suffix, "stream")
+        form = {"data": {"file_type": kind, "file_name": file.name}, "files": {"file": (file.name, content)}}
+        data = await self._api.call("POST", "/im/v1/files", **form)
         shown = {"opus": "audio", "mp4": "media"}.get(kind, "file")
-        return await self._send(to, shown, {"file_key": data.get("file_key")}, options)
+        return await self._send(to, shown, {"file_key": data.text("file_key")}, options)
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Add a reaction to a message; `emoji` is its name at Feishu, such as THUMBSUP."""
@@ -388,14 +328,14 @@ class FeishuChannel(ChatChannel):
                 if error.code not in GONE:
                     raise
             else:
-                return str(data.get("message_id"))
+                return data.text("message_id")
         chat = to.chat_id
         id_type = {"oc_": "chat_id", "ou_": "open_id", "on_": "union_id"}.get(
             chat[:3], "email" if "@" in chat else "user_id"
         )
         query = {"receive_id_type": id_type}
         data = await self._api.call("POST", "/im/v1/messages", params=query, json=body | {"receive_id": chat})
-        return str(data.get("message_id"))
+        return data.text("message_id")
 
 
 def _card(chunk: Chunk, buttons: Sequence[dict[str, Any]] = (), *, growing: bool = False) -> dict[str, Any]:
@@ -410,10 +350,6 @@ def _button(button: Button, to: Address) -> dict[str, Any]:
     value = {"say": button.value or button.label, "chat": to.chat_id, "thread": to.thread_id or ""}
     label = {"tag": "plain_text", "content": button.label}
     return {"tag": "button", "text": label, "behaviors": [{"type": "callback", "value": value}]}
-
-
-async def _raise_when_done(refusal: "asyncio.Future[ChannelSetupError]") -> None:
-    raise await refusal
 
 
 def _dump(value: object) -> str:

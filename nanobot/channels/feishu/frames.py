@@ -39,14 +39,15 @@ class Frame:
 
     @property
     def headers(self) -> dict[str, str]:
-        pairs = [
-            dict(_decode(value)) for number, value in self.fields if number == _HEADER and isinstance(value, bytes)
-        ]
+        pairs = [dict(_decode(value)) for value in self._values(_HEADER)]
         return {_text(pair.get(1)): _text(pair.get(2)) for pair in pairs}
 
     @property
     def payload(self) -> bytes:
-        return next((value for number, value in self.fields if number == _PAYLOAD and isinstance(value, bytes)), b"")
+        return next(iter(self._values(_PAYLOAD)), b"")
+
+    def _values(self, wanted: int) -> list[bytes]:
+        return [value for number, value in self.fields if number == wanted and isinstance(value, bytes)]
 
     def answer(self, code: int) -> bytes:
         """The acknowledgement: the same frame with 200 as its payload; with another code the event comes again."""
@@ -71,13 +72,13 @@ class Parts:
         self._waiting: dict[str, dict[int, bytes]] = {}
 
     def add(self, frame: Frame) -> bytes | None:
-        """The whole event; None while parts are missing. Raises ValueError for numbers that cannot be."""
+        """The whole event; None for a control frame, or while parts are missing. Raises ValueError."""
         headers = frame.headers
         count, number = int(headers.get("sum") or 1), int(headers.get("seq") or 0)
         if not 0 <= number < count <= _MOST_PARTS:
             raise ValueError(f"part {number} of {count}")
         if count == 1:
-            return frame.payload
+            return None if frame.is_control else frame.payload
         message = headers.get("message_id", "")
         parts = self._waiting.pop(message, {}) | {number: frame.payload}
         if len(parts) < count:
@@ -122,11 +123,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
+    groups = [value >> shift & 0x7F | 0x80 for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([*groups[:-1], groups[-1] & 0x7F])
 
 
 def _text(value: int | bytes | None) -> str:

@@ -13,35 +13,32 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import load_state, save_state
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.cursors import save_state
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RefusedError, SendError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.qq.api import CONSOLE, NO_LINKS, NO_MARKDOWN, REPEATED, TOO_LATE, QQApi, RefusedError
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
+from nanobot.channels.qq.api import CONSOLE, NO_LINKS, NO_MARKDOWN, REPEATED, TOO_LATE, QQApi
 from nanobot.channels.qq.incoming import read_event
+from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import QQConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import PLAIN, QQ
-from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.aio import finish
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
-_wire = logging.getLogger(f"{__name__}.wire")
-_wire.setLevel(logging.CRITICAL)  # it would log the token, and whole messages
 
-_EVENTS, _BEAT, _IDENTIFY, _RESUME, _RECONNECT, _INVALID, _HELLO = 0, 1, 2, 6, 7, 9, 10
+_EVENTS, _BEAT, _IDENTIFY, _RESUME, _RECONNECT, _INVALID = 0, 1, 2, 6, 7, 9
 """`op` of frames (dev-prepare/interface-framework/event-emit)."""
 _PRIVATE_AND_GROUPS = 1 << 25
 _EXPIRED = 4009
@@ -53,7 +50,7 @@ _REFUSALS = {
     4915: f"QQ has banned the bot of channels.qq.appId. {CONSOLE} says why.",
 }
 """Why QQ closes a connection for good, by close code (dev-prepare/error-trace/websocket)."""
-_CONNECT_S, _CLOSE_S, _RECONNECT_S = 15.0, 1.0, 0.2
+_RECONNECT_S = 0.2
 _MOST_REPLIES = 5
 _PRIVATE_S, _GROUP_S = 3600.0, 300.0
 """How long replies to a message are possible (server-inter/message/send-receive/send)."""
@@ -85,7 +82,7 @@ class ReplyWindow:
 class QQState:
     """What is saved of one bot."""
 
-    app_id: str = ""
+    bot: str = ""
     session: str = ""
     last_event: int = 0
     groups: dict[str, None] = field(default_factory=dict)
@@ -109,117 +106,90 @@ class QQChannel(ChatChannel):
         super().__init__(config, bus)
         self._settings = config if isinstance(config, QQConfig) else QQConfig.model_validate(config)
         self.dialect = QQ if self._settings.msg_format == "markdown" else PLAIN
-        self._current_api: QQApi | None = None
-        self._refusal: ChannelSetupError | None = None
+        self._api = QQApi(self._settings)
         self._state = QQState()
         self._saving = asyncio.Lock()
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        api = QQApi(self._settings, self.services.clock)
         try:
-            await api.log_in()
-            if self._state.app_id != api.app_id:
-                saved = await asyncio.to_thread(load_state, self._state_path, QQState)
-                self._state = saved if saved.app_id == api.app_id else QQState(api.app_id)
-            self._current_api, self._refusal = api, None
+            await self._api.token()
+            if self._state.bot != (bot := self._settings.app_id.strip()):
+                self._state = await self.load_state(QQState(bot))
             while True:
-                await self._serve(api)
+                await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
         finally:
-            self._current_api = None
-            await api.close()
+            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
-        api = QQApi(self._settings, SystemClock())
         try:
-            bot = await api.call("GET", "/users/@me")
-            await api.call("GET", "/gateway/bot")
+            bot = await self._api.call("GET", "/users/@me")
+            await self._api.call("GET", "/gateway/bot")
         finally:
-            await api.close()
+            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is {bot.get('username') or api.app_id}: {CONSOLE}, your bot, has the QR "
-            "code with which you add it in QQ. Until it is published, only the people and groups of its sandbox "
-            "(沙箱配置) can use it."
+            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}: {CONSOLE}, your bot, "
+            "has the QR code with which you add it in QQ. Until it is published, only the people and groups of its "
+            "sandbox (沙箱配置) can use it."
         )
         return True
 
     # receiving
 
-    async def _serve(self, api: QQApi) -> None:
+    async def _serve(self) -> None:
         """Receive messages until QQ announces the end of the connection."""
-        url = str((await api.call("GET", "/gateway/bot")).get("url"))
-        http_url = url.replace("ws", "http", 1)
-        opening = connect(
-            url,
-            ssl=await ssl_context(http_url) if url.startswith("wss:") else None,
-            proxy=proxy_for(http_url),
-            open_timeout=_CONNECT_S,
-            close_timeout=_CLOSE_S,
-            ping_interval=None,
-            logger=_wire,
-        )
-        try:
-            async with opening as socket:
-                await self._receive_frames(api, socket)
-        except ConnectionClosed as closed:
-            code = closed.rcvd.code if closed.rcvd is not None else 0
-            if code in _REFUSALS:
-                raise ChannelSetupError(f"{_REFUSALS[code]} ({code})") from None
-            if code in _NEW_SESSION:
-                self._state.session = ""
-            if code != _EXPIRED:
-                raise NotConnectedError(f"QQ closed the connection ({code or 'cut'})") from None
-        except (OSError, WebSocketException) as error:  # their texts may have the URL
-            raise NotConnectedError(f"the connection is lost ({type(error).__name__})") from None
-
-    async def _receive_frames(self, api: QQApi, socket: ClientConnection) -> None:
-        clock, state = asyncio.get_running_loop(), self._state
-        beat_s = self.beat_s
-        beat_at = clock.time() + beat_s
-        while True:
+        url = (await self._api.call("GET", "/gateway/bot")).text("url")
+        async with open_socket("QQ", url, ping_interval=None) as socket:
             try:
-                async with asyncio.timeout_at(beat_at):
-                    frame = _read_frame(await socket.recv())
-            except TimeoutError:
-                if self._refusal is not None:
-                    raise self._refusal from None
-                await socket.send(json.dumps({"op": _BEAT, "d": state.last_event or None}))
-                beat_at = clock.time() + beat_s
-                continue
-            self.status.touch()
-            kind, data = frame.get("op"), frame.get("d")
-            if kind == _HELLO:
-                interval = data.get("heartbeat_interval") if isinstance(data, Mapping) else None
-                if isinstance(interval, int | float) and interval > 0:
-                    beat_s = min(beat_s, interval / 1000)
-                    beat_at = clock.time() + beat_s
-                token = f"QQBot {await api.log_in()}"
-                await socket.send(json.dumps(self._resume(token) if state.session else _identify(token)))
-            elif kind == _BEAT:
-                beat_at = clock.time()
+                await self._receive_frames(socket)
+            except ConnectionClosed as closed:
+                code = closed.rcvd.code if closed.rcvd is not None else 0
+                if code in _REFUSALS:
+                    raise ChannelSetupError(f"{_REFUSALS[code]} ({code})") from None
+                if code in _NEW_SESSION:
+                    self._state.session = ""
+                if code != _EXPIRED:
+                    raise NotConnectedError(f"QQ closed the connection ({code or 'cut'})") from None
+
+    async def _receive_frames(self, socket: ClientConnection) -> None:
+        async def send(kind: int, data: object) -> None:
+            await socket.send(json.dumps({"op": kind, "d": data}))
+
+        async def beat() -> None:
+            await send(_BEAT, state.last_event or None)
+
+        state, hello = self._state, Payload.parse(await socket.recv())
+        token = f"QQBot {await self._api.token()}"
+        if state.session:
+            await send(_RESUME, {"token": token, "session_id": state.session, "seq": state.last_event})
+        else:
+            identity = {"token": token, "intents": _PRIVATE_AND_GROUPS, "shard": [0, 1], "properties": {}}
+            await send(_IDENTIFY, identity)
+        beat_s = min(self.beat_s, hello.number("d", "heartbeat_interval") / 1000 or self.beat_s)
+        async for text in read_messages(socket, self.status.touch, beat_s, beat):
+            frame = Payload.parse(text)
+            kind = frame.get("op")
+            if kind == _BEAT:
+                await beat()
             elif kind == _RECONNECT:
                 return
             elif kind == _INVALID:
-                if data is not True:
+                if frame.get("d") is not True:
                     state.session = ""
                 raise NotConnectedError("QQ ended the session")
             elif kind == _EVENTS:
                 await self._process(frame)
 
-    def _resume(self, token: str) -> dict[str, Any]:
-        session = {"token": token, "session_id": self._state.session, "seq": self._state.last_event}
-        return {"op": _RESUME, "d": session}
-
-    async def _process(self, frame: Mapping[str, Any]) -> None:
+    async def _process(self, frame: Payload) -> None:
         """Process an event. Raises StorageError if it could not be journaled: after a resume it comes again."""
-        kind, data, number = frame.get("t"), frame.get("d"), frame.get("s")
-        if kind == "READY" and isinstance(data, Mapping):
-            self._state.session, self._state.last_event = str(data.get("session_id") or ""), 0
+        kind, number = frame.get("t"), frame.get("s")
+        if kind == "READY":
+            self._state.session, self._state.last_event = frame.text("d", "session_id"), 0
         if kind in ("READY", "RESUMED"):
             self.mark_up()
-        if (incoming := read_event(kind, data)) is not None:
+        if (incoming := read_event(kind, frame.get("d"))) is not None:
             chat, message_id = incoming.chat_id, str(incoming.message_id)
             if not incoming.is_private:
                 put_bounded(self._state.groups, chat, None, _MOST_REMEMBERED)
@@ -268,14 +238,10 @@ class QQChannel(ChatChannel):
                 return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
             upload |= {"file_type": 1, "url": file.url}
         else:
-            try:
-                with await asyncio.to_thread(open_outgoing, file.path) as handle:
-                    data = await asyncio.to_thread(handle.read, self.largest_file + 1)
-            except OSError as error:
-                raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+            data = await read_outgoing(file.path, largest=self.largest_file)
             kind = _FILE_TYPES.get(file.path.suffix.lower(), _FILE)
             upload |= {"file_type": kind, "file_name": file.name, "file_data": base64.b64encode(data).decode()}
-        uploaded = await self._call(self._path(to, "files"), upload)
+        uploaded = await self._call(to, "files", upload)
         media = {"file_info": uploaded.get("file_info")}
         return await self._send(to, {"msg_type": 7, "content": " ", "media": media}, options)
 
@@ -284,7 +250,7 @@ class QQChannel(ChatChannel):
         windows = self._open_windows(to.chat_id)
         if windows and to.chat_id not in self._state.groups and _TYPING not in self._state.windows[windows[-1]].nonces:
             body = {"msg_type": 6, "input_notify": {"input_type": 1, "input_second": 60}}
-            await self._call(self._path(to, "messages"), body | await self._use_reply(windows[-1], _TYPING))
+            await self._call(to, "messages", body | await self._use_reply(windows[-1], _TYPING))
 
     def is_deduped(self, nonce: str, since: float) -> bool:
         """Whether a second post is a reply with the number of the first, or there was no first."""
@@ -303,7 +269,7 @@ class QQChannel(ChatChannel):
             window = used or next(iter(windows), None)
             reply = await self._use_reply(window, nonce)
             try:
-                answer = await self._call(self._path(to, "messages"), {**body, **reply})
+                answer = await self._call(to, "messages", {**body, **reply})
             except RefusedError as error:
                 if window is None or error.code not in (REPEATED, *TOO_LATE):
                     raise
@@ -316,7 +282,7 @@ class QQChannel(ChatChannel):
                 if used is not None:
                     raise SendError(str(error), may_have_arrived=True) from error
             else:
-                return str(answer.get("id") or "")
+                return answer.text("id")
 
     def _open_windows(self, chat: str) -> list[str]:
         """The messages in this chat that can be replied to, oldest first."""
@@ -350,40 +316,10 @@ class QQChannel(ChatChannel):
             await self._save()
         return {"msg_id": window, "msg_seq": nonces.index(nonce) + 1 if nonce else len(nonces)}
 
-    async def _call(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request. If the bot may no longer log in, `start` ends, which tells the owner; the message waits."""
-        try:
-            return await self._api.call("POST", path, body)
-        except ChannelSetupError as error:
-            self._refusal = error
-            raise NotConnectedError(str(error)) from error
-
-    def _path(self, to: Address, what: str) -> str:
-        return f"/v2/{'groups' if to.chat_id in self._state.groups else 'users'}/{to.chat_id}/{what}"
+    async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:
+        kind = "groups" if to.chat_id in self._state.groups else "users"
+        return await self._api.call("POST", f"/v2/{kind}/{to.chat_id}/{what}", json=body)
 
     async def _save(self) -> None:
         async with self._saving:  # the newer one last
-            await finish(save_state(self._state_path, self._state))
-
-    @property
-    def _state_path(self) -> Path | None:
-        folder = self.services.state
-        return folder / "qq.json" if folder is not None else None
-
-    @property
-    def _api(self) -> QQApi:
-        if self._current_api is None:
-            raise NotConnectedError("QQ is not connected")
-        return self._current_api
-
-
-def _identify(token: str) -> dict[str, Any]:
-    return {"op": _IDENTIFY, "d": {"token": token, "intents": _PRIVATE_AND_GROUPS, "shard": [0, 1], "properties": {}}}
-
-
-def _read_frame(text: str | bytes) -> Mapping[str, Any]:
-    try:
-        frame = json.loads(text)
-    except ValueError:
-        return {}
-    return frame if isinstance(frame, Mapping) else {}
+            await finish(save_state(self.state_path, self._state))

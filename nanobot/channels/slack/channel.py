@@ -7,7 +7,6 @@ what the owner has to do.
 import asyncio
 import logging
 import re
-import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.cursors import CatchUp
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
@@ -32,6 +32,7 @@ from nanobot.config.channels import SlackConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
+from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import SystemClock
 
@@ -45,8 +46,6 @@ _MENTION_DELAY_S = 0.3
 """How long a mention waits for its `message` event, which has at least as much: a mention may lack its files."""
 _NAMES_S, _MOST_NAMES, _MOST_CACHED = 1.0, 10, 1000
 """How long a message waits for user names, and for how many. Slack expects an acknowledgement within three seconds."""
-_AT_ONCE = 4
-"""Chats whose missed messages are fetched concurrently."""
 _TRIES, _LONGEST_PAUSE_S = 3, 30.0
 """How often, and for how long, Slack may throttle the fetch of one chat's missed messages."""
 _MENTIONED_ID = re.compile(r"@([A-Z0-9]+)\b")
@@ -72,11 +71,10 @@ class SlackChannel(ChatChannel):
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
         self._current_api: SlackApi | None = None
         self._work = asyncio.TaskGroup()
-        self._chat_locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._catch_up = CatchUp(self.name)
         self._history = SlackHistory()
         self._messages: dict[tuple[str, str], None] = {}
         """The last `message` events, by chat and timestamp: a mention comes as one, too."""
-        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
         self._names: dict[tuple[str, date], str] = {}
         """User names by id and the day they were looked up."""
 
@@ -85,12 +83,10 @@ class SlackChannel(ChatChannel):
         async with open_api(self._settings, self.services.clock) as api:
             me = await api.log_in()
             async with open_history(self.services.state, me.user) as self._history:
-                self._current_api, self._work = api, asyncio.TaskGroup()
+                self._current_api = api
                 try:
-                    async with self._work:
+                    async with task_group() as self._work:
                         await self._serve(api)
-                except BaseExceptionGroup as errors:
-                    raise errors.exceptions[0] from None
                 finally:
                     self._current_api = None
 
@@ -173,7 +169,7 @@ class SlackChannel(ChatChannel):
             put_bounded(self._messages, (incoming.chat_id, incoming.message_id), None, _MOST_CACHED)
         try:
             if incoming is not None and (self._settings.dm.enabled or not incoming.is_group_chat):
-                async with self._lock_of(incoming.chat_id):
+                async with self._catch_up.lock_of(incoming.chat_id):
                     await self._receive(incoming)
         except StorageError as error:
             log.warning("slack: a message could not be journaled, and is not acknowledged to Slack: %s", error)
@@ -182,9 +178,6 @@ class SlackChannel(ChatChannel):
             await client.send_socket_mode_response(SocketModeResponse(request.envelope_id))
         except (aiohttp.ClientError, OSError):
             log.debug("slack: the connection was lost before an acknowledgement; a duplicate will be dropped")
-
-    def _lock_of(self, chat: str) -> asyncio.Lock:
-        return self._chat_locks.setdefault(chat, asyncio.Lock())
 
     def _read(self, request: SocketModeRequest) -> SlackIncoming | None:
         match request.type:
@@ -207,34 +200,28 @@ class SlackChannel(ChatChannel):
     async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
         """Process the messages of a chat and its threads after these cursors, before any new ones."""
         missed: dict[str, SlackIncoming] = {}
-        async with self._lock_of(chat):
-            try:
-                for thread, last in cursors.items():
-                    for message in await self._fetch_missed(chat, thread, last):
-                        incoming = self._read_event({**message, "type": "message", "channel": chat})
-                        if incoming is not None:
-                            missed[incoming.message_id] = incoming
-                for _, incoming in sorted(missed.items()):
-                    await self._receive(incoming)
-            except SendError as error:  # new messages must not wait for old ones
-                log.warning("slack: missed messages in %s cannot be fetched (%s); send them again", chat, error)
-            except StorageError as error:
-                log.warning("slack: missed messages in %s could not be journaled: %s", chat, error)
+        async with self._catch_up.missed(chat):
+            for thread, last in cursors.items():
+                for message in await self._fetch_missed(chat, thread, last):
+                    incoming = self._read_event({**message, "type": "message", "channel": chat})
+                    if incoming is not None:
+                        missed[incoming.message_id] = incoming
+            for _, incoming in sorted(missed.items()):
+                await self._receive(incoming)
 
     async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Mapping[str, Any]]:
-        async with self._fetch_slots:
-            for tries_left in reversed(range(_TRIES)):
-                try:
-                    return await self._api.messages_after(chat, thread, last)
-                except RateLimitedError as error:
-                    if not tries_left or error.retry_after_s > _LONGEST_PAUSE_S:
-                        raise
-                    await asyncio.sleep(error.retry_after_s)
-                except UndeliverableError as error:
-                    log.debug("slack: missed messages in %s are not fetched any more: %s", chat, error)
-                    self._history.forget(chat, thread)
-                    break
-            return ()
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return await self._api.messages_after(chat, thread, last)
+            except RateLimitedError as error:
+                if not tries_left or error.retry_after_s > _LONGEST_PAUSE_S:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+            except UndeliverableError as error:
+                log.debug("slack: missed messages in %s are not fetched any more: %s", chat, error)
+                self._history.forget(chat, thread)
+                break
+        return ()
 
     async def _receive(self, incoming: SlackIncoming) -> None:
         is_allowed = self.services.access.is_allowed(incoming.sender_id)

@@ -31,11 +31,10 @@ from telegram import (
     Voice,
 )
 
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
-_LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _PRESS = "press"
 
@@ -195,10 +194,8 @@ def _quote(message: Message, me: User) -> tuple[str, bool]:
     author = replied.from_user if replied is not None else None
     is_ours = author is not None and author in (me, message.from_user) and replied is not None
     name = "you" if author == me else author.full_name if author is not None else "somebody"
-    short = words if len(words) <= _LONGEST_QUOTE else f"{words[:_LONGEST_QUOTE]}…"
-    lines = "\n".join(f"> {line}" for line in short.splitlines())
     forwarded = replied is not None and replied.forward_origin is not None
-    return f"[in reply to {_one_line(name)}]\n{lines}", not is_ours or forwarded
+    return quoted_lines(words, _one_line(name)), not is_ours or forwarded
 
 
 def _origin_name(origin: MessageOrigin) -> str:

@@ -4,13 +4,11 @@ WeCom repeats nothing: a message waits in memory until it is journaled, and what
 connected never comes. A streamed answer replies to the newest message of its chat; everything else is sent unprompted.
 """
 
-import asyncio
 import base64
 import hashlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,34 +17,27 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
     NotConnectedError,
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.wecom.connection import Connection, Frame, connect_robot, id_of
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
+from nanobot.channels.rest import download
+from nanobot.channels.wecom.connection import Connection, connect_robot, id_of
 from nanobot.channels.wecom.incoming import decrypt, event_of, read_message, read_press
 from nanobot.config.channels import WeComConfig
-from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import WECOM
-from nanobot.net.clients import new_client
-from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
 _MESSAGE, _EVENT = "aibot_msg_callback", "aibot_event_callback"
-_DOWNLOAD_S = 60.0
 _REPLY_S = 24 * 3600.0
 _LONGEST_STREAM_S = 9 * 60.0
 """WeCom ends a stream after ten minutes."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
-"""Backoff between attempts to journal a message."""
 _PART = 512 * 1024
 _MB = 1024 * 1024
 _LARGEST = {"image": 10 * _MB, "video": 10 * _MB}
@@ -96,7 +87,7 @@ class WeComChannel(ChatChannel):
         """Receive messages until the connection breaks. Never connects again once another program has taken over."""
         if self._replaced is not None:
             raise self._replaced
-        async with self._connect() as connection:
+        async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch) as connection:
             self._current = connection
             self.mark_up()
             try:
@@ -107,27 +98,20 @@ class WeComChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if WeCom is unreachable."""
-        async with self._connect():
+        async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch):
             print(  # noqa: T201 a person waits
                 "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人), or add it "
                 "to a group. If a gateway was connected as this robot, WeCom has closed its connection: restart it."
             )
         return True
 
-    def _connect(self) -> AbstractAsyncContextManager[Connection]:
-        settings = self._settings
-        given = {"botId": settings.bot_id.strip(), "secret": settings.secret.strip()}
-        if empty := [name for name, value in given.items() if not value]:
-            raise MissingSettingsError("wecom", *empty)
-        return connect_robot(settings.ws_url, *given.values(), beat_s=self.beat_s, touch=self.status.touch)
-
     # receiving
 
-    async def _process(self, frame: Frame) -> None:
+    async def _process(self, frame: Payload) -> None:
         command, body = frame.get("cmd"), frame.get("body")
         if command == _MESSAGE and (incoming := read_message(body)) is not None:
             put_bounded(self._newest, incoming.chat_id, (id_of(frame), self._now), _MOST_REMEMBERED)
-            await self._journal(incoming)
+            await self.receive_until_journaled(incoming)
         if command != _EVENT:
             return
         kind, event = event_of(body)
@@ -140,29 +124,17 @@ class WeComChannel(ChatChannel):
         if kind == "enter_chat" and self._settings.welcome_message:
             welcome = {"msgtype": "text", "text": {"content": self._settings.welcome_message}}
             await self._answer(frame, "aibot_respond_welcome_msg", welcome)
-        elif kind == "template_card_event" and (said := str(event.get("event_key") or "")) not in ("", _PRESSED):
+        elif kind == "template_card_event" and (said := event.text("event_key")) not in ("", _PRESSED):
             if (press := read_press(body, said)) is not None:
-                await self._journal(press)
-            task = str(event.get("task_id") or "")
+                await self.receive_until_journaled(press)
+            task = event.text("task_id")
             title, labels = self._cards.get(task, ("", {}))
             if title:
                 card = _card(task, title, {_PRESSED: f"✓ {labels.get(said, said)}"})
                 update = {"response_type": "update_template_card", "template_card": card}
                 await self._answer(frame, "aibot_respond_update_msg", update)
 
-    async def _journal(self, incoming: Incoming) -> None:
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                await self.receive(incoming)
-            except StorageError as error:
-                log.warning("wecom: a message waits until it can be journaled: %s", error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-            else:
-                return
-
-    async def _answer(self, frame: Frame, command: str, body: Frame) -> None:
+    async def _answer(self, frame: Payload, command: str, body: Mapping[str, Any]) -> None:
         """Answer an event, if WeCom still takes it: within five seconds."""
         try:
             await self._connection.request(command, body, id_of(frame))
@@ -172,14 +144,8 @@ class WeComChannel(ChatChannel):
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file, at a URL that is valid for five minutes, and decrypt it."""
         key, _, url = attachment.source.partition(" ")
-        async with (
-            new_client(await ssl_context(url), proxy_for(url)) as client,
-            client.stream("GET", url, timeout=_DOWNLOAD_S) as response,
-        ):
-            if response.status_code != 200:
-                raise MediaError(f"WeCom answered {response.status_code}")
-            async for chunk in decrypt(response.aiter_bytes(), key):
-                yield chunk
+        async for chunk in decrypt(download("WeCom", url), key):
+            yield chunk
 
     # sending
 
@@ -221,11 +187,7 @@ class WeComChannel(ChatChannel):
             return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
         kind = _SUFFIXES.get(file.path.suffix.lower(), "file")
         kind = kind if file.size <= _LARGEST.get(kind, file.size) else "file"
-        try:
-            with await asyncio.to_thread(open_outgoing, file.path) as handle:
-                data = await asyncio.to_thread(handle.read, self.largest_file + 1)
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        data = await read_outgoing(file.path, largest=self.largest_file)
         parts = [data[start : start + _PART] for start in range(0, len(data), _PART)]
         begun = await self._connection.request(
             "aibot_upload_media_init",
@@ -262,7 +224,7 @@ class WeComChannel(ChatChannel):
         await self._connection.request("aibot_respond_msg", {"msgtype": "stream", "stream": content}, stream.req_id)
         stream.is_complete = is_complete
 
-    async def _push(self, to: Address, kind: str, content: Frame) -> str:
+    async def _push(self, to: Address, kind: str, content: Mapping[str, Any]) -> str:
         """Send a message that is no reply. WeCom gives it no id."""
         await self._connection.request("aibot_send_msg", {"chatid": to.chat_id, "msgtype": kind, kind: content})
         return secrets.token_hex(8)

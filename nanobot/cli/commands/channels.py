@@ -98,6 +98,9 @@ def login(
         str | None, typer.Argument(metavar="[NAME]", help=f"The channel: {', '.join(BUILTIN_CHANNELS)}.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Ask for all settings again.")] = False,
+    phone: Annotated[
+        str, typer.Option("--phone", metavar="NUMBER", help="WhatsApp: link by a code for this number, not a QR code.")
+    ] = "",
     config: ConfigOption = None,
 ) -> None:
     """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
@@ -108,8 +111,9 @@ def login(
     name, places = (name or _ask_name(setup.config)).lower(), setup.paths
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
-        _run_setup(platform, setup, config, force=force)
+        _run_setup(platform, setup, config, force=force, phone=phone)
         return
+    setup.config.channels.whatsapp.phone = phone or setup.config.channels.whatsapp.phone
     _require_known(name, [*plugin_names(), *setup.config.channels.enabled])
     load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
     try:
@@ -155,13 +159,18 @@ def _require_known(name: str, others: Iterable[str]) -> None:
         )
 
 
-def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool) -> None:
+def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool, phone: str) -> None:
     from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
     from nanobot.config.loader import change_config, load_config
 
+    def load() -> Config:
+        loaded = load_config()
+        loaded.channels.whatsapp.phone = phone or loaded.channels.whatsapp.phone  # for the login; it is not saved
+        return loaded
+
     places, flag = setup.paths, f" -c {config}" if config else ""
     try:
-        channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force)
+        channel_setup = ask_channel_setup(platform, load, places, ask_all=force)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nNothing was saved.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -142,7 +142,7 @@ def ask_channel_setup(
         while (asked := _ask_values(platform, load(), ask_all=ask_all)) is not None:
             values, known_owner = asked
             channel_setup = ChannelSetup(platform, values)
-            can_be_tried = bool(platform.fields) and not missing
+            can_be_tried = bool(platform.fields or platform.links_account) and not missing
             decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
             if decision in (CONNECTED, SAVE):
                 config = channel_setup.apply_to(load())
@@ -267,7 +267,8 @@ def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> tu
     section = config.channels.section(platform.name)
     if platform.sign_in is not None and (ask_all or not all(getattr(section, one.name) for one in platform.fields)):
         try:
-            return platform.sign_in(section)
+            if (signed_in := platform.sign_in(section)) is not None:
+                return signed_in
         except (NanobotError, OSError) as error:
             print_line(to_one_line(str(error) or type(error).__name__))
             return None

@@ -17,6 +17,7 @@ from nanobot.cli.setup import prompts
 from nanobot.config.channels import (
     ChannelConfig,
     EmailConfig,
+    FeishuConfig,
     MatrixConfig,
     WebSocketClient,
     WebSocketConfig,
@@ -53,8 +54,10 @@ def _no_values(*_: object) -> Values:
     return {}
 
 
-SignIn = Callable[[ChannelConfig], tuple[Values, str]]
-"""Takes the current section. Returns the settings, and the owner's id, or an empty string. Raises NanobotError."""
+SignIn = Callable[[ChannelConfig], tuple[Values, str] | None]
+"""Takes the current section. Returns the settings, and the owner's id, or an empty string; None to ask for the fields.
+Raises NanobotError.
+"""
 
 OwnerValues = Callable[[str, ChannelConfig], Values]
 """Takes the owner's id and the current section."""
@@ -83,6 +86,8 @@ class PlatformSetup:
     """Further settings for the owner, if one was given."""
     first_step: str = "Write to your bot on {title}"
     """What the owner does first once it runs."""
+    links_account: bool = False
+    """Whether the login links an account, so that there is more to try than the answers."""
     waits_for_owner: bool = False
     """Whether the setup can wait for the owner's first message instead of asking for an id."""
 
@@ -159,6 +164,12 @@ def _client_with_token(name: str, section: ChannelConfig) -> Values:
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
 
 
+def _mentions_only(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+    """A new WhatsApp channel answers in groups when it is mentioned; without the setting, old ones do always."""
+    del answers, ask_all
+    return {} if section.enabled else {"group_policy": "mention"}
+
+
 def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
     """Log in to WeChat with a QR code."""
     from nanobot.channels.weixin.login import CodeShown, LoggedIn, NumberNeeded, QrLogin
@@ -179,6 +190,26 @@ def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
                 return {"token": token, "base_url": base_url}, owner
             case _:
                 typer.echo("Scanned. Confirm it on your phone.")
+
+
+def _create_app(section: ChannelConfig) -> tuple[Values, str] | None:
+    """Create an app at Feishu with a QR code, unless the user has one."""
+    assert isinstance(section, FeishuConfig)  # noqa: S101 narrows the type
+    try:
+        from nanobot.channels.feishu.registration import create_app
+    except ImportError:  # its extra is not installed
+        return None
+    options = [("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")]
+    if prompts.choose("Which app?", options) == "enter":
+        return None
+
+    def show(url: str) -> None:
+        typer.echo(f"\n{qr_code(url)}")
+        print_line(f"Scan this in Feishu or Lark, or open {url}")
+
+    app = asyncio.run(create_app(section.domain, show))
+    values: Values = {"app_id": app.app_id, "app_secret": app.app_secret}
+    return values | ({"domain": app.domain} if app.domain != section.domain else {}), app.owner
 
 
 PLATFORMS: tuple[PlatformSetup, ...] = (
@@ -269,12 +300,12 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
     PlatformSetup(
         name="feishu",
         title="Feishu",
-        requires="an app (App ID and App Secret) from open.feishu.cn/app",
+        requires="your Feishu or Lark, to scan a QR code; or an app from open.feishu.cn/app",
         instructions=(
-            "At https://open.feishu.cn/app: Create Custom App. Add Features: Bot. Permissions & Scopes, Batch import: "
-            "paste those of docs/guides/feishu.md. Version Management & Release: create a version. Credentials & Basic "
-            "Info has the App ID and the App Secret. (For an app of Lark, first run `nanobot config set "
-            "channels.feishu.domain lark`.)"
+            "A QR code creates an app with a bot and its permissions. Or do it at https://open.feishu.cn/app: Create "
+            "Custom App. Add Features: Bot. Permissions & Scopes, Batch import: paste those of docs/guides/feishu.md. "
+            "Version Management & Release: create a version. Credentials & Basic Info has the App ID and the App "
+            "Secret. (For an app of Lark, first run `nanobot config set channels.feishu.domain lark`.)"
         ),
         fields=(
             SetupField(
@@ -298,6 +329,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
             is_secret=False,
         ),
+        sign_in=_create_app,
         waits_for_owner=True,
     ),
     PlatformSetup(
@@ -417,6 +449,66 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         sign_in=_scan_code,
         first_step="Write to ClawBot on {title}",
         waits_for_owner=True,
+    ),
+    PlatformSetup(
+        name="msteams",
+        title="Microsoft Teams",
+        requires="App ID, password and tenant of a bot registered at Azure; an https address for it",
+        instructions=(
+            "At portal.azure.com: Create a resource, Azure Bot, single tenant. Its page Configuration shows the "
+            "Microsoft App ID and the App Tenant ID; Manage Password, New client secret makes the password (copy its "
+            "Value). Under Channels, add Microsoft Teams."
+        ),
+        fields=(
+            SetupField(
+                "app_id",
+                "Microsoft App ID",
+                re.compile(r"[0-9a-fA-F-]{36}"),
+                "It looks like 11111111-2222-3333-4444-555555555555.",
+                is_secret=False,
+            ),
+            SetupField(
+                "app_password",
+                "Password",
+                re.compile(r"\S{16,}", re.ASCII),
+                "It is the Value of the client secret, not its Secret ID.",
+            ),
+            SetupField(
+                "tenant_id",
+                "App Tenant ID",
+                re.compile(r"\S{3,}", re.ASCII),
+                "It is below the App ID. For an older bot that is multi-tenant: botframework.com.",
+                is_secret=False,
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your object ID in Entra ID",
+            re.compile(r"\S{8,}", re.ASCII),
+            "At entra.microsoft.com: Users, your name, Object ID.",
+            is_secret=False,
+        ),
+    ),
+    PlatformSetup(
+        name="whatsapp",
+        title="WhatsApp",
+        requires="a phone with WhatsApp, and Node.js 20 or later on this machine",
+        instructions=(
+            "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
+            "you talk to it in the chat with yourself. The first time, this installs a bridge with npm, which takes a "
+            "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
+        ),
+        fields=(),
+        owner=SetupField(
+            "owner",
+            "Your own WhatsApp number, also if it is the one you linked",
+            re.compile(r"\+[0-9][0-9 ()./-]{6,30}"),
+            "A number has its country code, such as +49 151 12345678.",
+            is_secret=False,
+        ),
+        derive_values=_mentions_only,
+        first_step="Write to your bot on {title} (to yourself, if it is your own number)",
+        links_account=True,
     ),
     PlatformSetup(
         name="matrix",

@@ -1,0 +1,8 @@
+"""Microsoft Teams: private chats, group chats and channels of the user's own bot.
+
+`channel` has TeamsChannel, `api` the requests to Microsoft, `auth` checks who calls us, `incoming` reads messages.
+"""
+
+from nanobot.channels.msteams.channel import TeamsChannel
+
+__all__ = ["TeamsChannel"]

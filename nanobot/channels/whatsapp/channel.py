@@ -1,0 +1,368 @@
+"""The WhatsApp channel: a linked account, reached through the bridge.
+
+The bridge keeps each message until it is acknowledged, so one that could not be journaled is not lost. Our messages
+have ids that follow from their nonces: the bridge and the recipient's phone drop a second one with the same id.
+"""
+
+import asyncio
+import hashlib
+import logging
+import mimetypes
+import secrets
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from nanobot.bus.events import Address
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
+from nanobot.channels.incoming import Incoming
+from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.status import ChannelState
+from nanobot.channels.whatsapp.connection import Connection, Frame, connect_bridge
+from nanobot.channels.whatsapp.incoming import address_of, read_message
+from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge
+from nanobot.config.channels import WhatsAppConfig
+from nanobot.config.paths import expand, get_data_dir
+from nanobot.errors import NanobotError, StorageError
+from nanobot.markdown import Chunk, split_message
+from nanobot.markdown.dialects import WHATSAPP
+from nanobot.net.http import is_loopback
+from nanobot.pairing.senders import Sender
+from nanobot.utils.bounded_dict import put_bounded
+from nanobot.utils.files import make_private_folder
+from nanobot.utils.qr_code import qr_code
+
+log = logging.getLogger(__name__)
+
+_LOGIN_S = 300.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+"""Backoff between attempts to journal a message."""
+_MOST_FAILURES = 5
+"""How often in a row the bridge is started again soon; then every five minutes."""
+_EDITABLE_S = 14 * 60.0
+"""Phones ignore edits after 15 minutes."""
+_MOST_EDITS = 20
+_MOST_REMEMBERED = 1000
+_READ_BYTES = 256 * 1024
+_LINK = "Run `nanobot channels login whatsapp`."
+_SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
+_LOGGED_OUT = 401
+_ENDS = {
+    _LOGGED_OUT: f"WhatsApp has logged this device out. {_LINK}",
+    403: "WhatsApp has banned this account (403). Open WhatsApp on the phone to ask for a review, then restart the "
+    "gateway.",
+    405: "WhatsApp does not take this version of the bridge any more (405). Update nanobot, then restart the gateway.",
+    440: "Another program uses this linked device (440). Stop it, then restart the gateway.",
+}
+"""Why the bridge ends for good, by WhatsApp's code."""
+
+
+class WhatsAppChannel(ChatChannel):
+    """Private and group chats of one linked account."""
+
+    name = "whatsapp"
+    dialect = WHATSAPP
+    largest_file = 64 * 1024 * 1024
+    can_edit = True
+    can_react = True
+    dedupe_s: ClassVar[float] = 3600.0
+    stall_s = 60.0
+    beat_s: float = 15.0
+    pause_s: float = 1.0
+    """Between two messages in a chat: accounts that send faster get banned."""
+    delta_interval_s: ClassVar[float] = 2.0
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._settings = config if isinstance(config, WhatsAppConfig) else WhatsAppConfig.model_validate(config)
+        self._current: Connection | None = None
+        self._ended: ChannelSetupError | None = None
+        self._failures = 0
+        self._is_ours = False
+        """Whether the bridge knows more than those of earlier releases."""
+        self._me: frozenset[str] = frozenset()
+        """The ids of the linked account."""
+        self._authors: dict[str, str] = {}
+        """Who wrote the newest messages, by message id."""
+        self._posted: dict[str, tuple[float, int]] = {}
+        """When our newest messages were posted, and how often they were edited."""
+        self._next_slot: dict[str, float] = {}
+
+    async def start(self) -> None:
+        """Receive messages until the bridge ends. Never starts it again once WhatsApp has ended the session."""
+        if self._ended is not None:
+            raise self._ended
+        if self._is_managed and not (self._auth / "creds.json").is_file():
+            raise ChannelSetupError(f"WhatsApp is not linked yet. {_LINK}")
+        async with self._open_bridge() as connection:
+            self._current = connection
+            try:
+                async for frame in connection.events():
+                    await self._process(frame)
+            finally:
+                self._current = None
+
+    async def login(self, force: bool = False) -> bool:
+        """Link an account: show a QR code, or the code for `phone`, until it is connected. Raises NanobotError."""
+        phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
+        has_code = False
+        try:
+            async with self._open_bridge() as connection, asyncio.timeout(_LOGIN_S):
+                async for frame in connection.events():
+                    match frame.get("type"):
+                        case "status" if frame.get("status") == "connected":
+                            account = address_of(str(frame.get("me"))) or "this account"
+                            print(f"Linked as {Sender.of(account).id}.")  # noqa: T201 a person waits
+                            return True
+                        case "status":
+                            has_code = False
+                        case "qr" if not phone:
+                            drawing = qr_code(str(frame.get("qr")))
+                            print(f"{_SCAN} Scan this:\n{drawing}")  # noqa: T201
+                        case "qr" if not has_code:
+                            has_code = True
+                            await connection.tell({"type": "pair", "phone": phone})
+                        case "code":
+                            print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
+                        case "logged_out" if frame.get("code") == _LOGGED_OUT and not force:
+                            break
+                        case "logged_out":
+                            raise _end_of(frame)
+        except TimeoutError:
+            raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
+        return await self.login(force=True)  # the account was linked once, and the bridge has forgotten it by now
+
+    @asynccontextmanager
+    async def _open_bridge(self) -> AsyncIterator[Connection]:
+        """Start the bridge, if it is ours, and connect to it."""
+        settings, token = self._settings, self._settings.bridge_token.strip()
+        if not self._is_managed:
+            if not token:
+                raise MissingSettingsError("whatsapp", "bridgeToken")
+            async with connect_bridge(
+                settings.bridge_url, token, beat_s=self.beat_s, touch=self.status.touch
+            ) as connection:
+                yield connection
+            return
+        node, token = await find_node(), token or secrets.token_urlsafe(24)
+        variables = {
+            "BRIDGE_TOKEN": token,
+            "BRIDGE_PORT": str(urlsplit(settings.bridge_url).port or 80),
+            "BRIDGE_STATE": str(self._state),
+            "AUTH_DIR": str(self._auth),
+        }
+        installing = asyncio.create_task(install_bridge(self._state))
+        try:
+            while not installing.done():
+                self.status.touch()
+                await asyncio.wait([installing], timeout=self.beat_s)
+            folder = await installing
+        finally:
+            installing.cancel()
+        try:
+            async with (
+                run_bridge(node, folder, variables),
+                connect_bridge(settings.bridge_url, token, beat_s=self.beat_s, touch=self.status.touch) as connection,
+            ):
+                yield connection
+        except NotConnectedError as error:
+            self._failures += 1
+            if self._failures > _MOST_FAILURES:
+                raise ChannelSetupError(
+                    f"The WhatsApp bridge fails again and again: {error}. `nanobot gateway -v` shows what it says. "
+                    "Trying again every five minutes."
+                ) from error
+            raise
+
+    # receiving
+
+    async def _process(self, frame: Frame) -> None:
+        match frame.get("type"):
+            case "message":
+                await self._take(frame)
+            case "status":
+                self._set_status(frame)
+            case "qr":
+                raise ChannelSetupError(f"WhatsApp is not linked yet. {_LINK}")
+            case "logged_out":
+                end = _end_of(frame)
+                self._ended = end if frame.get("code") != _LOGGED_OUT else None
+                raise end
+            case "error":
+                log.warning("whatsapp: the bridge reports: %s", str(frame.get("error"))[:300])
+
+    def _set_status(self, frame: Frame) -> None:
+        self._is_ours = self._is_ours or frame.get("version") is not None
+        addresses = filter(None, (address_of(str(frame.get(name))) for name in ("me", "lid")))
+        self._me = frozenset(Sender.of(address).id for address in addresses) or self._me
+        if frame.get("status") == "connected":
+            self._failures = 0
+            self.mark_up()
+            return
+        if self.is_running:
+            log.warning("whatsapp: the bridge is not connected to WhatsApp; it tries again until it is")
+        self.status.set_state(ChannelState.DOWN, "the bridge is not connected to WhatsApp")
+
+    async def _take(self, frame: Frame) -> None:
+        """Journal a message, then acknowledge it."""
+        incoming = read_message(frame, self._me, self._settings.lid_mappings)
+        is_accepted = False
+        if incoming is not None and self._is_for_bot(incoming, is_from_me=frame.get("fromMe") is True):
+            put_bounded(self._authors, incoming.message_id or "", str(frame.get("sender")), _MOST_REMEMBERED)
+            wait_s = _FIRST_WAIT_S
+            while True:
+                try:
+                    is_accepted = await self.receive(incoming)
+                    break
+                except StorageError as error:
+                    log.warning("whatsapp: a message waits until it can be journaled: %s", error)
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        if self._is_ours:
+            await self._connection.tell({"type": "ack", "id": frame.get("id")})
+            if is_accepted and self._settings.send_read_receipts:
+                chat = {"to": frame.get("chat"), "sender": frame.get("sender")}
+                await self._connection.tell({"type": "read", "ids": [frame.get("id")], **chat})
+
+    def _is_for_bot(self, incoming: Incoming, *, is_from_me: bool) -> bool:
+        """False for notes to oneself, unless that is how the owner talks to the bot.
+
+        Then the account is a person's own, and strangers who write to it mean that person: they get no pairing code.
+        """
+        configured = self._settings.self_chat
+        is_own = configured if configured is not None else any(map(self.is_allowed, self._me))
+        if is_from_me or not is_own or not incoming.is_private:
+            return is_own or not is_from_me
+        return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
+
+    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+        """Read a file that the bridge has downloaded."""
+        path = Path(attachment.source)
+        folders = (self._state, get_data_dir() / "media")
+        if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
+            raise MediaError("the bridge could not download it")
+        with await asyncio.to_thread(open_outgoing, path) as file:
+            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
+                yield chunk
+
+    # sending
+
+    async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
+        """Send a text."""
+        quoted = {"quoted": options.reply_to} if options.reply_to and self._settings.reply_to_message else {}
+        return await self._send(to, options, {"type": "send", "text": chunk.text, **quoted})
+
+    async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Replace the text of a message, unless it was edited often; then `finish` does."""
+        if self._posted_at(platform_id)[1] < _MOST_EDITS:
+            await self._edit(to, platform_id, chunk)
+
+    async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        """Show the last text of a message that was edited often."""
+        if self._posted_at(platform_id)[1] >= _MOST_EDITS:
+            await self._edit(to, platform_id, chunk)
+
+    async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Send a file. A URL is sent as text."""
+        if file.path is None:
+            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
+        folder = await asyncio.to_thread(make_private_folder, self._state / "outbox")
+        copy = folder / f"{secrets.token_hex(8)}{file.path.suffix}"
+        try:
+            await asyncio.to_thread(_copy, file.path, copy)  # the bridge would follow a link that replaced the file
+            sound = file.kind in (MediaKind.VOICE, MediaKind.AUDIO) and file.path.suffix.lower() in (".ogg", ".opus")
+            mimetype = "audio/ogg; codecs=opus" if sound else mimetypes.guess_type(file.name)[0]
+            frame = {"filePath": str(copy), "mimetype": mimetype or "application/octet-stream", "fileName": file.name}
+            return await self._send(to, options, {"type": "send_media", "ptt": sound, **frame})
+        except OSError as error:
+            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        finally:
+            await asyncio.to_thread(copy.unlink, missing_ok=True)
+
+    async def show_typing(self, to: Address) -> None:
+        """Show that the bot writes, for some seconds."""
+        if self._is_ours:
+            await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Add a reaction."""
+        if self._is_ours:
+            author = self._authors.get(message_id, "")
+            await self._connection.tell(
+                {"type": "react", "to": _chat_of(to), "id": message_id, "sender": author, "emoji": emoji}
+            )
+
+    async def find(self, name: str) -> str | None:
+        """The chat of a phone number, a LID or a group."""
+        return address_of(name)
+
+    async def chat_with(self, sender_id: str) -> str | None:
+        """The private chat with a person."""
+        return address_of(sender_id)
+
+    async def _send(self, to: Address, options: SendOptions, frame: dict[str, Any]) -> str:
+        chat = _chat_of(to)
+        now = self.services.clock.monotonic()
+        slot = max(now, self._next_slot.get(chat, 0.0))
+        put_bounded(self._next_slot, chat, slot + self.pause_s, _MOST_REMEMBERED)
+        await asyncio.sleep(slot - now)
+        nonce = options.nonce or secrets.token_hex(16)
+        message_id = f"3EB0{hashlib.sha256(nonce.encode()).hexdigest()[:18].upper()}"  # as WhatsApp Web makes them
+        put_bounded(self._posted, message_id, (self.services.clock.monotonic(), 0), _MOST_REMEMBERED)
+        await self._connection.request({**frame, "id": message_id, "to": chat})
+        return message_id
+
+    async def _edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
+        posted_at, edits = self._posted_at(platform_id)
+        await self._connection.request({"type": "edit", "id": platform_id, "to": _chat_of(to), "text": chunk.text})
+        self._posted[platform_id] = (posted_at, edits + 1)
+
+    def _posted_at(self, platform_id: str) -> tuple[float, int]:
+        """When a message was posted, and how often it was edited. Raises UndeliverableError if it is too old."""
+        posted_at, edits = self._posted.get(platform_id, (float("-inf"), 0))
+        if self.services.clock.monotonic() - posted_at > _EDITABLE_S:
+            raise UndeliverableError("WhatsApp takes no edits of this message any more")
+        return posted_at, edits
+
+    @property
+    def _is_managed(self) -> bool:
+        return self._settings.bridge_managed and is_loopback(urlsplit(self._settings.bridge_url).hostname or "")
+
+    @property
+    def _state(self) -> Path:
+        return self.services.state or get_data_dir() / "state" / "channels" / self.name
+
+    @property
+    def _auth(self) -> Path:
+        """The folder with the keys of the linked device, also where earlier releases had it."""
+        former = get_data_dir() / "whatsapp-auth"
+        if self._settings.auth_dir:
+            return expand(self._settings.auth_dir)
+        return former if former.is_dir() else self._state / "auth"
+
+    @property
+    def _connection(self) -> Connection:
+        if self._current is None:
+            raise NotConnectedError("WhatsApp is not connected")
+        return self._current
+
+
+def _chat_of(to: Address) -> str:
+    return address_of(to.chat_id) or to.chat_id
+
+
+def _end_of(frame: Frame) -> ChannelSetupError:
+    code = frame.get("code")
+    return ChannelSetupError(_ENDS.get(code if isinstance(code, int) else 0, f"WhatsApp ended the session ({code})."))
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open_outgoing(source) as reader, target.open("xb") as writer:
+        shutil.copyfileobj(reader, writer)
