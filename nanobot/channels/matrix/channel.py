@@ -37,7 +37,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import TYPING_S, ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state, save_state
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.matrix.client import (
     MatrixState,
     PasswordLogin,
@@ -47,12 +47,12 @@ from nanobot.channels.matrix.client import (
     open_client,
     revoked,
 )
-from nanobot.channels.matrix.incoming import Bot, Quote, format_quote, quoted_id, read_message, text_of
+from nanobot.channels.matrix.incoming import Bot, quoted_id, read_message, text_of
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.config.channels import MatrixConfig
-from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import MATRIX
 from nanobot.utils.bounded_dict import put_bounded
@@ -67,8 +67,6 @@ _FILTER = {
     "account_data": {"types": []},
     "room": {"timeline": {"limit": 50}, "ephemeral": {"types": []}, "account_data": {"types": []}},
 }
-_PAUSE_S = 1.0
-"""Pause before the journal is tried again."""
 _MOST_WAITING, _MOST_REMEMBERED = 200, 500
 _DOWNLOAD_S, _UPLOAD_S = 60.0, 300.0
 _LONGEST_EVENT = 44_000
@@ -120,8 +118,7 @@ class MatrixChannel(ChatChannel):
 
     async def start(self) -> None:
         """Receive messages until the connection breaks."""
-        folder = self.services.state
-        path = folder / "matrix.json" if folder is not None else None
+        path, folder = self.state_path, self.services.state
         self._state = await asyncio.to_thread(load_state, path, MatrixState)
         async with (
             keep_saved(path, self._state),
@@ -146,8 +143,7 @@ class MatrixChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Log in. Raises ChannelSetupError; SendError if the homeserver is unreachable."""
-        folder = self.services.state
-        path = folder / "matrix.json" if folder is not None else None
+        path, folder = self.state_path, self.services.state
         state = await asyncio.to_thread(load_state, path, MatrixState)
         async with open_client(self._settings, state, folder, self._login) as client:
             await save_state(path, state)
@@ -234,33 +230,27 @@ class MatrixChannel(ChatChannel):
             await self.bus.publish_outbound(OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE))
 
     async def _process(self, client: AsyncClient, room: MatrixRoom, event: Any) -> bool:
-        """Process one event, retrying until it is journaled; everything behind it waits. Return whether it is."""
-        has_failed = False
-        while event.sender != client.user_id:
-            try:
-                if isinstance(event, MegolmEvent):
-                    await self._keep_undecrypted(client, room, event)
-                    return False
-                incoming = await self._read(client, room, event)
-                return incoming is not None and await self.receive(incoming)
-            except StorageError as error:
-                if not has_failed:
-                    log.warning("matrix: a message waits, it could not be journaled: %s", error)
-                has_failed = True
-                self.status.touch()  # it is the disk that stalls
-                await asyncio.sleep(_PAUSE_S)
-            except Exception:  # one unreadable event must not stop the others
-                log.exception("matrix: the event %s could not be read", event.event_id)
-                to = Address(self.name, room.room_id)
-                await self.report_unreadable(event.sender, to, is_private=_is_private(room))
+        """Process one event; everything behind it waits until it is journaled. Return whether it is."""
+        if event.sender == client.user_id:
+            return False
+        try:
+            if isinstance(event, MegolmEvent):
+                await self._keep_undecrypted(client, room, event)
                 return False
-        return False
+            incoming = await self._read(client, room, event)
+            return incoming is not None and await self.receive_until_journaled(incoming)
+        except Exception:  # one unreadable event must not stop the others
+            log.exception("matrix: the event %s could not be read", event.event_id)
+            to = Address(self.name, room.room_id)
+            await self.report_unreadable(event.sender, to, is_private=_is_private(room))
+            return False
 
     async def _read(self, client: AsyncClient, room: MatrixRoom, event: Any) -> Incoming | None:
         """Read a message, with the one that it answers."""
         names = (client.user_id.removeprefix("@").partition(":")[0], room.user_name(client.user_id) or "")
         bot = Bot(client.user_id, [name for name in names if name], self._settings.allow_room_mentions)
-        incoming = read_message(event.source, bot)
+        source = Payload.of(event.source)
+        incoming = read_message(source, bot)
         if incoming is None or self._is_old(incoming):
             return None
         incoming = replace(
@@ -269,21 +259,20 @@ class MatrixChannel(ChatChannel):
             is_private=_is_private(room),
             sender_name=room.user_name(incoming.sender_id) or "",
         )
-        answered = "" if incoming.text.startswith("/") else quoted_id(event.source)  # a command needs no quote
+        answered = "" if incoming.text.startswith("/") else quoted_id(source)  # a command needs no quote
         is_heard = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
         if answered and is_heard and self.is_allowed(incoming.sender_id):
-            quote = await self._quote(client, room, answered, incoming.sender_id)
-            if quote is not None:
-                text = format_quote(quote, incoming.text)
-                incoming = replace(incoming, text=text, quotes_others=not quote.is_own)
+            quote, is_own = await self._quote(client, room, answered, incoming.sender_id)
+            text = "\n".join(filter(None, [quote, incoming.text]))
+            incoming = replace(incoming, text=text, quotes_others=bool(quote) and not is_own)
         return incoming
 
     def _is_old(self, incoming: Incoming) -> bool:
         now = self.services.clock.now().astimezone(UTC)
         return incoming.sent_at is not None and now - incoming.sent_at > MAX_AGE
 
-    async def _quote(self, client: AsyncClient, room: MatrixRoom, event_id: str, sender: str) -> Quote | None:
-        """The message that a person answers; None if it cannot be read."""
+    async def _quote(self, client: AsyncClient, room: MatrixRoom, event_id: str, sender: str) -> tuple[str, bool]:
+        """The message that a person answers, and whether it is the bot's or their own; empty if it cannot be read."""
         try:
             with as_send_errors():
                 event = check(await client.room_get_event(room.room_id, event_id)).event
@@ -292,10 +281,10 @@ class MatrixChannel(ChatChannel):
                     event = client.decrypt_event(event)
         except SendError as error:
             log.debug("matrix: the quoted message %s cannot be read: %s", event_id, error)
-            return None
-        author = event.sender
-        name = "" if author == client.user_id else room.user_name(author) or author
-        return Quote(text_of(event.source), name, author in (client.user_id, sender))
+            return "", False
+        author = "you" if event.sender == client.user_id else " ".join((room.user_name(event.sender) or "").split())
+        text = text_of(Payload.of(event.source))
+        return quoted_lines(text, author or event.sender), event.sender in (client.user_id, sender)
 
     async def _send_receipt(self, client: AsyncClient, room_id: str, event_id: str) -> None:
         with suppress(SendError), as_send_errors():
@@ -428,11 +417,7 @@ class MatrixChannel(ChatChannel):
         """Upload a file, encrypted where the room is, and post it. A URL is posted as text."""
         if file.path is None:
             return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        try:
-            with await asyncio.to_thread(open_outgoing, file.path) as handle:
-                data = await asyncio.to_thread(handle.read, self.largest_to(to) + 1)
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        data = await read_outgoing(file.path, largest=self.largest_to(to))
         client, kind = self._client, mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         content: dict[str, Any] = {
             "msgtype": _TYPES.get(file.kind, "m.file"),

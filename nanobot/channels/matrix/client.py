@@ -24,11 +24,11 @@ from nio.crypto import ENCRYPTION_ENABLED
 
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
     NotConnectedError,
     RateLimitedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
 from nanobot.config.channels import MatrixConfig
 from nanobot.net.http import proxy_for, ssl_context
@@ -83,10 +83,8 @@ async def open_client(
     url, user = settings.homeserver.strip().rstrip("/"), settings.user_id.strip()
     if not url.startswith(("https://", "http://")):
         raise ChannelSetupError("channels.matrix.homeserver must begin with https://, such as https://matrix.org.")
-    if not settings.access_token and not settings.password:
-        raise MissingSettingsError("matrix", "password")
-    if not settings.access_token and not user:
-        raise MissingSettingsError("matrix", "userId")
+    if not settings.access_token:
+        require_settings("matrix", userId=user, password=settings.password)
     state.begin(f"{user} {url}")
     if folder is not None:
         make_private_folder(folder)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.channels.matrix.incoming import Bot, read_message
+from nanobot.channels.payload import Payload
 from nanobot.messages.types import Provenance
 from nanobot.testing.checks import captured_logs
 from nanobot.testing.live_channel import live
@@ -162,4 +163,4 @@ KEYS = ["msgtype", "body", "m.relates_to", "m.mentions", "file", "url", "info", 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), st.dictionaries(st.sampled_from(["sender", "event_id"]), JSON))
 def test_no_event_whatever_it_contains_breaks_the_reading(content, event):
-    read_message({"type": "m.room.message", "origin_server_ts": 1, "content": content} | event, Bot(BOT))
+    read_message(Payload({"type": "m.room.message", "origin_server_ts": 1, "content": content} | event), Bot(BOT))
