@@ -29,7 +29,6 @@ MAX_AGE = timedelta(days=7)
 """Older messages are not fetched."""
 SAVE_S = 5.0
 """Shortest time between two saves, except for urgent changes."""
-_adapters: dict[type, TypeAdapter[Any]] = {}
 _AT_ONCE = 4
 """Chats whose missed messages are fetched concurrently."""
 
