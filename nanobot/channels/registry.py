@@ -90,6 +90,15 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         groups=r".*@g\.us",
     ),
     ChannelSpec(
+        "matrix",
+        "Matrix",
+        "nanobot.channels.matrix:MatrixChannel",
+        "matrix-e2e",
+        ("nio", "aiohttp"),
+        chat_is_sender=False,
+        has_buttons=False,
+    ),
+    ChannelSpec(
         "mochat",
         "Mochat",
         "nanobot.channels.mochat:MochatChannel",

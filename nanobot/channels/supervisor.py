@@ -12,6 +12,7 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import contain_errors
+from nanobot.utils.storage_error import os_reason
 
 log = logging.getLogger(__name__)
 
@@ -112,5 +113,5 @@ class ChannelSupervisor:
 
 def describe_error(error: Exception) -> str:
     """Return an error as one line: a NanobotError by its text, any other with the name of its type."""
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, str(error) and os_reason(error)
     return text if isinstance(error, NanobotError) and text else f"{name}: {text}" if text else name

@@ -240,7 +240,12 @@ class MatrixConfig(ChannelConfig):
     device_id: Text = ""
     e2ee_enabled: bool = True
     group_policy: GroupPolicy = "mention"
+    group_allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
     allow_room_mentions: bool = False
+    max_media_bytes: Count = 20 * 1024 * 1024
+    streaming: bool = True
+    react_emoji: Text = "👀"
+    proxy: str | None = None
 
 
 class MochatMentionConfig(Section):

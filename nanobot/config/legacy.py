@@ -26,7 +26,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
-    "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
+    "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
     "channels.whatsapp": "databasePath proxy",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
     "providers.*": "extraQuery thinkingStyle",

@@ -9,7 +9,8 @@ WeCom: common Markdown (developer.work.weixin.qq.com/document/path/101031); Moch
 Markdown, in which nothing can be escaped, and `<` ends the text (github.com/Tencent/openclaw-weixin,
 markdown-filter.ts).
 Teams: Markdown as at DingTalk (learn.microsoft.com/microsoftteams/platform/bots/how-to/format-your-bot-messages).
-WhatsApp: its own marks (faq.whatsapp.com, "How to format your messages"). E-mail: plain text and HTML.
+WhatsApp: its own marks (faq.whatsapp.com, "How to format your messages"). E-mail: plain text and HTML. Matrix:
+likewise (spec.matrix.org/latest/client-server-api/#mroommessage-msgtypes).
 """
 
 import json
@@ -104,7 +105,7 @@ def _dingtalk_escape(text: str) -> str:
 
 
 def utf8_bytes(text: str) -> int:
-    """The length as WeCom counts it."""
+    """The length as WeCom and Matrix count it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -239,3 +240,4 @@ EMAIL = Dialect(
     None,
     html='<!doctype html>\n<html><body dir="auto" style="font-family: sans-serif">\n{}</body></html>\n',
 )
+MATRIX = Dialect("matrix", 16_000, utf8_bytes, html="{}")

@@ -19,9 +19,13 @@ from tests.fakes.feishu import APP_ID
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
 from tests.fakes.feishu import Feishu as FeishuServer
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
+from tests.fakes.matrix import BOT as MATRIX_BOT
+from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
+from tests.fakes.matrix import TOKEN as MATRIX_TOKEN
 from tests.fakes.platform_dingtalk import DingTalkPlatform
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_feishu import FeishuPlatform
+from tests.fakes.platform_matrix import MatrixPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
@@ -705,3 +709,38 @@ async def test_onboarding_goes_on_if_wechat_cannot_be_reached(weixin, monkeypatc
     assert "WeChat cannot be reached" in result.stdout
     assert "WeChat is unchanged." in result.stdout
     assert channels() == {}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+async def test_matrix_takes_who_invites_the_bot_for_its_owner_if_they_say_so(tmp_path):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    async with MatrixPlatform(tmp_path).open() as matrix:
+        env = at_home(NANOBOT_CHANNELS__MATRIX__HOMESERVER=matrix.url)
+        child = on_screen([*NANOBOT, "channels", "login", "matrix"], env=env, dimensions=(40, 100), timeout=20)
+        await asyncio.to_thread(child.expect_exact, "User ID of the bot")
+        child.send(f"{MATRIX_BOT}\r")
+        await asyncio.to_thread(child.expect_exact, "Password of the bot")
+        child.send(f"{MATRIX_PASSWORD}\r")
+        await asyncio.to_thread(child.expect_exact, f"Your bot is {MATRIX_BOT}")
+        await asyncio.to_thread(child.expect_exact, "Now write anything")
+        await matrix.server.invites("!new:example.org", matrix.person)
+        await asyncio.to_thread(child.expect_exact, f"ID {matrix.person}, just wrote: is that you?")
+        child.send("\r")
+        await asyncio.to_thread(child.expect, pexpect.EOF)
+        child.close()
+
+    assert child.exitstatus == 0
+    assert owners() == {"matrix": [matrix.person]}
+    assert matrix.server.rooms["!new:example.org"].members[MATRIX_BOT] == "invite"  # the gateway accepts it
+    assert matrix.server.logouts == 1  # of the device that has waited
+
+
+async def test_an_account_with_a_token_needs_no_password(tmp_path):
+    async with MatrixPlatform(tmp_path).open() as matrix:
+        section = {"enabled": True, "homeserver": matrix.url, "userId": MATRIX_BOT, "accessToken": MATRIX_TOKEN}
+        write_config(channels={"matrix": section})
+
+        good = await command("channels", "login", "matrix")
+
+    assert good.stdout.endswith("matrix is configured and its credentials work.\n")

@@ -325,7 +325,7 @@ def elsewhere(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> li
 
 def unsettled(data: Path, said: int, failed: int = 0) -> list[str]:
     """What the journal says at the end, where so many were to hear why there is no answer."""
-    with sqlite3.connect(data / "state" / "journal.db") as db:
+    with sqlite3.connect(data / "state" / "nanobot.db") as db:
         states = dict(db.execute("SELECT state, COUNT(*) FROM inbound GROUP BY state"))
     print("the journal:", states)
     ended = sum(states.get(state, 0) for state in ("sent", "answered"))

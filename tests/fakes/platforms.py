@@ -21,6 +21,7 @@ PLATFORMS: dict[str, str] = {
     "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
     "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
     "whatsapp": "tests.fakes.platform_whatsapp:WhatsAppPlatform",
+    "matrix": "tests.fakes.platform_matrix:MatrixPlatform",
     "mochat": "tests.fakes.platform_mochat:MochatPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }

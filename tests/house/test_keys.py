@@ -15,10 +15,6 @@ from nanobot.config.channels import ChannelConfig, ChannelsConfig
 from nanobot.config.spelling import camel
 from tests.house.repo import ROOT, text_of, tracked_files
 
-LATER = ("matrix",)
-"""Sections of the work called "the further channels": they load as earlier releases wrote them, and nobody can switch
-them on yet.
-"""
 NOT_READ = {"slack.mode": "its one value is checked where the config is read, so that an old `webhook` is told of"}
 NAMING = ("nanobot/channels/access.py", "nanobot/channels/base.py", "nanobot/channels/chat_channel.py")
 """These take a section as it comes, also that of a plugin, and so name its keys."""
@@ -64,7 +60,7 @@ def test_a_channel_reads_every_key_of_its_section(name: str):
 
 
 def test_what_all_channels_share_is_read():
-    sections = {spec.name for spec in CHANNELS} | {*LATER}
+    sections = {spec.name for spec in CHANNELS}
 
     assert unread(ChannelConfig, EVERYWHERE) == []
     assert [key for key in unread(ChannelsConfig, EVERYWHERE) if key not in sections] == []

@@ -26,6 +26,7 @@ from nanobot.channels.errors import (
 )
 from nanobot.config.channels import DiscordConfig
 from nanobot.net.http import proxy_for
+from nanobot.utils.storage_error import os_reason
 
 logging.getLogger("discord.client").setLevel(logging.CRITICAL)  # a traceback for each failed attempt to reconnect
 
@@ -181,7 +182,7 @@ def as_send_errors() -> Iterator[None]:
             raise NotConnectedError(text) from error
         raise UndeliverableError(text) from error
     except aiohttp.ClientConnectorError as error:
-        raise NotConnectedError(f"Discord cannot be reached: {error}") from error
+        raise NotConnectedError(f"Discord cannot be reached: {os_reason(error.os_error)}") from error
     except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed between two tries of the SDK
         text = f"connection to Discord lost: {type(error).__name__} {error}"
         raise SendError(text, may_have_arrived=True) from error

@@ -27,6 +27,7 @@ from nanobot.channels.email.settings import MailSettings, untrusted_text
 from nanobot.channels.email.store import HOUR_S, MailPosition, MailStore
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.utils.clock import Clock
+from nanobot.utils.storage_error import os_reason
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -258,7 +259,7 @@ def _connect(settings: MailSettings) -> BaseMailBox:
             "channels.email.imapPort and imapUseSsl; 993 goes with true, 143 with false."
         ) from error
     except OSError as error:
-        raise ConnectionError(f"{address} cannot be reached ({str(error) or 'no answer'})") from error
+        raise ConnectionError(f"{address} cannot be reached ({os_reason(error)})") from error
 
 
 def _idle(box: BaseMailBox, seconds: float) -> None:

@@ -23,6 +23,7 @@ from nanobot.channels.email.message import LOOP_HEADER
 from nanobot.channels.email.settings import untrusted_text
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
 from nanobot.config.channels import EmailConfig
+from nanobot.utils.storage_error import os_reason
 
 NO_SUBJECT = "A message from nanobot"
 _LONGEST_SUBJECT = 200
@@ -263,4 +264,6 @@ def _error_of(code: int, words: str) -> Exception:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(cause := error.__cause__ or error, OSError):
+        return os_reason(cause)
     return " ".join((str(getattr(error, "message", "")) or str(error) or type(error).__name__).split())[:200]

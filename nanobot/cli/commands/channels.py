@@ -88,7 +88,7 @@ def _missing_settings(name: str, config: Config) -> str:
     if platform is None:
         return ""
     section = getattr(config.channels, name)
-    missing = [field.name for field in platform.fields if not str(getattr(section, field.name)).strip()]
+    missing = [field.name for field in platform.fields if not field.is_set(section)]
     missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
     return str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
 

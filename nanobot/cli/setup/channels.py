@@ -121,7 +121,7 @@ def is_set_up(platform: PlatformSetup, config: Config) -> bool:
     """Whether it is enabled and all required settings are set."""
     section = config.channels.section(platform.name)
     has_consent = not platform.consent or bool(getattr(section, "consent_granted", True))
-    return section.enabled and has_consent and all(getattr(section, field_.name) for field_ in platform.fields)
+    return section.enabled and has_consent and all(field_.is_set(section) for field_ in platform.fields)
 
 
 def ask_channel_setup(
@@ -275,6 +275,8 @@ def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> tu
             return None
     values: Values = {"consent_granted": True} if platform.consent else {}
     for field_ in platform.fields:
+        if field_.alternative and getattr(section, field_.alternative) and not ask_all:
+            continue
         answer = _ask_field(platform, field_, str(getattr(section, field_.name)), ask_all=ask_all)
         if not answer:
             return None

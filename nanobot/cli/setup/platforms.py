@@ -18,6 +18,7 @@ from nanobot.config.channels import (
     ChannelConfig,
     EmailConfig,
     FeishuConfig,
+    MatrixConfig,
     WebSocketClient,
     WebSocketConfig,
     WeixinConfig,
@@ -37,6 +38,12 @@ class SetupField:
     hint: str
     """Shown for an answer that does not match the pattern."""
     is_secret: bool = True
+    alternative: str = ""
+    """Another attribute; where it is set, this one is not needed."""
+
+    def is_set(self, section: ChannelConfig) -> bool:
+        """Whether the section has this setting, or the alternative."""
+        return any(str(getattr(section, name)).strip() for name in (self.name, self.alternative) if name)
 
 
 DeriveValues = Callable[[Mapping[str, str], ChannelConfig, bool], Values]
@@ -86,6 +93,7 @@ class PlatformSetup:
 
 
 _MAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+_MATRIX_ID = re.compile(r"@[^:\s]+:[\w.:\[\]-]+")
 _SERVER = re.compile(r"[\w.-]+(?::\d{1,5})?")
 _MAIL_SERVERS: dict[str, tuple[str, str]] = {
     "gmail.com": ("imap.gmail.com", "smtp.gmail.com"),
@@ -124,6 +132,14 @@ def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) 
         "smtp_port": smtp_port or _SUBMISSION,
         "smtp_use_ssl": smtp_port == _SUBMISSIONS,
     }
+
+
+def _homeserver(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+    """The homeserver of the bot's id, unless another is set. A new password replaces a token."""
+    assert isinstance(section, MatrixConfig)  # noqa: S101 narrows the type
+    is_default = section.homeserver == MatrixConfig.model_fields["homeserver"].default
+    server: Values = {"homeserver": f"https://{answers['user_id'].partition(':')[2]}"} if is_default else {}
+    return server | ({"access_token": ""} if ask_all else {})
 
 
 def _ask_server(label: str, default: str) -> str:
@@ -494,6 +510,41 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         derive_values=_mentions_only,
         first_step="Write to your bot on {title} (to yourself, if it is your own number)",
         links_account=True,
+    ),
+    PlatformSetup(
+        name="matrix",
+        title="Matrix",
+        requires="user ID and password of an account for the bot, on any homeserver",
+        instructions=(
+            "Create an account for the bot on any homeserver, with a Matrix app such as Element. Paste its user ID and "
+            "password here. nanobot logs in as a device of its own."
+        ),
+        fields=(
+            SetupField(
+                "user_id",
+                "User ID of the bot",
+                _MATRIX_ID,
+                "It looks like @nanobot:example.org.",
+                is_secret=False,
+            ),
+            SetupField(
+                "password",
+                "Password of the bot",
+                re.compile(r".+"),
+                "It is the one with which the bot's account logs in.",
+                alternative="access_token",
+            ),
+        ),
+        owner=SetupField(
+            "owner",
+            "Your own user ID",
+            _MATRIX_ID,
+            "It looks like @anna:example.org; your Matrix app shows it in the settings.",
+            is_secret=False,
+        ),
+        derive_values=_homeserver,
+        first_step="Start a chat with your bot on {title}",
+        waits_for_owner=True,
     ),
     PlatformSetup(
         name="mochat",

@@ -1,0 +1,8 @@
+"""Matrix: rooms and private chats of an account, with end-to-end encryption.
+
+`channel` has MatrixChannel, `client` logs in and converts errors, `incoming` reads messages.
+"""
+
+from nanobot.channels.matrix.channel import MatrixChannel
+
+__all__ = ["MatrixChannel"]

@@ -1,0 +1,226 @@
+"""Logs in to a homeserver with matrix-nio, and converts its errors.
+
+The SDK repeats no request by itself (`max_limit_exceeded`, `max_timeouts`): the supervisor and the manager do. It
+returns errors of the homeserver, and raises those of the connection.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from nio import (
+    AsyncClient,
+    AsyncClientConfig,
+    DiscoveryInfoResponse,
+    EncryptionError,
+    ErrorResponse,
+    LocalProtocolError,
+)
+from nio.crypto import ENCRYPTION_ENABLED
+
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+    require_settings,
+)
+from nanobot.config.channels import MatrixConfig
+from nanobot.net.http import proxy_for, ssl_context
+from nanobot.utils.files import make_private_folder
+
+REQUEST_S = 30.0
+_DEVICE = "nanobot"
+_BAD_TOKEN = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
+_NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its base URL, such as https://matrix.org."
+
+
+@dataclass(slots=True)
+class MatrixState:
+    """What is kept across connections, of one account."""
+
+    account: str = ""
+    device_id: str = ""
+    """The device that a password has logged in; its keys read encrypted messages."""
+    since: str = ""
+    """Everything before this token is journaled. Empty before the first connection."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Makes the ids of our requests differ from those with another journal."""
+    invites: dict[str, str] = field(default_factory=dict)
+    """Who invited the bot, by room, where it waits until they are allowed."""
+    unreadable: dict[str, None] = field(default_factory=dict)
+    """Rooms that were told that the bot cannot decrypt a message."""
+
+    def begin(self, account: str) -> None:
+        """Forget another account's."""
+        if self.account != account:
+            new = MatrixState(account)
+            self.account, self.device_id, self.since = new.account, new.device_id, new.since
+            self.invites, self.unreadable = new.invites, new.unreadable
+
+
+@dataclass(slots=True)
+class PasswordLogin:
+    """The access token that a password gave, for as long as the process lives."""
+
+    token: str = ""
+    user_id: str = ""
+
+
+@asynccontextmanager
+async def open_client(
+    settings: MatrixConfig, state: MatrixState, folder: Path | None, login: PasswordLogin
+) -> AsyncIterator[AsyncClient]:
+    """Log in, with the device of the state. Without a folder there is no encryption.
+
+    Raises ChannelSetupError for wrong credentials, SendError.
+    """
+    url, user = settings.homeserver.strip().rstrip("/"), settings.user_id.strip()
+    if not url.startswith(("https://", "http://")):
+        raise ChannelSetupError("channels.matrix.homeserver must begin with https://, such as https://matrix.org.")
+    if not settings.access_token:
+        require_settings("matrix", userId=user, password=settings.password)
+    state.begin(f"{user} {url}")
+    if folder is not None:
+        make_private_folder(folder)
+    client = AsyncClient(
+        url,
+        user,
+        settings.device_id.strip() or state.device_id,
+        store_path=str(folder or ""),
+        config=AsyncClientConfig(
+            max_limit_exceeded=0,
+            max_timeouts=0,
+            request_timeout=REQUEST_S,
+            encryption_enabled=ENCRYPTION_ENABLED and settings.e2ee_enabled and folder is not None,
+            **_store(),
+        ),
+        ssl=await ssl_context(url) if url.startswith("https:") else None,
+        proxy=proxy_for(url, settings.proxy),
+    )
+    is_stray = folder is None and not settings.access_token  # a device that nobody will use again
+    try:
+        with as_send_errors():
+            await _find_homeserver(client)
+            await (_use_token(client, settings) if settings.access_token else _use_password(client, settings, login))
+        state.device_id = client.device_id
+        yield client
+    finally:
+        if is_stray and client.logged_in:
+            with suppress(SendError), as_send_errors():
+                await client.logout()
+        await client.close()
+        if client.store is not None:
+            client.store.database.close()
+
+
+def _store() -> dict[str, Any]:
+    """One file for the keys and the trust in devices; its name is valid on every system."""
+    if not ENCRYPTION_ENABLED:
+        return {}
+    from nio.store import SqliteStore  # only there with the packages for encryption
+
+    return {"store": SqliteStore, "store_name": "keys.db"}
+
+
+async def _find_homeserver(client: AsyncClient) -> None:
+    """Follow the domain of user ids to its homeserver (client-server-api, "Server discovery")."""
+    answer = await client.login_info()
+    if _is_foreign(answer):
+        found = await client.discovery_info()
+        if isinstance(found, DiscoveryInfoResponse):
+            client.homeserver = found.homeserver_url.rstrip("/")
+            answer = await client.login_info()
+    if _is_foreign(answer):
+        raise ChannelSetupError(_NO_SERVER.format(client.homeserver))
+    check(answer)
+
+
+async def _use_token(client: AsyncClient, settings: MatrixConfig) -> None:
+    client.access_token = settings.access_token.strip()
+    answer = await client.whoami()
+    if isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN:
+        raise revoked(settings)
+    me = check(answer)
+    device_id = me.device_id or client.device_id
+    if not device_id:
+        raise ChannelSetupError("channels.matrix.deviceId is not set, and the homeserver does not tell it.")
+    client.restore_login(me.user_id, device_id, client.access_token)
+
+
+async def _use_password(client: AsyncClient, settings: MatrixConfig, login: PasswordLogin) -> None:
+    if login.token:
+        client.restore_login(login.user_id, client.device_id, login.token)
+        return
+    answer = await client.login(settings.password, device_name=_DEVICE)
+    if isinstance(answer, ErrorResponse) and answer.status_code == "M_FORBIDDEN":
+        raise ChannelSetupError(
+            f"The homeserver does not take channels.matrix.userId and channels.matrix.password ({answer.message}). "
+            "Log in with them at a Matrix app; where the account has no password, set channels.matrix.accessToken."
+        )
+    me = check(answer)
+    login.token, login.user_id = me.access_token, me.user_id
+
+
+def revoked(settings: MatrixConfig) -> ChannelSetupError:
+    """The error for an access token that is not valid any more."""
+    return ChannelSetupError(
+        f"The homeserver does not take channels.matrix.accessToken of {settings.user_id or 'the account'}. Create "
+        "another one, or set channels.matrix.password instead, then run `nanobot channels login matrix`."
+    )
+
+
+def is_revoked(answer: object) -> bool:
+    """Whether the homeserver does not take the access token."""
+    return isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN
+
+
+def _is_foreign(answer: object) -> bool:
+    """Whether something that is no homeserver answered."""
+    return isinstance(answer, ErrorResponse) and not answer.status_code and answer.transport_response.status < 500
+
+
+def check(answer: Any) -> Any:
+    """Return an answer. Raises the SendError that an error of the homeserver stands for."""
+    if not isinstance(answer, ErrorResponse):
+        return answer
+    response, code = answer.transport_response, answer.status_code or ""
+    status = response.status if response is not None else 0
+    said = " ".join((answer.message or "no reason given").split())[:300]
+    text = f"Matrix: {said} ({code or status})"
+    if status == 429 or code == "M_LIMIT_EXCEEDED":
+        raise RateLimitedError(text, _retry_after_s(answer))
+    if code in _BAD_TOKEN:  # the sync ends, too, which tells the owner
+        raise NotConnectedError(text)
+    if not code or not 400 <= status < 500:
+        raise SendError(text)
+    raise UndeliverableError(text)
+
+
+def _retry_after_s(answer: ErrorResponse) -> float:
+    """In the body; newer servers have it in a header."""
+    if answer.retry_after_ms:
+        return float(answer.retry_after_ms) / 1000
+    try:
+        return float(answer.transport_response.headers.get("Retry-After", ""))
+    except ValueError:
+        return -1.0
+
+
+@contextmanager
+def as_send_errors() -> Iterator[None]:
+    """Convert what a request raises to SendErrors."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError as error:
+        raise NotConnectedError(f"the Matrix homeserver cannot be reached: {error}") from error
+    except (aiohttp.ClientError, OSError, RuntimeError, TimeoutError) as error:  # RuntimeError: closed meanwhile
+        text = f"connection to the Matrix homeserver lost: {type(error).__name__} {error}"
+        raise SendError(text, may_have_arrived=True) from error
+    except (LocalProtocolError, EncryptionError) as error:  # a room, or keys of its members, are not known yet
+        raise SendError(f"Matrix: {error}") from error
