@@ -131,7 +131,7 @@ class BaseChannel(ABC):
     @property
     def state_path(self) -> Path | None:
         """The file of the channel's own state; None if none is kept."""
-        folder = self.services.state
+        folder = self._services.state if self._services is not None else None
         return folder / f"{self.name}.json" if folder is not None else None
 
     async def load_state(self, new: S) -> S:

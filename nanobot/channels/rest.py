@@ -129,15 +129,15 @@ class RestClient(ABC):
 
 
 @contextmanager
-def as_send_errors(platform: str) -> Iterator[None]:
-    """Convert the network errors of httpx."""
+def as_send_errors(platform: str, *, may_have_arrived: bool = True) -> Iterator[None]:
+    """Convert the errors of httpx. `may_have_arrived`: whether a request without an answer may have had an effect."""
     try:
         yield
     except _NOT_SENT as error:
         raise NotConnectedError(f"{platform} cannot be reached: {connection_error_reason(error)}") from None
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         text = f"connection to {platform} lost: {type(error).__name__}"
-        raise SendError(text, may_have_arrived=True) from None
+        raise SendError(text, may_have_arrived=may_have_arrived) from None
 
 
 async def download(platform: str, url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:

@@ -83,6 +83,5 @@ class TokenChecker:
 
     async def _fetch_keys(self) -> dict[str, Mapping[str, Any]]:
         document = await self._api.fetch_json(self._openid_url)
-        keys = (await self._api.fetch_json(str(document.get("jwks_uri") or ""))).get("keys")
-        listed = [key for key in keys if isinstance(key, Mapping)] if isinstance(keys, list) else []
-        return {str(key.get("kid")): key for key in listed if key.get("kty") == "RSA"}
+        keys = (await self._api.fetch_json(document.text("jwks_uri"))).parts("keys")
+        return {str(key.get("kid")): key for key in keys if key.get("kty") == "RSA"}

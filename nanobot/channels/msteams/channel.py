@@ -9,7 +9,6 @@ import base64
 import json
 import logging
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,23 +22,22 @@ from starlette.applications import Starlette
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, load_state, save_state
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.cursors import keep_saved, save_state
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
-from nanobot.channels.msteams.api import TeamsApi, path_of
+from nanobot.channels.msteams.api import TeamsApi, conversation_url
 from nanobot.channels.msteams.auth import RejectedError, TokenChecker
 from nanobot.channels.msteams.incoming import (
     Upload,
     conversation_of,
-    dict_of,
     is_group_id,
     read_message,
     read_upload,
-    text_of,
     without_thread,
 )
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.channels.webhooks import Webhooks
 from nanobot.config.channels import TeamsConfig
 from nanobot.errors import StorageError
@@ -48,7 +46,6 @@ from nanobot.markdown.dialects import TEAMS
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.clock import SystemClock
 from nanobot.utils.files import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -116,19 +113,21 @@ class TeamsChannel(ChatChannel):
 
     async def start(self) -> None:
         """Serve the webhook, until Microsoft no longer accepts the password."""
-        settings, clock = self._settings, self.services.clock
-        api = TeamsApi(settings, clock)
+        settings = self._settings
+        api = TeamsApi(settings)
         try:
             if not settings.validate_inbound_auth and not is_loopback(settings.host):
                 raise ChannelSetupError(
                     "channels.msteams.validateInboundAuth is false: then anybody who reaches the webhook could write "
                     'as you. Set it to true, or channels.msteams.host to "127.0.0.1" for a test on this machine.'
                 )
-            await api.fetch_token()
-            self._state = self._prune(await asyncio.to_thread(load_state, self._state_file, TeamsState))
-            self._checker = TokenChecker(settings.openid_url, settings.app_id.strip(), api, clock)
+            await api.token()
+            bot = settings.app_id.strip()
+            self._state = await self.load_state(TeamsState(bot))
+            self._prune_conversations()
+            self._checker = TokenChecker(settings.openid_url, bot, api, self.services.clock)
             self._current_api = api
-            async with keep_saved(self._state_file, self._state), self._serve():
+            async with keep_saved(self.state_path, self._state), self._serve():
                 self.mark_up()
                 await self._keep_logged_in(api)
         finally:
@@ -137,17 +136,14 @@ class TeamsChannel(ChatChannel):
                 upload.cancel()
             await api.close()
 
-    def _prune(self, saved: TeamsState) -> TeamsState:
+    def _prune_conversations(self) -> None:
         """Drop what is too old or not to be kept over a restart."""
-        settings = self._settings
-        if saved.bot != settings.app_id.strip():
-            return TeamsState(settings.app_id.strip())
+        settings, conversations = self._settings, self._state.conversations
         oldest = (self.services.clock.now() - timedelta(days=settings.ref_ttl_days)).timestamp()
-        for chat_id, kept in [*saved.conversations.items()]:
+        for chat_id, kept in [*conversations.items()]:
             is_web_chat = settings.prune_web_chat_refs and urlsplit(kept.service_url).hostname == _WEB_CHAT
             if kept.seen < oldest or is_web_chat or (settings.prune_non_personal_refs and not kept.person):
-                del saved.conversations[chat_id]
-        return saved
+                del conversations[chat_id]
 
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[None]:
@@ -174,9 +170,7 @@ class TeamsChannel(ChatChannel):
     async def _keep_logged_in(self, api: TeamsApi) -> None:
         """Raises ChannelSetupError once the password is no longer valid."""
         while True:
-            await asyncio.wait([api.refusal], timeout=self.login_s)
-            if api.refusal.done():
-                raise api.refusal.result()
+            await asyncio.sleep(self.login_s)
             try:
                 await api.fetch_token()
             except SendError as error:
@@ -184,9 +178,9 @@ class TeamsChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if Microsoft is unreachable."""
-        api = TeamsApi(self._settings, SystemClock())
+        api = TeamsApi(self._settings)
         try:
-            await api.fetch_token()
+            await api.token()
         finally:
             await api.close()
         host, path = self._settings.host.strip(), self._settings.path
@@ -203,10 +197,10 @@ class TeamsChannel(ChatChannel):
     async def _answer(self, headers: Mapping[str, str], body: bytes) -> int:
         """Answer a request; 200 once its message is journaled."""
         try:
-            activity = dict_of(json.loads(body))
+            activity = Payload.of(json.loads(body))
         except (ValueError, RecursionError):
             return 400
-        service_url, chat_id, checker = text_of(activity.get("serviceUrl")), conversation_of(activity), self._checker
+        service_url, chat_id, checker = activity.text("serviceUrl"), conversation_of(activity), self._checker
         if checker is None:
             return 503
         try:
@@ -228,7 +222,7 @@ class TeamsChannel(ChatChannel):
             return 500
         return 200
 
-    async def _process(self, activity: Mapping[str, Any]) -> None:
+    async def _process(self, activity: Payload) -> None:
         if activity.get("type") == "invoke" and (upload := read_upload(activity)) is not None:
             task = asyncio.create_task(self._send_waiting(upload), name="msteams upload")
             self._uploads.add(task)
@@ -244,7 +238,7 @@ class TeamsChannel(ChatChannel):
         else:
             await self.receive(incoming)
 
-    def _remember(self, activity: Mapping[str, Any], service_url: str, chat_id: str) -> None:
+    def _remember(self, activity: Payload, service_url: str, chat_id: str) -> None:
         """Keep where this conversation is answered."""
         incoming, now = read_message({**activity, "id": "any"}), self.services.clock.now().timestamp()
         person = incoming.sender_id if incoming is not None and incoming.is_private and incoming.is_verified else ""
@@ -275,7 +269,7 @@ class TeamsChannel(ChatChannel):
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a message."""
-        await self._call("PUT", to.chat_id, f"/activities{path_of(platform_id)}", _message(chunk))
+        await self._call("PUT", to.chat_id, ("activities", platform_id), _message(chunk))
 
     async def show_typing(self, to: Address) -> None:
         await self._post(to.chat_id, {"type": "typing"})
@@ -289,28 +283,25 @@ class TeamsChannel(ChatChannel):
         if not is_small_picture and (is_group_id(to.chat_id) or folder is None):
             text = f"({file.name} cannot be sent here: Teams takes files from bots in private chats only.)"
             return await self.post(to, split_message(text, self.dialect)[0], options)
-        file_id = secrets.token_hex(16)
-        try:
-            with await asyncio.to_thread(open_outgoing, file.path) as source:
-                if is_small_picture:
-                    data = base64.b64encode(await asyncio.to_thread(source.read, _LARGEST_INLINE)).decode()
-                    shown = {"contentType": kind, "contentUrl": f"data:{kind};base64,{data}", "name": file.name}
-                    return await self._post(to.chat_id, {"type": "message", "attachments": [shown]})
-                assert folder is not None  # noqa: S101 see above
-                await asyncio.to_thread(_copy, source, folder / file_id)
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        content, file_id = await read_outgoing(file.path, largest=self.largest_file), secrets.token_hex(16)
+        if is_small_picture:
+            data_url = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+            shown = {"contentType": kind, "contentUrl": data_url, "name": file.name}
+            return await self._post(to.chat_id, {"type": "message", "attachments": [shown]})
+        assert folder is not None  # noqa: S101 see above
+        await asyncio.to_thread(make_private_folder, folder)
+        await asyncio.to_thread((folder / file_id).write_bytes, content)
         for forgotten in [*self._state.files][: 1 - _MOST_FILES]:
             await self._forget(forgotten)
         self._state.files[file_id] = WaitingFile(file.name, to.chat_id)
-        await save_state(self._state_file, self._state)
+        await save_state(self.state_path, self._state)
         context = {"file": file_id}
-        content = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
-        card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": content}
+        asked = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
+        card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": asked}
         try:
             return await self._post(to.chat_id, {"type": "message", "attachments": [card]})
-        except SendError as error:
-            if not error.may_have_arrived:
+        except (SendError, ChannelSetupError) as error:
+            if not getattr(error, "may_have_arrived", False):
                 await self._forget(file_id)
             raise
 
@@ -320,24 +311,20 @@ class TeamsChannel(ChatChannel):
             if kept.person == sender_id:
                 return chat_id
         members = {"isGroup": False, "members": [{"id": sender_id}], "tenantId": self._settings.tenant_id.strip()}
-        opened = await self._api.call("POST", self._settings.service_url, "", members)
-        return text_of(opened.get("id")) or None
+        opened = await self._api.call("POST", conversation_url(self._settings.service_url), json=members)
+        return opened.text("id") or None
 
     async def _post(self, chat_id: str, activity: object) -> str:
-        return text_of((await self._call("POST", chat_id, "/activities", activity)).get("id"))
+        return (await self._call("POST", chat_id, ("activities",), activity)).text("id")
 
-    async def _call(self, method: str, chat_id: str, path: str, activity: object) -> Mapping[str, Any]:
+    async def _call(self, method: str, chat_id: str, path: tuple[str, ...], activity: object) -> Payload:
         kept = self._state.conversations.get(chat_id)
         service_url = self._settings.service_url if kept is None else kept.service_url
         if not self._settings.reply_in_thread:
             chat_id = without_thread(chat_id)
-        return await self._api.call(method, service_url, f"{path_of(chat_id)}{path}", activity)
+        return await self._api.call(method, conversation_url(service_url, chat_id, *path), json=activity)
 
     # files that wait for their person
-
-    @property
-    def _state_file(self) -> Path | None:
-        return self.services.state / "msteams.json" if self.services.state is not None else None
 
     @property
     def _files(self) -> Path | None:
@@ -349,18 +336,17 @@ class TeamsChannel(ChatChannel):
         if waiting is None or folder is None:
             return
         if upload.is_accepted:
-            info = dict_of(upload.info)
             shown = {
                 "contentType": f"{_CARD}.teams.card.file.info",
-                "contentUrl": info.get("contentUrl"),
-                "name": info.get("name") or waiting.name,
-                "content": {"uniqueId": info.get("uniqueId"), "fileType": info.get("fileType")},
+                "contentUrl": upload.info.get("contentUrl"),
+                "name": upload.info.get("name") or waiting.name,
+                "content": {"uniqueId": upload.info.get("uniqueId"), "fileType": upload.info.get("fileType")},
             }
             try:
                 data = await asyncio.to_thread((folder / upload.file_id).read_bytes)
                 await self._api.upload(upload.url, data)
                 await self._post(waiting.chat_id, {"type": "message", "attachments": [shown]})
-            except (OSError, SendError) as error:
+            except (OSError, SendError, ChannelSetupError) as error:
                 log.warning("msteams: %s is not sent, and waits: %s", waiting.name, error)
                 text = f"{waiting.name} could not be stored in your OneDrive. Ask me to send it again."
                 notice = OutboundMessage(self.name, waiting.chat_id, text, kind=OutboundKind.NOTICE)
@@ -391,9 +377,3 @@ def _buttons_card(options: SendOptions) -> dict[str, Any]:
         for button in options.buttons[:_MOST_BUTTONS]
     ]
     return {"contentType": f"{_CARD}.card.hero", "content": {"buttons": buttons}}
-
-
-def _copy(source: Any, target: Path) -> None:
-    make_private_folder(target.parent)
-    with target.open("xb") as copy:
-        shutil.copyfileobj(source, copy)

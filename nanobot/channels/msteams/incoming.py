@@ -7,9 +7,8 @@ learn.microsoft.com/microsoftteams/platform/bots/how-to (conversations, files).
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from lxml import etree
 from lxml.html import HtmlElement, fragment_fromstring
@@ -17,6 +16,7 @@ from lxml.html import HtmlElement, fragment_fromstring
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.payload import Payload
 
 _FILE = "application/vnd.microsoft.teams.file.download.info"
 _REPLY = "schema.skype.com/Reply"
@@ -33,14 +33,15 @@ class Upload:
     is_accepted: bool
     url: str = ""
     """Where to store it."""
-    info: Mapping[str, Any] | None = None
+    info: Payload = field(default_factory=Payload)
     """What the message that shows the file needs."""
 
 
-def read_message(activity: Mapping[str, Any]) -> Incoming | None:
+def read_message(data: Mapping[str, object]) -> Incoming | None:
     """Read a message, or a pressed button. None for one that does not say who wrote it where."""
-    sender, chat_id, message_id = dict_of(activity.get("from")), conversation_of(activity), text_of(activity.get("id"))
-    user_id, directory_id = text_of(sender.get("id")), text_of(sender.get("aadObjectId"))
+    activity = Payload.of(data)
+    chat_id, message_id = conversation_of(activity), activity.text("id")
+    user_id, directory_id = activity.text("from", "id"), activity.text("from", "aadObjectId")
     if not (user_id and chat_id and message_id) or user_id == _bot_of(activity):
         return None
     is_private = is_personal(activity)
@@ -59,31 +60,31 @@ def read_message(activity: Mapping[str, Any]) -> Incoming | None:
         parent_ids=(without_thread(chat_id),) if _THREAD in chat_id else (),
         alternate_ids=(user_id,) if directory_id else (),
         is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
-        sender_name=text_of(sender.get("name")),
+        sender_name=activity.text("from", "name"),
         attachments=tuple(_files(activity, message_id)),
         quotes_others=is_of_other,
-        sent_at=_time(activity.get("timestamp")),
+        sent_at=_time(activity.text("timestamp")),
     )
 
 
-def read_upload(activity: Mapping[str, Any]) -> Upload | None:
+def read_upload(data: Mapping[str, object]) -> Upload | None:
     """Read the answer to a FileConsentCard. None for any other activity."""
-    value = dict_of(activity.get("value"))
-    file_id = text_of(dict_of(value.get("context")).get("file"))
+    activity = Payload.of(data)
+    value, file_id = activity.part("value"), activity.text("value", "context", "file")
     if activity.get("name") != "fileConsent/invoke" or not file_id:
         return None
-    info = dict_of(value.get("uploadInfo"))
-    return Upload(file_id, value.get("action") == "accept", text_of(info.get("uploadUrl")), info)
+    info = value.part("uploadInfo")
+    return Upload(file_id, value.get("action") == "accept", info.text("uploadUrl"), info)
 
 
-def conversation_of(activity: Mapping[str, Any]) -> str:
+def conversation_of(activity: Payload) -> str:
     """The id of its conversation; in a channel it names the thread, too."""
-    return text_of(dict_of(activity.get("conversation")).get("id"))
+    return activity.text("conversation", "id")
 
 
-def is_personal(activity: Mapping[str, Any]) -> bool:
+def is_personal(activity: Payload) -> bool:
     """Whether only one person and the bot read the conversation."""
-    conversation, is_group = dict_of(activity.get("conversation")), is_group_id(conversation_of(activity))
+    conversation, is_group = activity.part("conversation"), is_group_id(conversation_of(activity))
     return not (is_group or conversation.get("isGroup")) and conversation.get("conversationType") in (None, "personal")
 
 
@@ -97,10 +98,10 @@ def without_thread(chat_id: str) -> str:
     return chat_id.partition(_THREAD)[0]
 
 
-def _read_quote(activity: Mapping[str, Any]) -> tuple[str, str, bool]:
+def _read_quote(activity: Payload) -> tuple[str, str, bool]:
     """The text that the message replies to, its own text, and whether the former is somebody else's."""
-    bodies = [text_of(activity.get("text"))]
-    bodies += [text_of(one.get("content")) for one in _attachments(activity) if one.get("contentType") == "text/html"]
+    bodies = [activity.text("text")]
+    bodies += [one.text("content") for one in activity.parts("attachments") if one.get("contentType") == "text/html"]
     for body in bodies:
         if _REPLY not in body:
             continue
@@ -130,7 +131,7 @@ def _words(element: HtmlElement) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _without_mentions(activity: Mapping[str, Any], text: str) -> str:
+def _without_mentions(activity: Payload, text: str) -> str:
     """Take out mentions of the bot; others become a name behind an @."""
     names = _names_of_bot(activity)
 
@@ -141,47 +142,32 @@ def _without_mentions(activity: Mapping[str, Any], text: str) -> str:
     return _MENTION.sub(name, text).strip()
 
 
-def _names_of_bot(activity: Mapping[str, Any]) -> set[str]:
+def _names_of_bot(activity: Payload) -> set[str]:
     """By which names the message mentions the bot."""
-    entities = activity.get("entities")
-    mentions = [dict_of(one) for one in entities] if isinstance(entities, list) else []
     return {
-        html.unescape(_MENTION.sub(r"\1", text_of(mention.get("text")))).strip()
-        for mention in mentions
-        if mention.get("type") == "mention" and dict_of(mention.get("mentioned")).get("id") == _bot_of(activity)
+        html.unescape(_MENTION.sub(r"\1", mention.text("text"))).strip()
+        for mention in activity.parts("entities")
+        if mention.get("type") == "mention" and mention.part("mentioned").get("id") == _bot_of(activity)
     }
 
 
-def _files(activity: Mapping[str, Any], message_id: str) -> list[Attachment]:
+def _files(activity: Payload, message_id: str) -> list[Attachment]:
     files = []
-    for number, one in enumerate(_attachments(activity)):
-        kind, name, content = text_of(one.get("contentType")), text_of(one.get("name")) or None, one.get("content")
-        url = text_of(dict_of(content).get("downloadUrl")) if kind == _FILE else text_of(one.get("contentUrl"))
+    for number, one in enumerate(activity.parts("attachments")):
+        kind, name = one.text("contentType"), one.text("name") or None
+        url = one.text("content", "downloadUrl") if kind == _FILE else one.text("contentUrl")
         if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
             files.append(Attachment(MediaKind.of_type(kind), f"{message_id}-{number}", name, source=url))
     return files
 
 
-def _attachments(activity: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    listed = activity.get("attachments")
-    return [dict_of(one) for one in listed] if isinstance(listed, list) else []
+def _bot_of(activity: Payload) -> str:
+    return activity.text("recipient", "id")
 
 
-def _bot_of(activity: Mapping[str, Any]) -> str:
-    return text_of(dict_of(activity.get("recipient")).get("id"))
-
-
-def _time(value: object) -> datetime | None:
+def _time(text: str) -> datetime | None:
     try:
-        time = datetime.fromisoformat(text_of(value))
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
     return time if time.tzinfo is not None else None
-
-
-def text_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def dict_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

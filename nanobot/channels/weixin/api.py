@@ -5,23 +5,18 @@ of 200. Nothing is sent twice here.
 """
 
 import base64
-import logging
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from nanobot import __version__
-from nanobot.channels.errors import (
-    ChannelSetupError,
-    NotConnectedError,
-    RateLimitedError,
-    SendError,
-    UndeliverableError,
-)
+from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.payload import Payload
+from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import WeixinConfig
-from nanobot.net.clients import connection_error_reason, load_httpx
+from nanobot.net.clients import load_httpx
 from nanobot.net.http import HttpPools
 
 load_httpx()  # without its command line
@@ -31,18 +26,10 @@ _VERSION = (2, 4, 6)
 """Of Tencent's plugin, whose requests these are."""
 _CONNECT_S, _ANSWER_S, _POLL_SLACK_S, _LOGIN_S = 10.0, 15.0, 5.0, 35.0
 _RESTRICTED, _BAD_ARGUMENT, _LOGGED_OUT = -2, -3, -14
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-"""With other errors of the connection the request may have arrived."""
-
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log URLs of files, which open them
 
 
 class RestrictedError(SendError):
     """WeChat takes no more messages for now: too many, too fast, or too long after the person's last one."""
-
-
-class NoAnswerError(SendError):
-    """No answer came in time; where WeChat answers once something happens, nothing has."""
 
 
 class WeixinApi:
@@ -58,38 +45,34 @@ class WeixinApi:
     async def close(self) -> None:
         await self.pools.close()
 
-    async def call(self, method: str, body: Mapping[str, Any], *, timeout_s: float = _ANSWER_S) -> Mapping[str, Any]:
+    async def call(self, method: str, body: Mapping[str, Any], *, timeout_s: float = _ANSWER_S) -> Payload:
         """Send a request and return the answer. Raises ChannelSetupError once the bot is logged out."""
+        with as_send_errors("WeChat", may_have_arrived=method == "sendmessage"):
+            return await self._post(method, body, timeout_s)
+
+    async def get_updates(self, cursor: str, wait_s: float) -> Payload:
+        """Wait for messages behind the cursor. Empty without an answer in that time. Raises as `call` does."""
+        with as_send_errors("WeChat"), suppress(httpx.ReadTimeout):
+            return await self._post("getupdates", {"get_updates_buf": cursor}, wait_s + _POLL_SLACK_S)
+        return Payload()
+
+    async def login_status(self, query: Mapping[str, str]) -> Payload:
+        """Wait until the state of a login changes. Empty without an answer in some time."""
+        with as_send_errors("WeChat"), suppress(httpx.ReadTimeout):
+            return await self._exchange("GET", "get_qrcode_status", _LOGIN_S, {}, params=query)
+        return Payload()
+
+    async def _post(self, method: str, body: Mapping[str, Any], timeout_s: float) -> Payload:
         headers = {"AuthorizationType": "ilink_bot_token"}
         headers["X-WECHAT-UIN"] = base64.b64encode(str(secrets.randbits(32)).encode()).decode()
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         about = {"channel_version": ".".join(map(str, _VERSION)), "bot_agent": f"nanobot/{__version__} (python)"}
-        with as_send_errors(may_have_arrived=method == "sendmessage"):
-            return await self._exchange("POST", method, timeout_s, headers, json={**body, "base_info": about})
-
-    async def get_updates(self, cursor: str, wait_s: float) -> Mapping[str, Any]:
-        """Wait for messages behind the cursor. Empty without an answer in that time. Raises as `call` does."""
-        with suppress(NoAnswerError):
-            return await self.call("getupdates", {"get_updates_buf": cursor}, timeout_s=wait_s + _POLL_SLACK_S)
-        return {}
-
-    async def login_status(self, query: Mapping[str, str]) -> Mapping[str, Any]:
-        """Wait until the state of a login changes. Empty without an answer in some time."""
-        with suppress(NoAnswerError), as_send_errors():
-            return await self._exchange("GET", "get_qrcode_status", _LOGIN_S, {}, params=query)
-        return {}
+        return await self._exchange("POST", method, timeout_s, headers, json={**body, "base_info": about})
 
     async def _exchange(
-        self,
-        verb: str,
-        method: str,
-        timeout_s: float,
-        headers: Mapping[str, str],
-        *,
-        params: Mapping[str, str] | None = None,
-        json: Mapping[str, Any] | None = None,
-    ) -> Mapping[str, Any]:
+        self, verb: str, method: str, timeout_s: float, headers: Mapping[str, str], **request: Any
+    ) -> Payload:
         url = f"{self.base_url.rstrip('/')}/ilink/bot/{method}"
         major, minor, patch = _VERSION
         headers = {"iLink-App-Id": "bot", "iLink-App-ClientVersion": str(major << 16 | minor << 8 | patch), **headers}
@@ -97,7 +80,7 @@ class WeixinApi:
             headers["SKRouteTag"] = self._route_tag
         timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
         async with self.pools.borrow_client(url) as client:
-            return _check(await client.request(verb, url, params=params, json=json, headers=headers, timeout=timeout))
+            return _check(await client.request(verb, url, headers=headers, timeout=timeout, **request))
 
 
 def is_trusted(url: str, configured: str) -> bool:
@@ -110,34 +93,16 @@ def is_trusted(url: str, configured: str) -> bool:
     return is_wechats or (parts.scheme, parts.netloc) == (own.scheme, own.netloc)
 
 
-@contextmanager
-def as_send_errors(*, may_have_arrived: bool = False) -> Iterator[None]:
-    """Convert httpx's errors. `may_have_arrived`: whether the request is a message."""
-    try:
-        yield
-    except _NOT_SENT as error:
-        raise NotConnectedError(f"WeChat cannot be reached: {connection_error_reason(error)}") from None
-    except httpx.ReadTimeout:
-        raise NoAnswerError("WeChat did not answer", may_have_arrived=may_have_arrived) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        lost = f"connection to WeChat lost: {type(error).__name__}"
-        raise SendError(lost, may_have_arrived=may_have_arrived) from None
-
-
-def _check(response: httpx.Response) -> Mapping[str, Any]:
+def _check(response: httpx.Response) -> Payload:
     """Return the answer. Raises what its code means."""
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise RateLimitedError("WeChat: too many requests", -1)
     if response.status_code >= httpx.codes.BAD_REQUEST:
         raise SendError(f"WeChat answered HTTP {response.status_code}")
-    try:
-        answer = response.json()
-    except ValueError:
-        answer = None
-    if not isinstance(answer, Mapping):
+    if not response.content.lstrip().startswith(b"{"):
         raise SendError("WeChat sent an answer that is not JSON", may_have_arrived=True)
-    code = answer.get("errcode") or answer.get("ret") or 0
-    said = " ".join(str(answer.get("errmsg") or "no reason given").split())[:300]
+    answer = Payload.parse(response.content)
+    code, said = answer.get("errcode") or answer.get("ret"), answer.line("errmsg")[:300] or "no reason given"
     if code == _LOGGED_OUT:
         raise ChannelSetupError(
             f"WeChat has logged the bot of channels.weixin.token out ({code}). "

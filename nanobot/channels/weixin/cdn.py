@@ -9,16 +9,18 @@ import base64
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.padding import PKCS7
 
+from nanobot.channels import rest
 from nanobot.channels.errors import SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.weixin.api import WeixinApi, as_send_errors, is_trusted
+from nanobot.channels.payload import Payload
+from nanobot.channels.weixin.api import WeixinApi, is_trusted
 from nanobot.net.clients import load_httpx
 
 load_httpx()  # without its command line
@@ -27,6 +29,7 @@ import httpx  # noqa: E402 behind load_httpx
 IMAGE, VIDEO, FILE = 1, 2, 3
 """Kinds of uploads."""
 _TIMEOUT = httpx.Timeout(100, connect=10)
+_CDN = "WeChat's CDN"
 _HEX_KEY = re.compile(r"[0-9a-fA-F]{32}")
 
 
@@ -60,26 +63,22 @@ def read_key(text: str) -> str:
     return decoded.hex() if len(decoded) == 16 else digits if _HEX_KEY.fullmatch(digits) else text
 
 
-def download_url(media: Mapping[str, Any], cdn_base: str) -> str:
+def download_url(media: Payload, cdn_base: str) -> str:
     """The address of a received file; empty if the message tells none that can be trusted."""
-    url, parameter = str(media.get("full_url") or ""), str(media.get("encrypt_query_param") or "")
+    url, parameter = media.text("full_url"), media.text("encrypt_query_param")
     if url and is_trusted(url, cdn_base):
         return url
     query = httpx.QueryParams(encrypted_query_param=parameter)
     return f"{cdn_base.rstrip('/')}/download?{query}" if parameter else ""
 
 
-async def download(api: WeixinApi, url: str, key: str) -> AsyncIterator[bytes]:
+async def download(url: str, key: str) -> AsyncIterator[bytes]:
     """Download a file and decrypt it, if there is a key. Raises MediaError, SendError."""
     if key and not _HEX_KEY.fullmatch(key):
         raise MediaError("WeChat sent a key that is none")
-    with as_send_errors():
-        async with api.pools.borrow_client(url) as client, client.stream("GET", url, timeout=_TIMEOUT) as response:
-            if response.status_code != httpx.codes.OK:
-                raise MediaError(f"WeChat's CDN answered {response.status_code}")
-            chunks = response.aiter_bytes()
-            async for chunk in decrypt(chunks, bytes.fromhex(key)) if key else chunks:
-                yield chunk
+    chunks = rest.download(_CDN, url)
+    async for chunk in decrypt(chunks, bytes.fromhex(key)) if key else chunks:
+        yield chunk
 
 
 async def upload(api: WeixinApi, to: str, kind: int, data: bytes) -> tuple[dict[str, Any], int]:
@@ -102,11 +101,11 @@ async def upload(api: WeixinApi, to: str, kind: int, data: bytes) -> tuple[dict[
             "aeskey": key.hex(),
         },
     )
-    url = str(answer.get("upload_full_url") or "")
+    url = answer.text("upload_full_url")
     if not is_trusted(url, api.cdn_base):
-        query = httpx.QueryParams(encrypted_query_param=str(answer.get("upload_param") or ""), filekey=file_key)
+        query = httpx.QueryParams(encrypted_query_param=answer.text("upload_param"), filekey=file_key)
         url = f"{api.cdn_base}/upload?{query}"
-    with as_send_errors():
+    with rest.as_send_errors(_CDN, may_have_arrived=False):
         async with api.pools.borrow_client(url) as client:
             headers = {"Content-Type": "application/octet-stream"}
             response = await client.post(url, content=encrypted, headers=headers, timeout=_TIMEOUT)
@@ -114,6 +113,6 @@ async def upload(api: WeixinApi, to: str, kind: int, data: bytes) -> tuple[dict[
     if response.status_code != httpx.codes.OK or not parameter:
         said = response.headers.get("x-error-message") or f"HTTP {response.status_code}"
         is_final = httpx.codes.is_client_error(response.status_code)
-        raise (UndeliverableError if is_final else SendError)(f"WeChat's CDN does not take the file ({said})")
+        raise (UndeliverableError if is_final else SendError)(f"{_CDN} does not take the file ({said})")
     key_text = base64.b64encode(key.hex().encode()).decode()
     return {"encrypt_query_param": parameter, "aes_key": key_text, "encrypt_type": 1}, len(encrypted)

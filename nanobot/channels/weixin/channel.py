@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
@@ -22,25 +22,24 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved, load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
     NotConnectedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.channels.weixin.api import RestrictedError, WeixinApi, is_trusted
 from nanobot.channels.weixin.cdn import FILE, IMAGE, VIDEO, download, upload
-from nanobot.channels.weixin.incoming import dict_of, id_of, read_message, text_of
+from nanobot.channels.weixin.incoming import id_of, read_message
 from nanobot.config.channels import WeixinConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import WEIXIN
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _USABLE_S = timedelta(days=1).total_seconds()
 """How long after a person's message the bot may write to them (Tencent/openclaw-weixin, issue 204)."""
@@ -110,7 +109,6 @@ class WeixinChannel(ChatChannel):
         self._wait_s = min(self._settings.poll_timeout, _LONGEST_POLL_S)
         """How long WeChat lets a poll wait."""
         self._current_api: WeixinApi | None = None
-        self._refusal: ChannelSetupError | None = None
         self._state = WeixinState()
         self._renewed = asyncio.Event()
         """Set for a moment when somebody has written."""
@@ -129,13 +127,12 @@ class WeixinChannel(ChatChannel):
         """Receive messages until the connection breaks."""
         api = await self._open_api()
         try:
-            async with keep_saved(self._state_path, self._state, self._arrived):
+            async with keep_saved(self.state_path, self._state, self._arrived):
                 await self._announce(api)
-                self._current_api, self._refusal = api, None
+                self._current_api = api
                 self.mark_up()
-                while self._refusal is None:
+                while True:
                     await self._receive_messages(api)
-                raise self._refusal
         finally:
             self._current_api = None
             await api.close()
@@ -165,13 +162,11 @@ class WeixinChannel(ChatChannel):
         token, base_url, earlier = settings.token.strip(), settings.base_url, EarlierLogin()
         if not token:
             earlier = await asyncio.to_thread(load_state, self._earlier_path, EarlierLogin)
-            token = earlier.token.strip()
+            (token,) = require_settings("weixin", token=earlier.token)
             base_url = earlier.base_url if is_trusted(earlier.base_url, base_url) else base_url
-        if not token:
-            raise MissingSettingsError("weixin", "token")
         login = hashlib.sha256(token.encode()).hexdigest()[:16]
         if self._state.login != login:
-            saved = await asyncio.to_thread(load_state, self._state_path, WeixinState)
+            saved = await asyncio.to_thread(load_state, self.state_path, WeixinState)
             if saved.login != login:
                 contexts = {
                     person: Context(context, self._now)
@@ -198,23 +193,22 @@ class WeixinChannel(ChatChannel):
         answer = await api.get_updates(self._state.cursor, self._wait_s)
         if answer:
             self.status.touch()
-        messages = answer.get("msgs")
-        for message in messages if isinstance(messages, list) else ():
-            await self._process(dict_of(message))
-        self._state.cursor = text_of(answer.get("get_updates_buf")) or self._state.cursor
+        messages = answer.parts("msgs")
+        for message in messages:
+            await self._process(message)
+        self._state.cursor = answer.text("get_updates_buf") or self._state.cursor
         if messages:
             self._arrived.set()
         else:
             await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
-        wait_ms = answer.get("longpolling_timeout_ms")
-        if isinstance(wait_ms, int) and wait_ms > 0:
+        if wait_ms := answer.number("longpolling_timeout_ms"):
             self._wait_s = min(wait_ms / 1000, _LONGEST_POLL_S)
 
-    async def _process(self, message: Mapping[str, Any]) -> None:
+    async def _process(self, message: Payload) -> None:
         incoming = read_message(message, self._texts, self._settings.cdn_base_url)
         if incoming is None:
             return
-        self._renew(incoming, text_of(message.get("context_token")))
+        self._renew(incoming, message.text("context_token"))
         await self.receive(incoming)
         if incoming.message_id is not None and incoming.text:
             put_bounded(self._texts, incoming.message_id, incoming.text, _MOST_TEXTS)
@@ -232,7 +226,7 @@ class WeixinChannel(ChatChannel):
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file and decrypt it."""
         key, _, url = attachment.source.partition(" ")
-        return download(self._api, url, key)
+        return download(url, key)
 
     # sending
 
@@ -271,13 +265,9 @@ class WeixinChannel(ChatChannel):
         if file.path is None:
             return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
         self._context_for(to, options)
-        try:
-            with await asyncio.to_thread(open_outgoing, file.path) as handle:
-                data = await asyncio.to_thread(handle.read, self.largest_file + 1)
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
+        data = await read_outgoing(file.path, largest=self.largest_file)
         kind = _KINDS.get(file.path.suffix.lower(), FILE)
-        media, size = await self._guard(upload(self._api, to.chat_id, kind, data))
+        media, size = await upload(self._api, to.chat_id, kind, data)
         if kind == IMAGE:
             item = {"type": 2, "image_item": {"media": media, "mid_size": size}}
         elif kind == VIDEO:
@@ -293,11 +283,9 @@ class WeixinChannel(ChatChannel):
         ticket, given = self._tickets.pop(to.chat_id, ("", 0.0))
         if not ticket or self._now - given > _TICKET_S:
             about = {"ilink_user_id": to.chat_id, "context_token": context.token}
-            ticket = text_of((await self._guard(self._api.call("getconfig", about))).get("typing_ticket"))
+            ticket = (await self._api.call("getconfig", about)).text("typing_ticket")
             given = self._now
-        await self._guard(
-            self._api.call("sendtyping", {"ilink_user_id": to.chat_id, "typing_ticket": ticket, "status": 1})
-        )
+        await self._api.call("sendtyping", {"ilink_user_id": to.chat_id, "typing_ticket": ticket, "status": 1})
         put_bounded(self._tickets, to.chat_id, (ticket, given), _MOST_PEOPLE)
 
     def _context_for(self, to: Address, options: SendOptions) -> Context:
@@ -345,46 +333,33 @@ class WeixinChannel(ChatChannel):
         self._held.pop(to.chat_id, None)
         return id_of(answer.get("message_id")) or client_id
 
-    async def _send_with(self, context: Context, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _send_with(self, context: Context, message: Mapping[str, Any]) -> Payload:
         """Send a message; once more if it was refused and WeChat gives a fresh token."""
         api = self._api
         try:
-            return await self._guard(api.call("sendmessage", {"msg": {**message, "context_token": context.token}}))
+            return await api.call("sendmessage", {"msg": {**message, "context_token": context.token}})
         except RestrictedError:
             about = {"ilink_user_id": message["to_user_id"], "context_token": context.token}
-            fresh = text_of((await self._guard(api.call("getconfig", about))).get("context_token"))
+            fresh = (await api.call("getconfig", about)).text("context_token")
             if fresh in ("", context.token):
                 raise
         context.token = fresh
-        return await self._guard(api.call("sendmessage", {"msg": {**message, "context_token": fresh}}))
-
-    async def _guard(self, call: Awaitable[T]) -> T:
-        """Await a request. If WeChat has logged the bot out, `start` ends, which tells the owner; the message waits."""
-        try:
-            return await call
-        except ChannelSetupError as error:
-            self._refusal = error
-            raise NotConnectedError(str(error)) from error
+        return await api.call("sendmessage", {"msg": {**message, "context_token": fresh}})
 
     @property
     def _now(self) -> float:
         return self.status.clock.now().timestamp()
 
     @property
-    def _state_path(self) -> Path | None:
-        folder = self._services.state if self._services is not None else None
-        return folder / "weixin.json" if folder is not None else None
-
-    @property
     def _earlier_path(self) -> Path | None:
         """The `account.json` of earlier releases."""
         if self._settings.state_dir:
             return Path(self._settings.state_dir).expanduser() / "account.json"
-        path = self._state_path  # state/channels/weixin/weixin.json of the data folder
+        path = self.state_path  # state/channels/weixin/weixin.json of the data folder
         return path.parents[3] / "weixin" / "account.json" if path is not None else None
 
     @property
     def _api(self) -> WeixinApi:
-        if self._current_api is None or self._refusal is not None:
+        if self._current_api is None:
             raise NotConnectedError("WeChat is not connected")
         return self._current_api

@@ -5,12 +5,11 @@ documented must not end the connection.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
 
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.payload import Payload
 from nanobot.channels.weixin.cdn import download_url, read_key
 
 _FROM_BOT = 2
@@ -26,26 +25,24 @@ def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incom
 
     `texts`: what earlier messages say, by id; newer apps quote by id alone.
     """
-    message = dict_of(data)
-    sender, items = text_of(message.get("from_user_id")), _dicts(message.get("item_list"))
+    message = Payload.of(data)
+    sender, items = message.text("from_user_id"), message.parts("item_list")
     if not sender or message.get("message_type") == _FROM_BOT or message.get("group_id"):
         return None
     message_id = next(
         filter(None, map(id_of, (message.get("message_id"), *(item.get("msg_id") for item in items)))), ""
     )
     text, files = _read_items(items, message_id, cdn_base)
-    reference = next((dict_of(item.get("ref_msg")) for item in items if item.get("ref_msg")), {})
+    reference = next(filter(None, (item.part("ref_msg") for item in items)), Payload())
     if reference:
-        quoted_item = dict_of(reference.get("message_item"))
+        quoted_item = reference.part("message_item")
         quoted, quoted_files = _read_items([quoted_item], f"{message_id}-quoted", cdn_base)
         quoted_id = id_of(reference.get("svr_id")) or id_of(quoted_item.get("msg_id"))
-        inline = " | ".join(filter(None, (text_of(reference.get("title")).strip(), quoted)))
+        inline = " | ".join(filter(None, (reference.text("title").strip(), quoted)))
         quoted = inline or texts.get(quoted_id, "") or ("" if quoted_files else FORGOTTEN)
         short = quoted if len(quoted) <= _LONGEST_QUOTE else f"{quoted[:_LONGEST_QUOTE]}…"
         text = "\n".join(["[in reply to a message]", *(f"> {line}" for line in short.splitlines()), text])
         files += quoted_files
-    milliseconds = message.get("create_time_ms")
-    is_time = isinstance(milliseconds, int) and 0 < milliseconds < 1 << 44
     return Incoming(
         sender,
         sender,
@@ -53,31 +50,31 @@ def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incom
         message_id or None,
         attachments=files,
         quotes_others=bool(reference),
-        sent_at=datetime.fromtimestamp(milliseconds / 1000, UTC) if is_time else None,  # type: ignore[operator]
+        sent_at=message.time("create_time_ms"),
     )
 
 
-def _read_items(items: list[Mapping[str, Any]], message_id: str, cdn_base: str) -> tuple[str, tuple[Attachment, ...]]:
+def _read_items(items: list[Payload], message_id: str, cdn_base: str) -> tuple[str, tuple[Attachment, ...]]:
     words, files = [], []
     for number, item in enumerate(items):
         kind = item.get("type")
         if kind == _TEXT:
-            words.append(text_of(dict_of(item.get("text_item")).get("text")).strip())
+            words.append(item.text("text_item", "text").strip())
             continue
         if kind == _VOICE:
             name, media_kind = "voice_item", MediaKind.VOICE
-            if heard := text_of(dict_of(item.get("voice_item")).get("text")).strip():
+            if heard := item.text("voice_item", "text").strip():
                 words.append(heard)  # what WeChat heard; the recording, in SILK, says no more
                 continue
         elif kind in _FILES:
             name, media_kind = _FILES[kind]
         else:
             continue
-        content = dict_of(item.get(name))
-        media = dict_of(content.get("media"))
+        content = item.part(name)
+        media = content.part("media")
         if url := download_url(media, cdn_base):
-            key = read_key(text_of(content.get("aeskey")) or text_of(media.get("aes_key")))
-            file_name = text_of(content.get("file_name")) or None
+            key = read_key(content.text("aeskey") or media.text("aes_key"))
+            file_name = content.text("file_name") or None
             files.append(Attachment(media_kind, f"{message_id}-{number}", file_name, source=f"{key} {url}"))
     return "\n".join(filter(None, words)), tuple(files)
 
@@ -85,15 +82,3 @@ def _read_items(items: list[Mapping[str, Any]], message_id: str, cdn_base: str) 
 def id_of(value: object) -> str:
     """A message's id, which is a number or a text; empty if there is none."""
     return str(value).strip() if isinstance(value, str | int) and value else ""
-
-
-def text_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def dict_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _dicts(value: object) -> list[Mapping[str, Any]]:
-    return [dict_of(part) for part in value] if isinstance(value, list) else []

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from nanobot.channels.errors import NotConnectedError, SendError
 from nanobot.channels.weixin.api import WeixinApi, is_trusted
-from nanobot.channels.weixin.incoming import text_of
 from nanobot.config.channels import WeixinConfig
 from nanobot.errors import NanobotError
 
@@ -88,7 +87,7 @@ class QrLogin:
         api.base_url = self._host = self._base_url
         known = [token] if (token := self._section.token.strip()) else []
         answer = await api.call("get_bot_qrcode?bot_type=3", {"local_token_list": known})
-        self._code, url = text_of(answer.get("qrcode")), text_of(answer.get("qrcode_img_content"))
+        self._code, url = answer.text("qrcode"), answer.text("qrcode_img_content")
         if not (self._code and url):
             raise SendError("WeChat sent no QR code")
         self._codes += 1
@@ -115,15 +114,15 @@ class QrLogin:
             case "expired" | "verify_code_blocked":
                 return await self._show_code(api)
             case "scaned_but_redirect":
-                host = f"{urlsplit(self._base_url).scheme}://{text_of(answer.get('redirect_host'))}"
+                host = f"{urlsplit(self._base_url).scheme}://{answer.text('redirect_host')}"
                 if is_trusted(host, self._base_url):
                     api.base_url = self._host = host
             case "binded_redirect":
                 return LoggedIn(self._section.token, self._section.base_url, "")
             case "confirmed":
-                token, base_url = text_of(answer.get("bot_token")), text_of(answer.get("baseurl"))
+                token, base_url = answer.text("bot_token"), answer.text("baseurl")
                 if not token:
                     raise NanobotError("WeChat confirmed the login without a token. Try again.")
                 base_url = base_url if is_trusted(base_url, self._base_url) else self._host
-                return LoggedIn(token, base_url, text_of(answer.get("ilink_user_id")))
+                return LoggedIn(token, base_url, answer.text("ilink_user_id"))
         return None

@@ -24,13 +24,14 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.connection import Connection, Frame, connect_bridge
+from nanobot.channels.whatsapp.connection import Connection, connect_bridge
 from nanobot.channels.whatsapp.incoming import address_of, read_message
 from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge
 from nanobot.config.channels import WhatsAppConfig
 from nanobot.config.paths import expand, get_data_dir
-from nanobot.errors import NanobotError, StorageError
+from nanobot.errors import NanobotError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import WHATSAPP
 from nanobot.net.http import is_loopback
@@ -42,8 +43,6 @@ from nanobot.utils.qr_code import qr_code
 log = logging.getLogger(__name__)
 
 _LOGIN_S = 300.0
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
-"""Backoff between attempts to journal a message."""
 _MOST_FAILURES = 5
 """How often in a row the bridge is started again soon; then every five minutes."""
 _EDITABLE_S = 14 * 60.0
@@ -111,33 +110,39 @@ class WhatsAppChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Link an account: show a QR code, or the code for `phone`, until it is connected. Raises NanobotError."""
+        async with self._open_bridge() as connection:
+            try:
+                async with asyncio.timeout(_LOGIN_S):
+                    is_linked = await self._link(connection, force=force)
+            except TimeoutError:
+                raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
+        # else the account was linked once, and the bridge has forgotten it by now
+        return is_linked or await self.login(force=True)
+
+    async def _link(self, connection: Connection, *, force: bool) -> bool:
+        """Return whether the account is linked. With `force`, raise ChannelSetupError instead of returning False."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
         has_code = False
-        try:
-            async with self._open_bridge() as connection, asyncio.timeout(_LOGIN_S):
-                async for frame in connection.events():
-                    match frame.get("type"):
-                        case "status" if frame.get("status") == "connected":
-                            account = address_of(str(frame.get("me"))) or "this account"
-                            print(f"Linked as {Sender.of(account).id}.")  # noqa: T201 a person waits
-                            return True
-                        case "status":
-                            has_code = False
-                        case "qr" if not phone:
-                            drawing = qr_code(str(frame.get("qr")))
-                            print(f"{_SCAN} Scan this:\n{drawing}")  # noqa: T201
-                        case "qr" if not has_code:
-                            has_code = True
-                            await connection.tell({"type": "pair", "phone": phone})
-                        case "code":
-                            print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
-                        case "logged_out" if frame.get("code") == _LOGGED_OUT and not force:
-                            break
-                        case "logged_out":
-                            raise _end_of(frame)
-        except TimeoutError:
-            raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
-        return await self.login(force=True)  # the account was linked once, and the bridge has forgotten it by now
+        async for frame in connection.events():
+            match frame.get("type"):
+                case "status" if frame.get("status") == "connected":
+                    account = address_of(frame.text("me")) or "this account"
+                    print(f"Linked as {Sender.of(account).id}.")  # noqa: T201 a person waits
+                    return True
+                case "status":
+                    has_code = False
+                case "qr" if not phone:
+                    print(f"{_SCAN} Scan this:\n{qr_code(frame.text('qr'))}")  # noqa: T201
+                case "qr" if not has_code:
+                    has_code = True
+                    await connection.tell({"type": "pair", "phone": phone})
+                case "code":
+                    print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
+                case "logged_out" if frame.get("code") == _LOGGED_OUT and not force:
+                    return False
+                case "logged_out":
+                    raise _end_of(frame)
+        return False
 
     @asynccontextmanager
     async def _open_bridge(self) -> AsyncIterator[Connection]:
@@ -183,7 +188,7 @@ class WhatsAppChannel(ChatChannel):
 
     # receiving
 
-    async def _process(self, frame: Frame) -> None:
+    async def _process(self, frame: Payload) -> None:
         match frame.get("type"):
             case "message":
                 await self._take(frame)
@@ -196,11 +201,11 @@ class WhatsAppChannel(ChatChannel):
                 self._ended = end if frame.get("code") != _LOGGED_OUT else None
                 raise end
             case "error":
-                log.warning("whatsapp: the bridge reports: %s", str(frame.get("error"))[:300])
+                log.warning("whatsapp: the bridge reports: %s", frame.line("error")[:300])
 
-    def _set_status(self, frame: Frame) -> None:
+    def _set_status(self, frame: Payload) -> None:
         self._is_ours = self._is_ours or frame.get("version") is not None
-        addresses = filter(None, (address_of(str(frame.get(name))) for name in ("me", "lid")))
+        addresses = filter(None, (address_of(frame.text(name)) for name in ("me", "lid")))
         self._me = frozenset(Sender.of(address).id for address in addresses) or self._me
         if frame.get("status") == "connected":
             self._failures = 0
@@ -210,21 +215,13 @@ class WhatsAppChannel(ChatChannel):
             log.warning("whatsapp: the bridge is not connected to WhatsApp; it tries again until it is")
         self.status.set_state(ChannelState.DOWN, "the bridge is not connected to WhatsApp")
 
-    async def _take(self, frame: Frame) -> None:
+    async def _take(self, frame: Payload) -> None:
         """Journal a message, then acknowledge it."""
         incoming = read_message(frame, self._me, self._settings.lid_mappings)
         is_accepted = False
         if incoming is not None and self._is_for_bot(incoming, is_from_me=frame.get("fromMe") is True):
-            put_bounded(self._authors, incoming.message_id or "", str(frame.get("sender")), _MOST_REMEMBERED)
-            wait_s = _FIRST_WAIT_S
-            while True:
-                try:
-                    is_accepted = await self.receive(incoming)
-                    break
-                except StorageError as error:
-                    log.warning("whatsapp: a message waits until it can be journaled: %s", error)
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            put_bounded(self._authors, incoming.message_id or "", frame.text("sender"), _MOST_REMEMBERED)
+            is_accepted = await self.receive_until_journaled(incoming)
         if self._is_ours:
             await self._connection.tell({"type": "ack", "id": frame.get("id")})
             if is_accepted and self._settings.send_read_receipts:
@@ -358,7 +355,7 @@ def _chat_of(to: Address) -> str:
     return address_of(to.chat_id) or to.chat_id
 
 
-def _end_of(frame: Frame) -> ChannelSetupError:
+def _end_of(frame: Payload) -> ChannelSetupError:
     code = frame.get("code")
     return ChannelSetupError(_ENDS.get(code if isinstance(code, int) else 0, f"WhatsApp ended the session ({code})."))
 

@@ -9,12 +9,11 @@ error, code}`, `qr {qr}`, `code {code}`, `logged_out {code}`. Bridges of earlier
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from nanobot.channels.errors import (
@@ -24,14 +23,9 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.net.http import proxy_for, ssl_context
+from nanobot.channels.payload import Payload
+from nanobot.channels.sockets import open_socket
 
-_wire = logging.getLogger(f"{__name__}.wire")
-_wire.setLevel(logging.CRITICAL)  # it would log the token, and whole messages
-
-Frame = Mapping[str, Any]
-
-_CONNECT_S, _CLOSE_S = 10.0, 1.0
 _CONFIRM_S, _CONFIRM_FILE_S = 30.0, 150.0
 _SILENT_S = 5.0
 """A bridge that says nothing for so long is of an earlier release, and connected."""
@@ -50,17 +44,17 @@ class Connection:
         """`touch` is called for every sign of life."""
         self._socket = socket
         self._touch = touch
-        self._events: asyncio.Queue[Frame | None] = asyncio.Queue()
-        self._requests: dict[str, tuple[str, asyncio.Future[Frame]]] = {}
+        self._events: asyncio.Queue[Payload | None] = asyncio.Queue()
+        self._requests: dict[str, tuple[str, asyncio.Future[Payload]]] = {}
         """Chat and answer of each request without an answer, by id."""
 
-    async def events(self) -> AsyncIterator[Frame]:
+    async def events(self) -> AsyncIterator[Payload]:
         """Yield what happens, in order. Raises NotConnectedError at the end, ChannelSetupError for a bad token."""
         try:
             async with asyncio.timeout(_SILENT_S):
                 frame = await self._events.get()
         except TimeoutError:
-            yield {"type": "status", "status": "connected"}
+            yield Payload(type="status", status="connected")
             frame = await self._events.get()
         while frame is not None:
             yield frame
@@ -72,12 +66,12 @@ class Connection:
             )
         raise NotConnectedError("the connection to the WhatsApp bridge is lost")
 
-    async def request(self, frame: Frame) -> None:
+    async def request(self, frame: Mapping[str, Any]) -> None:
         """Send a request, which has an `id` and says `to` which chat, and wait until it is done.
 
         Raises SendError; safe to cancel.
         """
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Payload] = asyncio.get_running_loop().create_future()
         self._requests[frame["id"]] = (frame["to"], answer)
         try:
             await self.tell(frame)
@@ -88,7 +82,7 @@ class Connection:
             raise SendError("the WhatsApp bridge did not confirm it", may_have_arrived=True)
         _check(answer.result())
 
-    async def tell(self, frame: Frame) -> None:
+    async def tell(self, frame: Mapping[str, Any]) -> None:
         """Send a frame that has no answer. Raises NotConnectedError."""
         try:
             await self._socket.send(json.dumps(frame))
@@ -100,8 +94,8 @@ class Connection:
         try:
             async for text in self._socket:
                 self._touch()
-                frame = _read_frame(text)
-                if frame.get("type") in ("sent", "failed"):
+                frame = Payload.parse(text)
+                if frame.text("type") in ("sent", "failed"):
                     self._answer(frame)
                 elif frame:
                     self._events.put_nowait(frame)
@@ -122,7 +116,7 @@ class Connection:
         except ConnectionClosed:
             pass
 
-    def _answer(self, frame: Frame) -> None:
+    def _answer(self, frame: Payload) -> None:
         _, answer = self._requests.get(str(frame.get("id")), ("", None))
         if "id" not in frame:  # of an earlier release
             answers = (waiting for chat, waiting in self._requests.values() if chat == frame.get("to"))
@@ -136,45 +130,24 @@ async def connect_bridge(
     url: str, token: str, *, beat_s: float, touch: Callable[[], None]
 ) -> AsyncIterator[Connection]:
     """Connect and authenticate. Raises NotConnectedError."""
-    http_url = url.replace("ws", "http", 1)
-    try:
-        socket = await connect(
-            url,
-            ssl=await ssl_context(http_url) if url.startswith("wss:") else None,
-            proxy=proxy_for(http_url),
-            open_timeout=_CONNECT_S,
-            close_timeout=_CLOSE_S,
-            ping_interval=None,
-            max_size=_LARGEST_FRAME,
-            logger=_wire,
-        )
-    except (OSError, TimeoutError, WebSocketException) as error:
-        raise NotConnectedError(f"the WhatsApp bridge at {url} cannot be reached ({type(error).__name__})") from None
-    connection = Connection(socket, touch)
-    work = [asyncio.create_task(connection.read()), asyncio.create_task(connection.beat(beat_s))]
-    try:
-        await connection.tell({"type": "auth", "token": token})
-        yield connection
-    finally:
-        for task in work:
-            task.cancel()
-        await asyncio.wait(work)
-        await socket.close()
+    options = {"ping_interval": None, "max_size": _LARGEST_FRAME}
+    async with open_socket(f"the WhatsApp bridge at {url}", url, **options) as socket:
+        connection = Connection(socket, touch)
+        work = [asyncio.create_task(connection.read()), asyncio.create_task(connection.beat(beat_s))]
+        try:
+            await connection.tell({"type": "auth", "token": token})
+            yield connection
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.wait(work)
 
 
-def _read_frame(text: str | bytes) -> Frame:
-    try:
-        frame = json.loads(text)
-    except ValueError:
-        return {}
-    return frame if isinstance(frame, Mapping) else {}
-
-
-def _check(answer: Frame) -> None:
+def _check(answer: Payload) -> None:
     """Raise what a failure means."""
-    if answer.get("type") == "sent":
+    if answer.text("type") == "sent":
         return
-    code, said = answer.get("code"), " ".join(str(answer.get("error") or "no reason given").split())[:300]
+    code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"
     if code == _RATE_LIMITED:
         raise RateLimitedError("WhatsApp: too many messages", _THROTTLED_S)
     if code == _NOT_CONNECTED:

@@ -8,12 +8,11 @@ connection.
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
-from typing import Any
 
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.payload import Payload
 from nanobot.pairing.senders import Sender
 
 _KINDS = {"image": MediaKind.IMAGE, "sticker": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
@@ -30,27 +29,26 @@ def address_of(person: str) -> str | None:
     return sender.id if sender.id.endswith((_LID, _GROUP)) else None
 
 
-def read_message(message: Mapping[str, Any], me: AbstractSet[str], numbers: Mapping[str, str]) -> Incoming | None:
+def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapping[str, str]) -> Incoming | None:
     """Read a message. None for one that does not say who wrote it where.
 
     `me` are the ids of the linked account, `numbers` phone numbers by LID.
     """
-    author, message_id = _text(message.get("sender")), _text(message.get("id"))
-    chat = _text(message.get("chat")) or author
-    lid = _text(message.get("lid")) or (author if author.endswith(_LID) else "")
-    number = _text(message.get("pn")) or numbers.get(lid.removesuffix(_LID), "") or (author if author != lid else "")
+    message = Payload.of(data)
+    author, message_id = message.text("sender"), message.text("id")
+    chat = message.text("chat") or author
+    lid = message.text("lid") or (author if author.endswith(_LID) else "")
+    number = message.text("pn") or numbers.get(lid.removesuffix(_LID), "") or (author if author != lid else "")
     number = address_of(number) or ""
     ids = [Sender.of(one).id for one in (number, lid) if one]
     if not (chat and ids and message_id):
         return None
     is_group = message.get("isGroup") is True
-    quote, quotes_others = _read_quote(message.get("quoted"), {*ids, *me}, me)
-    text = _text(message.get("content"))
+    quote, quotes_others = _read_quote(message.part("quoted"), {*ids, *me}, me)
+    text = message.text("content")
     for own in me:
         digits = re.escape(own.strip("+").removesuffix(_LID))
         text = re.sub(rf"^\s*@{digits}\b\s*|\s*@{digits}\s*$", "", text)
-    seconds = message.get("timestamp")
-    is_time = isinstance(seconds, int) and 0 < seconds < 1 << 34
     return Incoming(
         ids[0],
         chat if is_group else number or chat,
@@ -59,18 +57,18 @@ def read_message(message: Mapping[str, Any], me: AbstractSet[str], numbers: Mapp
         is_private=not is_group,
         is_mentioned=not is_group or message.get("wasMentioned") is True,
         alternate_ids=tuple(ids[1:]),
-        sender_name=_text(message.get("pushName")),
+        sender_name=message.text("pushName"),
         attachments=_read_files(message.get("media"), message_id),
         quotes_others=quotes_others or message.get("forwarded") is True,
-        sent_at=datetime.fromtimestamp(seconds, UTC) if is_time else None,  # type: ignore[arg-type]
+        sent_at=message.time("timestamp", ticks_per_s=1),
     )
 
 
-def _read_quote(quoted: object, own: AbstractSet[str], me: AbstractSet[str]) -> tuple[str, bool]:
+def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) -> tuple[str, bool]:
     """The quoted message for the model, and whether somebody else wrote it than the sender or the bot."""
-    if not isinstance(quoted, Mapping) or not (text := _text(quoted.get("text")).strip()):
+    if not (text := quoted.text("text").strip()):
         return "", False
-    author = Sender.of(_text(quoted.get("sender"))).id
+    author = Sender.of(quoted.text("sender")).id
     short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
     lines = "\n".join(f"> {line}" for line in short.splitlines())
     return f"[in reply to {'you' if author in me else 'a message'}]\n{lines}", author not in own
@@ -79,14 +77,11 @@ def _read_quote(quoted: object, own: AbstractSet[str], me: AbstractSet[str]) -> 
 def _read_files(media: object, message_id: str) -> tuple[Attachment, ...]:
     files = []
     for number, entry in enumerate(media if isinstance(media, list) else []):
-        file = entry if isinstance(entry, Mapping) else {"path": entry}  # bridges of earlier releases send paths
-        kind_name, content_type = _text(file.get("kind")), _text(file.get("mimetype"))
+        # bridges of earlier releases send paths
+        file = Payload.of(entry if isinstance(entry, Mapping) else {"path": entry})
+        kind_name, content_type = file.text("kind"), file.text("mimetype")
         kind = _KINDS.get(kind_name) or (MediaKind.FILE if kind_name else MediaKind.of_type(content_type))
         kind = MediaKind.VOICE if file.get("ptt") is True else kind
-        source, name = _text(file.get("path")), _text(file.get("name"))
+        source, name = file.text("path"), file.text("name")
         files.append(Attachment(kind, f"{message_id}-{number}", name or None, content_type or None, source=source))
     return tuple(files)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
