@@ -37,7 +37,7 @@ class MochatApi:
     async def close(self) -> None:
         await self._pools.close()
 
-    async def call(self, path: str, body: Mapping[str, Any], *, waits_s: float = 0.0) -> Mapping[str, Any]:
+    async def call(self, path: str, body: Mapping[str, Any], *, waits_s: float = 0.0) -> Payload:
         """Send a request and return the data of the answer, which Mochat may hold back for `waits_s`."""
         url = f"{self._base}/api/claw/{path}"
         with as_send_errors("Mochat"):

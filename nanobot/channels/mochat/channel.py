@@ -8,7 +8,6 @@ before the first start are ignored.
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,9 +27,10 @@ from nanobot.channels.errors import (
 )
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.mochat.api import MochatApi
-from nanobot.channels.mochat.incoming import as_dict, as_dicts, as_text, merge, read_message, read_users
+from nanobot.channels.mochat.incoming import merge, read_message, read_users
 from nanobot.channels.mochat.socket import Socket, SocketLostError, open_socket
 from nanobot.channels.outgoing import Outgoing
+from nanobot.channels.payload import Payload
 from nanobot.config.channels import MochatConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import MOCHAT
@@ -137,7 +137,7 @@ class MochatChannel(ChatChannel):
             listed = await api.call("sessions/list", {})
         finally:
             await api.close()
-        count = len(as_dicts(listed.get("sessions")))
+        count = len(listed.parts("sessions"))
         print(f"The token works. The agent is in {count} chats; write to it in one of them.")  # noqa: T201 a person waits
         return True
 
@@ -153,19 +153,19 @@ class MochatChannel(ChatChannel):
             await self._do_what_is_due()
 
     async def _process(self, name: str, data: object) -> None:
-        payload = as_dict(data)
+        payload = Payload.of(data)
         if name == "claw.session.events":
             await self._take_events(payload)
         elif name == "claw.panel.events":
-            panel = as_text(payload.get("sessionId"))
-            for event in as_dicts(payload.get("events")):
+            panel = payload.line("sessionId")
+            for event in payload.parts("events"):
                 if event.get("type") == "message.add":
                     await self._take(_message_of(event), panel)
         elif name == "notify:chat.message.add":
-            await self._take(payload, as_text(payload.get("converseId")) or as_text(payload.get("panelId")))
+            await self._take(payload, payload.line("converseId") or payload.line("panelId"))
         elif name == "notify:chat.inbox.append":  # has no whole text; a subscription sends what is behind the cursor
-            notice = as_dict(payload.get("payload"))
-            if as_text(notice.get("converseId")) not in self._converses:
+            notice = payload.part("payload")
+            if notice.line("converseId") not in self._converses:
                 self._refresh_at = 0.0
             elif self._socket is not None:
                 await self._subscribe(self._socket)
@@ -240,18 +240,18 @@ class MochatChannel(ChatChannel):
         """Look for new chats and panels, and subscribe to all; so what a subscription has missed comes, too."""
         self._refresh_at = self._now + self._refresh_s
         listed = await self._api.call("sessions/list", {})
-        for session in as_dicts(listed.get("sessions")):
-            if session_id := as_text(session.get("sessionId")):
+        for session in listed.parts("sessions"):
+            if session_id := session.line("sessionId"):
                 self._others[session_id] = read_users(session.get("participants")) - {self._agent_id}
-                self._converses.add(as_text(session.get("converseId")))
+                self._converses.add(session.line("converseId"))
         configured = [panel.strip() for panel in self._settings.panels]
         self._panels.update({panel: self._panels.get(panel, "") for panel in configured if panel != _ALL})
         if not configured or _ALL in configured:
             group = await self._api.call("groups/get", {})
-            for panel in as_dicts(group.get("panels")):
-                panel_id = as_text(panel.get("id")) or as_text(panel.get("_id"))
+            for panel in group.parts("panels"):
+                panel_id = panel.line("id") or panel.line("_id")
                 if panel_id and panel.get("type", _TEXT_PANEL) == _TEXT_PANEL:
-                    self._panels[panel_id] = as_text(panel.get("name"))
+                    self._panels[panel_id] = panel.line("name")
         if self._socket is not None:
             await self._subscribe(self._socket)
 
@@ -264,12 +264,11 @@ class MochatChannel(ChatChannel):
             cursors = {session: before.get(session, 0) for session in sessions}
             body = {"sessionIds": sessions, "cursors": cursors, "limit": limit}
             answer = await socket.call("com.claw.im.subscribeSessions", body)
-            listed = answer if isinstance(answer, list) else as_dict(answer).get("sessions", [answer])
-            for batch in as_dicts(listed):
+            listed = answer if isinstance(answer, list) else Payload.of(answer).get("sessions", [answer])
+            batches = Payload(sessions=listed).parts("sessions")
+            for batch in batches:
                 await self._take_events(batch)
-            is_full = before != self._state.cursors and any(
-                len(as_dicts(batch.get("events"))) >= limit for batch in as_dicts(listed)
-            )
+            is_full = before != self._state.cursors and any(len(batch.parts("events")) >= limit for batch in batches)
         if self._panels:
             await socket.call("com.claw.im.subscribePanels", {"panelIds": sorted(self._panels)})
         for panel in self._panels.keys() - self._caught_up:
@@ -284,13 +283,13 @@ class MochatChannel(ChatChannel):
 
     # receiving
 
-    async def _take_events(self, batch: Mapping[str, Any]) -> None:
+    async def _take_events(self, batch: Payload) -> None:
         """Take the events of a chat, then save the cursor behind them."""
-        session = as_text(batch.get("sessionId"))
+        session = batch.line("sessionId")
         if session not in self._sessions():
             return
         cursor = self._state.cursors.get(session, 0)
-        for event in as_dicts(batch.get("events")):
+        for event in batch.parts("events"):
             if event.get("type") == "message.add":
                 await self._take(_message_of(event), session)
             if isinstance(seq := event.get("seq"), int):
@@ -304,13 +303,13 @@ class MochatChannel(ChatChannel):
     async def _read_panel(self, panel: str) -> None:
         """Take the messages of a panel since the last one that is known, oldest first."""
         limit = min(100, self._settings.watch_limit)
-        found: list[Mapping[str, Any]] = []
+        found: list[Payload] = []
         body: dict[str, Any] = {"panelId": panel, "limit": limit}
         for _ in range(_MOST_PAGES):
             answer = await self._api.call("groups/panels/messages", body)
-            page = as_dicts(answer.get("messages"))  # newest first
-            found += [{"groupId": answer.get("groupId"), **message} for message in page]
-            oldest = as_text(page[-1].get("messageId")) if len(page) >= limit else ""
+            page = answer.parts("messages")  # newest first
+            found += [Payload({"groupId": answer.get("groupId"), **message}) for message in page]
+            oldest = page[-1].line("messageId") if len(page) >= limit else ""
             incoming = self._read(page[-1], panel) if oldest else None
             if not oldest or (incoming is not None and self._is_old(incoming)):
                 break
@@ -318,7 +317,7 @@ class MochatChannel(ChatChannel):
         for message in reversed(found):
             await self._take(message, panel)
 
-    def _read(self, message: Mapping[str, Any], chat: str) -> Incoming | None:
+    def _read(self, message: Payload, chat: str) -> Incoming | None:
         is_private = chat not in self._panels and len(self._others.get(chat, ())) <= 1
         return read_message(message, chat, self._agent_id, is_private=is_private)
 
@@ -328,7 +327,7 @@ class MochatChannel(ChatChannel):
         floors = [oldest, self._state.since or oldest, self._state.read.get(incoming.chat_id, oldest)]
         return incoming.sent_at is not None and incoming.sent_at < max(floors)
 
-    async def _take(self, message: Mapping[str, Any], chat: str) -> None:
+    async def _take(self, message: Payload, chat: str) -> None:
         """Journal a message, or hold it until its panel is silent. Raises StorageError: it comes again then."""
         is_panel = chat in self._panels
         if not is_panel and chat not in self._sessions():
@@ -380,7 +379,7 @@ class MochatChannel(ChatChannel):
             answer = await self._api.call(path, target | body)
         except ChannelSetupError as error:  # the next refresh ends `start`, which tells the owner; the message waits
             raise NotConnectedError(str(error)) from error
-        return as_text(answer.get("messageId")) or as_text(answer.get("_id")) or secrets.token_hex(8)
+        return answer.line("messageId") or answer.line("_id") or secrets.token_hex(8)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send the URL of a file, or say that Mochat takes no files."""
@@ -416,6 +415,6 @@ class MochatChannel(ChatChannel):
         return self._current_api
 
 
-def _message_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _message_of(event: Payload) -> Payload:
     """The message of an event, which has the time beside it."""
-    return {"createdAt": event.get("timestamp"), **as_dict(event.get("payload"))}
+    return Payload({"createdAt": event.get("timestamp"), **event.part("payload")})

@@ -1,7 +1,7 @@
 """Converts Mochat's messages to `Incoming`. Pure functions.
 
 A message comes as the payload of an event, as a notification, or in a list of a panel's messages; the names of its
-fields differ a little. All values are checked: one that is not as expected must not end the connection.
+fields differ a little.
 """
 
 import json
@@ -9,30 +9,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.payload import Payload
 
 _MENTION_LISTS = ("mentions", "mentionIds", "mentionedUserIds", "mentionedUsers")
 _USER_IDS = ("id", "userId", "_id")
 
 
-def read_message(message: object, chat_id: str, agent_id: str, *, is_private: bool) -> Incoming | None:
+def read_message(message: Payload, chat_id: str, agent_id: str, *, is_private: bool) -> Incoming | None:
     """Read a message. None for the agent's own, and for one that does not say who wrote it."""
-    fields = as_dict(message)
-    sender = as_text(fields.get("author"))
+    sender = message.line("author")
     if not sender or sender == agent_id:
         return None
-    content = fields.get("content")
+    content = message.get("content")
     text = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
     at = re.compile(rf"<@{re.escape(agent_id)}>|@{re.escape(agent_id)}(?!\w)")
-    meta, author = as_dict(fields.get("meta")), as_dict(fields.get("authorInfo"))
-    group_id = as_text(fields.get("groupId"))
+    meta, author = message.part("meta"), message.part("authorInfo")
+    group_id = message.line("groupId")
     return Incoming(
         sender,
         chat_id,
         at.sub("", text).strip(),
-        as_text(fields.get("messageId")) or as_text(fields.get("_id")) or None,
+        message.line("messageId") or message.line("_id") or None,
         is_private=is_private and not group_id,
         is_mentioned=(
             meta.get("mentioned") is True
@@ -41,8 +40,8 @@ def read_message(message: object, chat_id: str, agent_id: str, *, is_private: bo
             or at.search(text) is not None
         ),
         parent_ids=(group_id,) if group_id else (),
-        sender_name=" ".join((as_text(author.get("nickname")) or as_text(author.get("email"))).split()),
-        sent_at=_read_time(fields.get("createdAt")),
+        sender_name=author.line("nickname") or author.line("email"),
+        sent_at=_read_time(message.line("createdAt")),
     )
 
 
@@ -61,25 +60,14 @@ def merge(messages: Sequence[Incoming]) -> Incoming:
 def read_users(value: object) -> set[str]:
     """The ids of a list of users, which are ids or have them."""
     users = value if isinstance(value, list) else []
-    found = (next(filter(None, (as_text(as_dict(one).get(key)) for key in _USER_IDS)), as_text(one)) for one in users)
-    return {user for user in found if user}
+    named = [Payload.of(user) if isinstance(user, Mapping) else Payload(id=user) for user in users]
+    ids = (next(filter(None, (user.line(key) for key in _USER_IDS)), "") for user in named)
+    return {user_id for user_id in ids if user_id}
 
 
-def _read_time(value: object) -> datetime | None:
+def _read_time(text: str) -> datetime | None:
     try:
-        time = datetime.fromisoformat(as_text(value))
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def as_text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""
-
-
-def as_dict(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def as_dicts(value: object) -> list[Mapping[str, Any]]:
-    return [as_dict(one) for one in value] if isinstance(value, list) else []
