@@ -88,8 +88,12 @@ class DingTalkChannel(ChatChannel):
         """Receive messages until DingTalk announces the end of the connection, as it does after some hours."""
 
         async def ping() -> None:
-            await (await socket.ping())  # without an answer, the supervisor cancels this after `stall_s`
-            self.status.touch()
+            # Not awaited: the pong comes behind messages that wait to be read. Without it, `stall_s` ends the connection.
+            (await socket.ping()).add_done_callback(answered)
+
+        def answered(pong: asyncio.Future[float]) -> None:
+            if not pong.cancelled() and pong.exception() is None:
+                self.status.touch()
 
         async with open_socket("DingTalk", await self._api.open_stream(), ping_interval=None) as socket:
             self.mark_up()
