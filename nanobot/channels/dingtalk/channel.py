@@ -88,10 +88,10 @@ class DingTalkChannel(ChatChannel):
         """Receive messages until DingTalk announces the end of the connection, as it does after some hours."""
 
         async def ping() -> None:
-            # Not awaited: the pong comes behind messages that wait to be read. Without it, `stall_s` ends the connection.
-            (await socket.ping()).add_done_callback(answered)
+            # Not awaited: the pong comes behind messages that wait to be read; without one, `stall_s` ends this.
+            asyncio.ensure_future(await socket.ping()).add_done_callback(answered)
 
-        def answered(pong: asyncio.Future[float]) -> None:
+        def answered(pong: "asyncio.Future[float]") -> None:
             if not pong.cancelled() and pong.exception() is None:
                 self.status.touch()
 
