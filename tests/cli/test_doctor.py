@@ -133,12 +133,12 @@ def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, wo
 
 
 def test_an_enabled_channel_that_does_not_exist_is_a_warning(data):
-    configured(data, channels={"mochat": {"enabled": True}})
+    configured(data, channels={"mattermost": {"enabled": True}})
 
     checks, _ = examination("config")
 
     assert checks["config"]["verdict"] == "warning"
-    assert "channels.mochat" in checks["config"]["findings"][-1]["text"]
+    assert "channels.mattermost" in checks["config"]["findings"][-1]["text"]
 
 
 def test_a_workspace_that_leads_nowhere_is_found(data):

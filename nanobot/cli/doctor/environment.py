@@ -24,10 +24,12 @@ def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
         yield note(f"{context.config_path}: none yet, using defaults")
         return
     yield note(str(context.config_path))
-    for warning_text in load_warnings(context.config):
+    unknown_keys = load_warnings(context.config)
+    for warning_text in unknown_keys:
         yield warning(warning_text, "Correct the name, or remove the key.")
-    for name in {*type(context.config.channels).model_fields} & {*context.config.channels.enabled}:
-        if find(name) is None and name not in plugin_names():
+    for name in context.config.channels.enabled:
+        is_told = any(f"channels.{name}" in warning_text for warning_text in unknown_keys)
+        if not is_told and find(name) is None and name not in plugin_names():
             yield warning(
                 f"channels.{name} is enabled, but nanobot has no channel {name} yet and no package provides one.",
                 f"nanobot config set channels.{name}.enabled false",
