@@ -19,7 +19,7 @@ def test_lines_in_a_terminal_are_short_and_wrapped_and_coloured_unless_told_othe
 
     env = at_home(**({} if has_colour else {"NO_COLOR": "1"}))
     (folder := Path.home() / ".nanobot").mkdir()
-    (folder / "config.json").write_text('{"channels": {"mattermost": {"enabled": true}}}', encoding="utf-8")
+    (folder / "config.json").write_text('{"channels": {"napcat": {"enabled": true}}}', encoding="utf-8")
     command = [*NANOBOT, "gateway", "--allow-empty", "--port", str(free_port())]
     child = on_screen(command, env=env, dimensions=(40, 60), timeout=20, encoding="utf-8")
 
@@ -32,7 +32,7 @@ def test_lines_in_a_terminal_are_short_and_wrapped_and_coloured_unless_told_othe
     assert child.exitstatus == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", seen)
     assert ("\x1b[" in seen) is has_colour
-    assert re.search(r"^\d\d:\d\d error: mattermost: nanobot has no channel mattermost yet", plain, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d error: napcat: nanobot has no channel napcat yet", plain, re.MULTILINE)
     assert re.search(r"^\d\d:\d\d channels: none", plain, re.MULTILINE)
     assert all(len(line) <= 60 for line in plain.splitlines() if "/" not in line)  # a path is not broken
-    assert plain.count("mattermost yet") == 1
+    assert plain.count("napcat yet") == 1
