@@ -97,7 +97,8 @@ async def test_chores_of_later_releases_are_neither_run_nor_touched(tmp_path: Pa
 
     overdue = {"nextRunAtMs": 1_760_000_000_000}
     chore = {**OLD["jobs"][1], "state": overdue}
-    path = write(tmp_path / "jobs.json", {"jobs": [chore, {**OLD["jobs"][2], "state": overdue}]})
+    daily = {"kind": "every", "everyMs": 86_400_000}
+    path = write(tmp_path / "jobs.json", {"jobs": [chore, {**OLD["jobs"][2], "schedule": daily, "state": overdue}]})
     service = CronService(path, on_job)
     await service.tick()
     await service.wait_for_runs()

@@ -21,6 +21,7 @@ JID = f"{ANNA}@s.whatsapp.net"
 HALL = "120363000000000001@g.us"
 
 
+@pytest.mark.slow
 async def test_a_client_without_the_token_and_a_web_page_are_refused(world, tmp_path):
     async with world.bridge(tmp_path) as bridge:
         for first in ('{"type": "auth", "token": "wrong"}', '{"type": "send", "to": "x"}', "no JSON"):
@@ -33,6 +34,7 @@ async def test_a_client_without_the_token_and_a_web_page_are_refused(world, tmp_
             await connect(bridge.url, origin="https://example.org")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_device_is_linked_by_its_qr_code_and_stays_linked(world, tmp_path):
     await link(world, tmp_path)
     async with world.bridge(tmp_path) as bridge, client_of(bridge.url) as client:
@@ -43,6 +45,7 @@ async def test_a_device_is_linked_by_its_qr_code_and_stays_linked(world, tmp_pat
     assert not any(frame["type"] == "qr" for frame in client.frames)
 
 
+@pytest.mark.slow
 async def test_a_pairing_code_is_given_for_a_number(world, tmp_path):
     async with world.bridge(tmp_path) as bridge, client_of(bridge.url) as client:
         await client.hears("qr")
@@ -51,6 +54,7 @@ async def test_a_pairing_code_is_given_for_a_number(world, tmp_path):
         assert len((await client.hears("code"))["code"]) == 8
 
 
+@pytest.mark.slow
 async def test_messages_are_read_with_both_ids_of_who_wrote_them(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
@@ -89,6 +93,7 @@ async def test_a_message_survives_kill_9_of_the_bridge_until_it_is_acknowledged(
     assert "M1" not in [frame.get("id") for frame in client.frames]
 
 
+@pytest.mark.slow
 async def test_messages_from_while_it_was_not_connected_arrive(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
@@ -99,6 +104,7 @@ async def test_messages_from_while_it_was_not_connected_arrive(linked_world, lin
         assert (await client.hears("message"))["content"] == "meanwhile"
 
 
+@pytest.mark.slow
 async def test_a_text_reaches_the_phone_once_and_quotes(linked_world, linked):
     async with linked_world.bridge(linked) as bridge:
         async with client_of(bridge.url) as client:
@@ -123,6 +129,7 @@ async def test_a_text_reaches_the_phone_once_and_quotes(linked_world, linked):
     assert edit["protocolMessage"]["editedMessage"]["extendedTextMessage"]["text"] == "see nothing"
 
 
+@pytest.mark.slow
 async def test_a_refused_text_fails_with_whatsapps_code(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
@@ -132,6 +139,7 @@ async def test_a_refused_text_fails_with_whatsapps_code(linked_world, linked):
         assert (await client.hears("failed", id="3EB0AA"))["code"] == 463
 
 
+@pytest.mark.slow
 async def test_a_reaction_and_the_typing_indicator_are_shown(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
@@ -146,6 +154,7 @@ async def test_a_reaction_and_the_typing_indicator_are_shown(linked_world, linke
     assert reaction["message"]["reactionMessage"]["key"]["id"] == "M1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [401, 440])
 async def test_a_session_that_whatsapp_has_ended_is_never_opened_again(linked_world, linked, code):
     async with linked_world.bridge(linked) as bridge:
@@ -160,6 +169,7 @@ async def test_a_session_that_whatsapp_has_ended_is_never_opened_again(linked_wo
     assert (linked / "auth" / "creds.json").exists() is (code == 440)
 
 
+@pytest.mark.slow
 async def test_credentials_that_were_cut_off_are_replaced_by_the_former_ones(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
@@ -171,6 +181,7 @@ async def test_credentials_that_were_cut_off_are_replaced_by_the_former_ones(lin
     assert not any(frame["type"] == "qr" for frame in client.frames)
 
 
+@pytest.mark.slow
 async def test_two_bridges_never_use_the_same_keys_or_the_same_port(world, tmp_path):
     async def refusal(state: Path, port: int = 0) -> str:
         async with world.bridge(state, port) as second:
@@ -220,6 +231,7 @@ async def test_the_gateway_links_an_account_and_answers_over_the_real_bridge(
     assert '"ack":"M1"' in (state / "messages.jsonl").read_text()
 
 
+@pytest.mark.slow
 async def test_a_group_is_read_with_its_mentions_and_answered(linked_world, linked):
     async with linked_world.bridge(linked) as bridge, client_of(bridge.url) as client:
         await client.is_connected()
