@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.errors import NotConnectedError
 from nanobot.channels.media import Attachment, MediaStore, StoredAttachment, Transcriber, attachment_text
 from nanobot.channels.status import ChannelStatus
 from nanobot.errors import StorageError
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
 """Backoff between attempts to save a message."""
+_LOST_WAITS_S = (1.0, 2.0, 0.0)
+"""Pauses after attempts to download a file without a connection."""
 
 
 async def until_saved(save: Callable[[], Awaitable[T]], waiting: str) -> T:
@@ -132,5 +135,11 @@ class Inbox:
     async def _fetch(self, attachment: Attachment) -> StoredAttachment:
         if attachment.is_here:
             return attachment.to_stored()
-        await self._status.connected.wait()
-        return await self._media.store(attachment, lambda: self._download(attachment))
+        for wait_s in _LOST_WAITS_S:  # the connection may break meanwhile, or the channel be replaced
+            await self._status.connected.wait()
+            try:
+                return await self._media.store(attachment, lambda: self._download(attachment))
+            except NotConnectedError as error:
+                log.warning("%s: a %s could not be downloaded yet: %s", self._channel, attachment.kind, error)
+            await asyncio.sleep(wait_s)
+        return StoredAttachment(attachment.kind, None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from nanobot.channels.errors import NotConnectedError
 from nanobot.channels.media_kinds import (
     HEAD_BYTES,
     PARTIAL_SUFFIX,
@@ -122,9 +123,9 @@ class MediaStore:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def store(self, attachment: Attachment, chunks: Chunks) -> StoredAttachment:
-        """Download an attachment, unless its file is stored already. Never raises; leaves no partial file.
+        """Download an attachment, unless its file is stored already. Leaves no partial file.
 
-        After a failure the result has no path. Safe to cancel.
+        After a failure the result has no path. Raises NotConnectedError; safe to cancel.
         """
         await self._sweep_sometimes()
         stem = _stem(attachment)
@@ -133,6 +134,8 @@ class MediaStore:
             try:
                 stored = await asyncio.to_thread(self._find, stem)
                 path = stored or await self._download(attachment, stem, chunks)
+            except NotConnectedError:
+                raise
             except Exception as error:  # an SDK's download may raise anything
                 log.warning("a %s could not be downloaded: %s", attachment.kind, describe_reason(error))
                 return StoredAttachment(attachment.kind, None)
