@@ -10,7 +10,6 @@ import logging
 import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from nanobot.bus.events import Address
@@ -106,7 +105,7 @@ class MochatChannel(ChatChannel):
         try:
             self._current_api = api
             if self._state.since is None:
-                self._state = await asyncio.to_thread(load_state, self._state_path, MochatState)
+                self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
             if self._state.since is None:
                 self._state.since = self.services.clock.now() - _LOOK_BACK
                 await self._save()
@@ -397,12 +396,7 @@ class MochatChannel(ChatChannel):
         return next((chat for chat, others in self._others.items() if others == {sender_id}), None)
 
     async def _save(self) -> None:
-        await finish(save_state(self._state_path, self._state))
-
-    @property
-    def _state_path(self) -> Path | None:
-        folder = self.services.state
-        return folder / "mochat.json" if folder is not None else None
+        await finish(save_state(self.state_path, self._state))
 
     @property
     def _now(self) -> float:
