@@ -53,6 +53,11 @@ class MailSettings:
         )
 
     @property
+    def folder(self) -> str:
+        """User, host and folder."""
+        return f"{self.config.imap_username}@{self.config.imap_host}/{self.config.imap_mailbox}"
+
+    @property
     def cannot_verify(self) -> bool:
         """Whether no sender can be verified until the owner names the server that checks mails."""
         return not self.checker.names and not self.config.server_checks_senders
