@@ -128,17 +128,17 @@ async def test_a_mail_comes_in_many_forms(body):
         return f"{body}{{tag}} OK done\r\n" if "FETCH" in command.upper() else ""
 
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch(7)
+        return mailbox.fetch_one(7)
 
     mail = await talk(answer, fetch)
 
     assert mail is not None
-    assert (mail.raw, mail.is_seen, mail.is_whole) == (b"hello", True, True)
+    assert (mail.raw, mail.is_whole) == (b"hello", True)
 
 
 async def test_a_mail_that_is_gone_is_none():
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch(7)
+        return mailbox.fetch_one(7)
 
     assert await talk(lambda _: "", fetch) is None
 

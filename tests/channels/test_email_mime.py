@@ -127,9 +127,11 @@ def test_a_mail_in_a_mail_is_a_file():
 
 
 def test_lines_that_only_the_width_parted_are_joined():
-    raw = b"Content-Type: text/plain; format=flowed\n\nOne long \nline.\n\n> quoted \n> on\n-- \nAnna"
+    head = b"Content-Type: text/plain; format=flowed"
+    text = b"\n\nOne long \nline.\n\n> quoted \n> on\n-- \nAnna"
 
-    assert read_mail(raw).text == "One long line.\n\n> quoted on\n-- \nAnna"
+    assert read_mail(head + text).text == "One long line.\n\n> quoted \n> on\n-- \nAnna"
+    assert read_mail(head + b"; delsp=yes" + text).text.startswith("One longline.")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
@@ -18,7 +19,7 @@ from nanobot.channels.base import BaseChannel, repeat_note
 from nanobot.channels.cursors import save_state
 from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
 from nanobot.channels.email.quotes import split_quote, without_signature
-from nanobot.channels.email.receive import FetchedMail, Mailbox, NewMails, in_mailbox
+from nanobot.channels.email.receive import FetchedMail, Mailbox, first_mails, in_mailbox, new_mails
 from nanobot.channels.email.send import (
     OutgoingMail,
     check_smtp,
@@ -81,16 +82,12 @@ class EmailChannel(BaseChannel):
         loop = asyncio.get_running_loop()
 
         def read(mailbox: Mailbox) -> None:
-            config = settings.config
-            mails = NewMails(mailbox, self._state, self._process, self.services.clock.now, mark_seen=config.mark_seen)
             loop.call_soon_threadsafe(self.mark_up)
-            mails.begin()
-            mailbox.ask(self._save())
+            self._receive(mailbox, first_mails, settings)
             while True:
-                if mails.look():
-                    mailbox.ask(self._save())
+                self._receive(mailbox, new_mails, settings)
                 # a request to the server well before `stall_s`
-                mailbox.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self.stall_s * 0.55)
+                mailbox.wait(poll_s=settings.config.poll_interval_seconds, longest_silence_s=self.stall_s * 0.55)
 
         try:
             if settings.config.smtp_host:
@@ -155,6 +152,20 @@ class EmailChannel(BaseChannel):
             await finish(save_state(self.state_path, self._state))
 
     # -- mails in
+
+    def _receive(
+        self,
+        mailbox: Mailbox,
+        mails: Callable[[Mailbox, MailState, float], Iterator[FetchedMail]],
+        settings: MailSettings,
+    ) -> None:
+        """Process mails. Called in the thread of the mailbox."""
+        before = self._state.checked_at
+        for mail in mails(mailbox, self._state, self.services.clock.now().timestamp()):
+            if mailbox.ask(self._process(mail)) and settings.config.mark_seen and not mail.is_seen:
+                mailbox.mark_seen(mail.uid)
+        if self._state.checked_at != before:
+            mailbox.ask(self._save())
 
     async def _process(self, fetched: FetchedMail) -> bool:
         """Process a mail. Return True if it was for us and may be flagged as seen."""

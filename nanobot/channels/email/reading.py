@@ -55,7 +55,7 @@ class MailReader:
         def read(settings: MailSettings, mailbox: Mailbox) -> dict[str, Any]:
             if int(validity) != mailbox.validity:
                 raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
-            fetched = mailbox.fetch(int(uid))
+            fetched = mailbox.fetch_one(int(uid))
             if fetched is None:
                 raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
             received = mailbox.received_at([int(uid)]).get(uid)
@@ -90,7 +90,7 @@ class MailReader:
             batch = uids[searched : searched + _AT_ONCE]
             searched += len(batch)
             received = mailbox.received_at(batch)
-            for head in sorted(mailbox.heads(batch), key=lambda head: -int(head.uid)):
+            for head in sorted(mailbox.fetch(batch, headers_only=True), key=lambda head: -int(head.uid)):
                 mail = read_mail(head.raw)
                 fields = (mail.headers.text("From"), mail.subject)
                 fits = all(word.casefold() in text.casefold() for word, text in zip(words, fields, strict=True))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -119,8 +119,8 @@ class Mailbox:
         self._touch = touch
         self._loop = asyncio.get_running_loop()
         self._asked: Future[Any] | None = None
+        self._box: BaseMailBox
         self._closed = threading.Event()
-        self._box: BaseMailBox | None = None
         self.is_fetching = False
         self.validity = 0
         """UIDs stay valid as long as this is the same."""
@@ -133,9 +133,9 @@ class Mailbox:
         """Connect, log in and open the folder, until the end of the block."""
         box = self._box = _connect(self._settings)
         try:
-            self._raise_if_closed()
-            _log_in(box, self._settings)
-            self._select(box, read_only=read_only)
+            if self._closed.is_set():
+                raise ConnectionError("the mailbox is closed")
+            self._log_in(box, read_only=read_only)
             self._touch()
             yield
             with suppress(OSError, *_REFUSED):
@@ -154,12 +154,14 @@ class Mailbox:
         self._closed.set()
         if self._asked is not None:
             self._asked.cancel()
-        if self._box is not None:
-            with suppress(OSError):
-                self._box.client.sock.shutdown(socket.SHUT_RDWR)
+        with suppress(AttributeError, OSError):  # not connected yet, or no longer
+            self._box.client.sock.shutdown(socket.SHUT_RDWR)
 
     def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this in the event loop and return its result."""
+        if self._closed.is_set():
+            work.close()
+            raise ConnectionError("the mailbox is closed")
         asked = self._asked = asyncio.run_coroutine_threadsafe(work, self._loop)
         if self._closed.is_set():
             asked.cancel()
@@ -168,28 +170,39 @@ class Mailbox:
 
     def search(self, criteria: object) -> list[int]:
         """The UIDs of the matching mails, ascending."""
-        found = self._open_box.uids(str(criteria), charset=None)
+        found = self._box.uids(str(criteria), charset=None)
         self._touch()
         return sorted({int(uid) for uid in found if uid.isdecimal()})
 
-    def heads(self, uids: list[int]) -> list[FetchedMail]:
-        """Fetch the headers of these mails, without flagging them; deleted mails are left out."""
-        return self._fetch(uids, headers_only=True)
+    def fetch(self, uids: list[int], *, headers_only: bool = False) -> list[FetchedMail]:
+        """Fetch these mails without flagging them; deleted mails are left out."""
+        criteria = f"UID {','.join(map(str, uids))}"
+        self.is_fetching = True
+        messages = self._box.fetch(criteria, None, mark_seen=False, headers_only=headers_only, bulk=len(uids) > 1)
+        mails = [
+            FetchedMail(message.uid, message.raw, message.size_rfc822, "\\Seen" in message.flags)
+            for message in messages
+            if isinstance(message, _RawMessage) and message.uid
+        ]
+        self.is_fetching = False
+        self._touch()
+        return mails
 
-    def fetch(self, uid: int) -> FetchedMail | None:
-        """Fetch a mail without flagging it. None if it is deleted."""
-        for head in self.heads([uid]):
+    def fetch_one(self, uid: int) -> FetchedMail | None:
+        """Fetch a mail without flagging it; of one beyond all bounds only the beginning. None if it is deleted."""
+        for head in self.fetch([uid], headers_only=True):
             if head.size > LARGEST_MAIL:
-                return FetchedMail(head.uid, head.raw, head.size, head.is_seen, is_whole=False)
-            for mail in self._fetch([uid], headers_only=False):
-                if mail.raw.count(b"\n") <= MOST_LINES:
-                    return mail
-                return FetchedMail(mail.uid, mail.raw[:_BEGINNING], mail.size, mail.is_seen, is_whole=False)
+                return replace(head, is_whole=False)
+            for mail in self.fetch([uid]):
+                is_whole = mail.raw.count(b"\n") <= MOST_LINES
+                return replace(
+                    mail, uid=str(uid), raw=mail.raw if is_whole else mail.raw[:_BEGINNING], is_whole=is_whole
+                )
         return None
 
     def received_at(self, uids: list[int]) -> dict[str, float]:
         """When these mails arrived by the server's clock, as timestamps."""
-        lines = self._open_box.client.uid("FETCH", ",".join(map(str, uids)), "(UID INTERNALDATE)")[1]
+        lines = self._box.client.uid("FETCH", ",".join(map(str, uids)), "(UID INTERNALDATE)")[1]
         times = {}
         for line in lines:
             uid = re.search(rb"\bUID (\d+)", line or b"")
@@ -197,74 +210,49 @@ class Mailbox:
                 times[uid[1].decode()] = time.mktime(at)
         return times
 
-    def mark_seen(self, uid: int) -> None:
+    def mark_seen(self, uid: str) -> None:
         """Flag a mail as seen, unless the folder is read-only."""
         # not by `BaseMailBox.flag`, which also removes what other programs flagged as deleted
-        typ, data = self._open_box.client.uid("STORE", str(uid), "+FLAGS.SILENT", "(\\Seen)")
+        typ, data = self._box.client.uid("STORE", uid, "+FLAGS.SILENT", "(\\Seen)")
         if typ != "OK":
             log.warning("email: a mail cannot be flagged as seen (%s); processing it anyway", data)
 
     def wait(self, *, poll_s: float, longest_silence_s: float) -> None:
         """Wait until there may be new mails. Asks the server for a sign of life meanwhile."""
-        box = self._open_box
         if self._has_idle:
-            _idle(box, longest_silence_s)
+            _idle(self._box, longest_silence_s)
             self._touch()
             return
         while poll_s > 0:
-            self._closed.wait(min(poll_s, longest_silence_s))
-            self._raise_if_closed()
+            if self._closed.wait(min(poll_s, longest_silence_s)):
+                raise ConnectionError("the mailbox is closed")
             poll_s -= longest_silence_s
-            box.client.noop()
+            self._box.client.noop()
             self._touch()
 
-    @property
-    def _open_box(self) -> BaseMailBox:
-        self._raise_if_closed()
-        assert self._box is not None  # noqa: S101 `open` sets it
-        return self._box
-
-    def _raise_if_closed(self) -> None:
-        if self._closed.is_set():
-            raise ConnectionError("the mailbox is closed")
-
-    def _fetch(self, uids: list[int], *, headers_only: bool) -> list[FetchedMail]:
-        criteria = f"UID {','.join(map(str, uids))}"
-        self.is_fetching = True
-        try:
-            messages = self._open_box.fetch(
-                criteria, None, mark_seen=False, headers_only=headers_only, bulk=len(uids) > 1
-            )
-            return [
-                FetchedMail(message.uid, message.raw, message.size_rfc822, "\\Seen" in message.flags)
-                for message in messages
-                if isinstance(message, _RawMessage) and message.uid
-            ]
-        finally:
-            self.is_fetching = False
-            self._touch()
-
-    def _select(self, box: BaseMailBox, *, read_only: bool) -> None:
+    def _log_in(self, box: BaseMailBox, *, read_only: bool) -> None:
         config = self._settings.config
+        is_ascii = config.imap_username.isascii() and config.imap_password.isascii()
+        with _owner_has_to_act(
+            f"{config.imap_host} rejected the user name or password",
+            "Check channels.email.imapUsername and channels.email.imapPassword; many services require an app password.",
+        ):
+            (box.login if is_ascii else box.login_utf8)(config.imap_username, config.imap_password, None)
         capabilities = b" ".join(box.client.capability()[1]).upper().split()
         self._has_idle = b"IDLE" in capabilities
         if b"ID" in capabilities:  # some services (163.com) require it before opening a mailbox
             box.client.xatom("ID", f'("name" "nanobot" "version" "{__version__}")')
-        try:
+        with _owner_has_to_act(
+            f"{config.imap_host} does not open the mailbox {config.imap_mailbox!r}", "Check channels.email.imapMailbox."
+        ):
             try:
                 box.folder.set(config.imap_mailbox, readonly=read_only)
             except imaplib.IMAP4.readonly:
                 box.folder.set(config.imap_mailbox, readonly=True)
-        except imaplib.IMAP4.abort:
-            raise
-        except _REFUSED as error:
-            raise ChannelSetupError(
-                f"{config.imap_host} does not open the mailbox {config.imap_mailbox!r} ({_reason(error)}). "
-                "Check channels.email.imapMailbox."
-            ) from error
         box.email_message_class = _RawMessage
-        self.validity = int(box.client.response("UIDVALIDITY")[1][0] or 0)
-        self.next_uid = int(box.client.response("UIDNEXT")[1][0] or 0)
+        self.validity, self.next_uid = (
+            int(box.client.response(name)[1][0] or 0) for name in ("UIDVALIDITY", "UIDNEXT")
+        )
 
 
 def _connect(settings: MailSettings) -> BaseMailBox:
@@ -289,20 +277,18 @@ def _connect(settings: MailSettings) -> BaseMailBox:
         raise ConnectionError(f"{address} cannot be reached ({os_reason(error)})") from error
 
 
-def _log_in(box: BaseMailBox, settings: MailSettings) -> None:
-    config = settings.config
-    is_ascii = config.imap_username.isascii() and config.imap_password.isascii()
+@contextmanager
+def _owner_has_to_act(what_failed: str, advice: str) -> Iterator[None]:
+    """A refusal in this block that is not temporary becomes a ChannelSetupError."""
     try:
-        (box.login if is_ascii else box.login_utf8)(config.imap_username, config.imap_password, None)
+        yield
     except imaplib.IMAP4.abort:
         raise
     except _REFUSED as error:
+        text = f"{what_failed} ({_reason(error)})"
         if _TEMPORARY.search(_reason(error)):
-            raise ConnectionError(f"{config.imap_host} refuses logins at the moment ({_reason(error)})") from error
-        raise ChannelSetupError(
-            f"{config.imap_host} rejected the user name or password ({_reason(error)}). Check "
-            "channels.email.imapUsername and channels.email.imapPassword; many services require an app password."
-        ) from error
+            raise ConnectionError(f"{text}; trying again later") from error
+        raise ChannelSetupError(f"{text}. {advice}") from error
 
 
 def _idle(box: BaseMailBox, seconds: float) -> None:
@@ -327,87 +313,46 @@ def _reason(error: BaseException) -> str:
     return " ".join(" ".join(words).split())[:200]
 
 
-class NewMails:
-    """The new mails of a mailbox. Used in its thread.
+def first_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
+    """The mails before the position from which `new_mails` continues.
 
-    A mail counts as read when `process` has returned. Only then is it flagged as seen, and the position moved.
+    In a folder never read before these are the unread mails since yesterday: an old mailbox is not answered. In a
+    renumbered folder they are all mails from a day before the last check on; the journal drops duplicates. A folder
+    whose next number is below our position counts as renumbered: it was restored, or had reported wrong numbers.
     """
+    is_behind = 0 < mailbox.next_uid <= state.last_uid
+    if state.checked_at and state.validity == mailbox.validity and not is_behind:
+        return
+    end = mailbox.next_uid - 1 if mailbox.next_uid else max(mailbox.search("ALL"), default=0)
+    if state.checked_at:
+        uids = mailbox.search(AND(date_gte=_day(state.checked_at - _DAY_S)))
+        log.info("email: the server has renumbered this mailbox; checking %d recent mails again", len(uids))
+    else:
+        uids = mailbox.search(AND(seen=False, date_gte=_day(now - _DAY_S)))
+        log.info("email: first check of this mailbox: %d unread since yesterday; older mails are ignored", len(uids))
+    yield from filter(None, map(mailbox.fetch_one, uids))
+    state.validity, state.last_uid, state.checked_at = mailbox.validity, max([end, *uids]), now
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        state: MailState,
-        process: Callable[[FetchedMail], Coroutine[Any, Any, bool]],
-        now: Callable[[], datetime],
-        *,
-        mark_seen: bool,
-    ) -> None:
-        """`process` returns whether to flag the mail as seen. If it raises, the mail is read again later."""
-        self._mailbox = mailbox
-        self._state = state
-        self._process = process
-        self._now = now
-        self._mark_seen = mark_seen
 
-    def begin(self) -> None:
-        """Process the mails before the position from which `look` continues.
-
-        In a folder never read before these are the unread mails since yesterday: an old mailbox is not answered. In a
-        renumbered folder they are all mails from a day before the last check on; the journal drops duplicates. A folder
-        whose next number is below our position counts as renumbered: it was restored, or had reported wrong numbers.
-        """
-        state, mailbox = self._state, self._mailbox
-        is_behind = 0 < mailbox.next_uid <= state.last_uid
-        if state.checked_at and state.validity == mailbox.validity and not is_behind:
-            return
-        end = mailbox.next_uid - 1 if mailbox.next_uid else max(mailbox.search("ALL"), default=0)
-        if state.checked_at:
-            uids = mailbox.search(AND(date_gte=_day(state.checked_at - _DAY_S)))
-            log.info("email: the server has renumbered this mailbox; checking %d recent mails again", len(uids))
-        else:
-            uids = mailbox.search(AND(seen=False, date_gte=_day(self._now().timestamp() - _DAY_S)))
-            log.info(
-                "email: first check of this mailbox: %d unread since yesterday; older mails are ignored", len(uids)
+def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
+    """The mails that came since. The position moves behind each once the next is asked for."""
+    new = [uid for uid in mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]  # `*`: at least one
+    if not new and now - state.checked_at < HOUR_S:
+        return
+    # Arrived since the last check, or written since then: the server's clock may be wrong.
+    since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
+    is_recent = OR(OR(date_gte=since, sent_date_gte=since), AND(OR(date_gte=unread, sent_date_gte=unread), seen=False))
+    recent = mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*"))) if new else []
+    for uid in new:
+        if uid not in recent:
+            log.warning(
+                "email: a mail is older than the last check of the mailbox, and is not answered. "
+                "To get an answer, send it again."
             )
-        for uid in uids:
-            self._read(uid)
-        state.validity, state.last_uid = mailbox.validity, max([end, *uids])
-        state.checked_at = self._now().timestamp()
-
-    def look(self) -> bool:
-        """Process the new mails. Return whether the state has changed."""
-        state = self._state
-        new = [uid for uid in self._mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]
-        recent = self._mailbox.search(self._recent()) if new else []  # a sequence to `*` has the last mail, however old
-        for uid in new:
-            if uid in recent:
-                self._read(uid)
-            else:
-                log.warning(
-                    "email: a mail is older than the last check of the mailbox, and is not answered. "
-                    "To get an answer, send it again."
-                )
-            state.last_uid = uid
-        now = self._now().timestamp()
-        if is_due := bool(new) or now - state.checked_at > HOUR_S:
-            state.checked_at = now
-        return is_due
-
-    def _recent(self) -> object:
-        """Arrived, or written if the server's clock is wrong, since the last check."""
-        since, unread = (_day(self._state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
-        return AND(
-            OR(
-                OR(date_gte=since, sent_date_gte=since),
-                AND(OR(date_gte=unread, sent_date_gte=unread), seen=False),
-            ),
-            uid=UidRange(str(self._state.last_uid + 1), "*"),
-        )
-
-    def _read(self, uid: int) -> None:
-        mail = self._mailbox.fetch(uid)
-        if mail is not None and self._mailbox.ask(self._process(mail)) and self._mark_seen and not mail.is_seen:
-            self._mailbox.mark_seen(uid)
+        elif (mail := mailbox.fetch_one(uid)) is not None:
+            yield mail
+        state.last_uid = uid
+    state.checked_at = now
 
 
 def _day(at: float) -> date:
