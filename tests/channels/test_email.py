@@ -460,11 +460,32 @@ async def test_server_whose_clock_is_wrong_keeps_no_mail_from_being_answered(mai
         assert await after(life, mailbox) == ["first", "now"]
 
 
+async def test_mail_is_fetched_once(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        for words in ("one", "two", "three"):
+            await life.asked(words)
+
+    fetched = [one for one in mailbox.fake.commands if one.startswith("UID FETCH") and "[]" in one]
+    assert len(fetched) == len(set(fetched)) == 3
+
+
+async def test_large_mail_on_a_slow_line_is_no_dead_connection(mailbox, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 0.4)
+    mailbox.fake.pause_s = 0.35  # three pauses are more than `stall_s`
+    async with live(mailbox, tmp_path) as life:
+        life.adjust(stall_s=0.8)
+        await life.asked("large")
+
+    assert len([one for one in mailbox.fake.commands if one.startswith("SELECT")]) == 1
+
+
 async def test_a_mailbox_that_was_renumbered_loses_nothing_and_repeats_nothing(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         await life.asked("before")
+        await life.asked("and before")
+    del mailbox.fake.mails[0]
     mailbox.fake.deliver(mail("meanwhile", Message_ID="<1@friends.test>"), seen=True)
-    mailbox.fake.renumber()
+    mailbox.fake.renumber()  # "meanwhile" has a number that another mail had
     async with live(mailbox, tmp_path) as life:
         assert await after(life, mailbox) == ["meanwhile"]
 

@@ -100,6 +100,8 @@ class FakeMail:
         self.capabilities = "IMAP4rev1 ID IDLE"
         self.wants_id = False
         """Whether no mailbox is opened for a client that did not say what it is, as at 163.com."""
+        self.pause_s = 0.0
+        """Between the parts of a mail, as on a slow line."""
         self.refusals: list[str] = []
         """What the next recipients are answered with."""
         self.commands: list[str] = []
@@ -226,6 +228,8 @@ class FakeMail:
                     to.say(f"* SEARCH {found}\r\n{to.news()}{tag} OK done\r\n")
                 case "UID FETCH" if to.selected:
                     for part in self._fetched(told, only_looks=to.only_looks):
+                        if "BODY.PEEK[]" in told:
+                            await asyncio.sleep(self.pause_s)
                         to.say(part)
                     to.say(f"{tag} OK done\r\n")
                 case "UID STORE" if to.selected and to.only_looks:

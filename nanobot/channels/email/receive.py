@@ -341,7 +341,7 @@ def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[Fetche
         return
     # Arrived since the last check, or written since then: the server's clock may be wrong.
     since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
-    is_recent = OR(OR(date_gte=since, sent_date_gte=since), AND(OR(date_gte=unread, sent_date_gte=unread), seen=False))
+    is_recent = OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False))
     recent = mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*"))) if new else []
     for uid in new:
         if uid not in recent:
