@@ -153,9 +153,10 @@ class FeishuChannel(ChatChannel):
         finally:
             await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{self._api.console}\n"
-            "Events & Callbacks: choose the long connection for events and for callbacks, and save.\n"
-            "Then search for the bot in Feishu and write to it."
+            f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
+            "Only if you created the app by hand: while nanobot is connected, open\n"
+            f"{self._api.console}\n"
+            "Events & Callbacks: choose the long connection for events and for callbacks, and save."
         )
         return True
 
