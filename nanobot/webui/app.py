@@ -13,7 +13,13 @@ from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
 from nanobot.webui.chat import ChatEndpoints
+from nanobot.webui.jobs import JobEndpoints
+from nanobot.webui.memory import MemoryEndpoints
+from nanobot.webui.overview import OverviewEndpoints
 from nanobot.webui.services import WebServices
+from nanobot.webui.sessions import SessionEndpoints
+from nanobot.webui.settings import SettingsEndpoints
+from nanobot.webui.turns import TurnEndpoints
 
 _BATCH_S = 0.03
 """Deltas of this time are sent together: a screen shows no more."""
@@ -21,7 +27,16 @@ _BATCH_S = 0.03
 
 def endpoints(services: WebServices) -> list[Endpoint]:
     """All endpoints of the page."""
-    return [*PageEndpoints(services).endpoints(), *ChatEndpoints(services).endpoints()]
+    return [
+        *PageEndpoints(services).endpoints(),
+        *ChatEndpoints(services).endpoints(),
+        *SessionEndpoints(services).endpoints(),
+        *OverviewEndpoints(services).endpoints(),
+        *MemoryEndpoints(services).endpoints(),
+        *JobEndpoints(services).endpoints(),
+        *TurnEndpoints(services).endpoints(),
+        *SettingsEndpoints(services).endpoints(),
+    ]
 
 
 class _Link(BaseModel):

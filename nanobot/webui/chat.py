@@ -37,27 +37,11 @@ class ChatEndpoints:
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("/api/sessions", self.list_sessions, Requires.DEVICE),
             Endpoint("/api/sessions/{key:path}/messages", self.send, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/stop", self.stop, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/rows", self.rows, Requires.DEVICE),
             Endpoint("/api/approvals/{question}", self.answer, Requires.DEVICE, ("POST",)),
         ]
-
-    async def list_sessions(self, request: Request, caller: Credential | None) -> Response:
-        rows = await asyncio.to_thread(self._services.runtime.sessions.list_sessions)
-        running = {view.session for view in self._services.feed.views()}
-        sessions = [
-            {
-                "key": row["key"],
-                "updated_at": row["updated_at"],
-                "messages": row["messages"],
-                "archived": row["archived"],
-                "running": row["key"] in running,
-            }
-            for row in rows
-        ]
-        return json_response({"sessions": sessions, "feed": self._position()})
 
     async def rows(self, request: Request, caller: Credential | None) -> Response:
         """Stored messages, the running turns, and the position in the feed from which to follow both."""
