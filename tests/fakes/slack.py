@@ -134,6 +134,7 @@ class Workspace:
             "chat.postMessage": self._post_message,
             "chat.update": self._update,
             "reactions.add": self._add_reaction,
+            "reactions.remove": self._remove_reaction,
             "conversations.open": self._open_conversation,
             "conversations.history": self._history,
             "conversations.replies": self._replies,
@@ -314,7 +315,8 @@ class Workspace:
             raise RefusedError("not_allowed_token_type")
         needed = {
             "apps.connections.open": "connections:write", "chat.postMessage": "chat:write", "chat.update": "chat:write",
-            "reactions.add": "reactions:write", "files.info": "files:read", "conversations.open": "im:write",
+            "reactions.add": "reactions:write", "reactions.remove": "reactions:write",
+            "files.info": "files:read", "conversations.open": "im:write",
             "files.getUploadURLExternal": "files:write", "files.completeUploadExternal": "files:write",
             "users.info": "users:read",
             "conversations.history": "channels:history", "conversations.replies": "channels:history",
@@ -385,6 +387,13 @@ class Workspace:
         if name in post.signs:
             raise RefusedError("already_reacted")
         post.signs.append(name)
+        return {}
+
+    async def _remove_reaction(self, asked: Json, _: str) -> Json:
+        post, name = self._room(asked).posts.get(str(asked.get("timestamp"))), str(asked.get("name"))
+        if post is None or name not in post.signs:
+            raise RefusedError("no_reaction")
+        post.signs.remove(name)
         return {}
 
     async def _open_conversation(self, asked: Json, _: str) -> Json:

@@ -135,9 +135,14 @@ class SlackChannel(ChatChannel):
             )
         return await self._api.upload(to.chat_id, to.thread_id, file.path, file)
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))
+        return emoji.strip(":")
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction."""
+        await self._api.take_back(to.chat_id, message_id, reaction)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file."""

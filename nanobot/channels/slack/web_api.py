@@ -187,6 +187,10 @@ class SlackApi:
             if "already_reacted" not in str(error):
                 raise
 
+    async def take_back(self, chat: str, ts: str, name: str) -> None:
+        """Remove a reaction of the bot."""
+        await self._request(self.sdk.reactions_remove, channel=chat, timestamp=ts, name=name)
+
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
         """Upload a file in three steps, without holding it in memory as the SDK does. Return its id.
 
