@@ -38,7 +38,10 @@ CREATE TABLE IF NOT EXISTS limits (
     reported_level TEXT, PRIMARY KEY (key, period)) WITHOUT ROWID;
 """
 _COLUMNS = tuple(LedgerRow.__annotations__)
-_WRITE = f"INSERT OR REPLACE INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"  # noqa: S608 names of ours
+_WRITE = (  # the columns of keys and indexes never change: those are left alone by an update
+    f"INSERT INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 names of ours
+    f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
+)
 _MAX_UNWRITTEN = 1000
 """Rows kept while the disk fails; the budget has counted them in any case."""
 
@@ -100,6 +103,10 @@ def read_calls(db: "Connection", since: date) -> Iterator[LedgerRow]:
 
 def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:
     """Write rows, or update those with their ids."""
-    for row in rows:
-        values = (escape_surrogates(value) if isinstance(value, str) else value for value in row.values())
-        db.execute(_WRITE, dict(zip(row, values, strict=True)))
+    db.executemany(
+        _WRITE,
+        [
+            {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in rows
+        ],
+    )
