@@ -44,8 +44,8 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
 """Who imports what can connect: a file, or a folder with all that is in it."""
 
 CALLS: dict[str, AbstractSet[str]] = {
-    "open_connection": {"gateway/control/client", "providers/local_servers"},
-    "open_unix_connection": {"gateway/control/client"},
+    "open_connection": {"net/gateway_socket", "providers/local_servers"},
+    "open_unix_connection": {"net/gateway_socket"},
     "create_connection": {"net/direct_connection"},
     **dict.fromkeys(["create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY),
 }

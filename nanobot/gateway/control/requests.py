@@ -16,10 +16,10 @@ from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.control.wire import Frame, decode_frame, encode_frame
 from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.messages.types import Origin, text_of
+from nanobot.net.gateway_socket import Frame, decode_frame, encode_frame
 from nanobot.runtime.build import Runtime
 from nanobot.session.file_names import is_terminal_session
 
@@ -66,7 +66,7 @@ class ControlClient:
 
 
 class ControlRequests:
-    """Handles requests. The protocol is in `wire`."""
+    """Handles requests. The protocol is in `net.gateway_socket`."""
 
     def __init__(
         self, runtime: Runtime, reporter: HealthReporter, shutdown: ShutdownRequests, terminal: TerminalChannel
