@@ -5,6 +5,7 @@ long) it is a port on loopback, named in `state/gateway.port` with a token that 
 
     server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
     client  {"do": "turn", "text": ..., "session": ..., "media": [...], "folder": ..., "answers": ...}
+            a program adds "options": {"model", "instructions", "budget_usd", "ephemeral", "schema"}
     client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
     client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
     client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end

@@ -7,9 +7,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from copy import deepcopy
 from datetime import datetime
 from glob import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -224,6 +226,23 @@ class SessionManager:
             raise storage_error(f"Session {stem} could not be reopened", error) from error
         self._load(session)
         return former
+
+    def branch(self, key: str, at: str | None = None) -> str:
+        """Copy a conversation, up to the end of the turn `at` if given. Return the key of the copy.
+
+        Raises StorageError if there is no such turn, or the files cannot be read and written.
+        """
+        source = self.get_or_create(key)
+        rows = list(source.messages)
+        if at is not None:
+            ends = [index for index, row in enumerate(rows, 1) if row.get("turn_id") == at]
+            if not ends:
+                raise StorageError(f"Session {key} has no turn {at}.")
+            del rows[ends[-1] :]
+        copy = Session(f"{key}-{token_hex(4)}", rows, metadata=deepcopy(source.metadata))
+        copy.last_consolidated = min(source.last_consolidated, len(rows))
+        self.save(copy)
+        return copy.key
 
     # --- sessions on the disk
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer, TurnEvent
+from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
@@ -81,6 +82,7 @@ class ControlRequests:
             "sessions": self._sessions,
             "turn": self._turn,
             "resume": self._resume,
+            "stop turn": self._stop_turn,
             "exec": self._exec,
             "listen": self._listen,
             "background": self._background,
@@ -183,8 +185,15 @@ class ControlRequests:
 
         async def turn() -> None:
             text = await self._transcribe(str(request["text"]), media)
-            message, attended = _terminal_message(text, key, media, folder), bool(request.get("answers"))
-            await self._runtime.loop.run_turn(message, client.send_event, waiting=drain_waiting, attended=attended)
+            asked: Frame | None = request.get("options")  # of a program
+            if asked is None:
+                message, model, options = _terminal_message(text, key, media, folder), None, None
+            else:
+                message, model, options = self._program_message(text, key, media), asked.get("model"), _options(asked)
+            attended = bool(request.get("answers"))
+            await self._runtime.loop.run_turn(
+                message, client.send_event, waiting=drain_waiting, attended=attended, model=model, options=options
+            )
 
         def on_frame(frame: Frame) -> None:
             self._answer_approval(frame)
@@ -286,6 +295,10 @@ class ControlRequests:
             }
         )
 
+    async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
+        """Stop the running turn of a session, whoever began it."""
+        client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(str(request["session"]))})
+
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})
         self._shutdown.stop()
@@ -298,6 +311,13 @@ class ControlRequests:
         """The requested session; with `continue`, the newest one of the terminal."""
         newest = self._runtime.sessions.latest(is_terminal_session) if request.get("continue") else None
         return str(newest or request.get("session") or "cli:direct")
+
+    def _program_message(self, text: str, key: str, media: Sequence[str]) -> InboundMessage:
+        """The message of a program. In the session of a chat, its jobs and reports go to that chat."""
+        channel, _, chat_id = key.partition(":")
+        if channel not in self._runtime.config.channels.enabled_by_name():
+            channel, chat_id = "sdk", "direct"
+        return InboundMessage.from_owner(channel, chat_id, text, session_key=key, origin=Origin.API, media=media)
 
     async def _transcribe(self, text: str, media: Sequence[str]) -> str:
         """Return the text with the transcriptions of attached recordings."""
@@ -333,6 +353,21 @@ async def _receive_until_stop(client: ControlClient, on_frame: Callable[[Frame],
     with suppress(OSError, ValueError):
         while (frame := await client.receive()) is not None and frame.get("do") != "stop":
             on_frame(frame)
+
+
+def _options(asked: Frame) -> TurnOptions:
+    output = None
+    if asked.get("schema") is not None:
+        from nanobot.sdk.output import OutputFormat  # brings pydantic's validators, for programs only
+
+        output = OutputFormat(asked["schema"])
+    return TurnOptions(
+        instructions=str(asked.get("instructions") or ""),
+        budget_usd=asked.get("budget_usd"),
+        ephemeral=bool(asked.get("ephemeral")),
+        answer_format=output.describe() if output is not None else "",
+        format_problem=output.problem if output is not None else None,
+    )
 
 
 def _terminal_message(text: str, key: str, media: Sequence[str] = (), folder: str = "") -> InboundMessage:

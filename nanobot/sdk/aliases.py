@@ -1,0 +1,111 @@
+"""Names of the original design's SDK, for programs written for it. New programs need none of them."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nanobot.agent import events
+from nanobot.agent.events import TurnEvent, TurnOutcome
+
+if TYPE_CHECKING:
+    from nanobot.messages.types import ChatMessage
+    from nanobot.sdk.result import RunResult, Step
+    from nanobot.sdk.stream import RunStream
+
+
+class OriginalResult:
+    """The original's names on a RunResult."""
+
+    text: str
+    outcome: TurnOutcome
+    session: str
+    turn_id: str
+    model: "str | None"
+    steps: "tuple[Step, ...]"
+
+    @property
+    def new_messages(self) -> "list[ChatMessage]":
+        """See RunResult."""
+        raise NotImplementedError
+
+    @property
+    def content(self) -> str:
+        """`text`."""
+        return self.text
+
+    @property
+    def messages(self) -> "list[ChatMessage]":
+        """`new_messages`."""
+        return self.new_messages
+
+    @property
+    def tools_used(self) -> list[str]:
+        """The name of each tool call, in order."""
+        return [call.name for step in self.steps for call in step.calls]
+
+    @property
+    def stop_reason(self) -> str:
+        """`completed`, or the outcome of a run that did not."""
+        return "completed" if self.outcome is TurnOutcome.ANSWERED else self.outcome.value
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return {"session_key": self.session, "turn_id": self.turn_id, "model": self.model}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """An event of `run_streamed`. Fields that its type does not have are empty."""
+
+    type: str
+    delta: str = ""
+    content: str = ""
+    name: str = ""
+    tool_call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    result: "RunResult[Any] | None" = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OriginalStream:
+    """What `run_streamed` returns."""
+
+    def __init__(self, stream: "RunStream[Any]") -> None:
+        self._stream = stream
+
+    async def stream_events(self) -> AsyncIterator[StreamEvent]:
+        """Yield the events of the run; `run.completed` or `run.failed`, with the result, is the last one."""
+        async for event in self._stream:
+            if isinstance(event, events.TurnEnded):
+                result = await self._stream.result()
+                kind = "run.completed" if result.ok else "run.failed"
+                yield StreamEvent(kind, content=result.text, error=result.error, result=result)
+            elif (renamed := _renamed(event)) is not None:
+                yield renamed
+
+    async def wait(self) -> "RunResult[Any]":
+        """Wait for the end of the run."""
+        return await self._stream.result()
+
+
+def _renamed(event: TurnEvent) -> StreamEvent | None:
+    match event:
+        case events.RunStarted(session_key=session_key, model=model):
+            return StreamEvent("run.started", metadata={"session_key": session_key, "model": model})
+        case events.TextDelta(text=text):
+            return StreamEvent("text.delta", delta=text)
+        case events.TextEnded(text=text):
+            return StreamEvent("text.completed", content=text)
+        case events.ReasoningDelta(text=text):
+            return StreamEvent("reasoning.delta", delta=text)
+        case events.ReasoningEnded(text=text):
+            return StreamEvent("reasoning.completed", content=text)
+        case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
+            return StreamEvent("tool.started", name=name, tool_call_id=call_id, arguments=arguments)
+        case events.ToolEnded(call_id=call_id, name=name, ok=True, content=text):
+            return StreamEvent("tool.completed", content=text, name=name, tool_call_id=call_id)
+        case events.ToolEnded(call_id=call_id, name=name, content=text):
+            return StreamEvent("tool.failed", name=name, tool_call_id=call_id, error=text)
+        case _:
+            return None

@@ -1,0 +1,160 @@
+"""A run as it happens: its events, and its result."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEvent
+from nanobot.sdk.request import Approve, RunRequest
+from nanobot.sdk.result import ApprovalRequest, RunRecorder, RunResult
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """A bot that runs turns: in this process, or in a gateway."""
+
+    workspace: Path
+
+    async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
+        """Run the turn. TurnEnded is its last event, also when cancelling stops it."""
+        ...
+
+    async def stop(self, session: str) -> bool:
+        """Stop the session's running turn. Return False if none runs."""
+        ...
+
+    def answer(self, question: str, answer: Answer) -> bool:
+        """Answer an approval question. Return False if it is not open."""
+        ...
+
+
+class RunStream(Generic[T]):
+    """The events of a run, to be iterated once; TurnEnded is the last. Leaving the loop stops the turn.
+
+    Nothing runs before it is iterated, or its `result` is awaited.
+    """
+
+    def __init__(self, request: RunRequest, use: Callable[[], AbstractAsyncContextManager[Backend]]) -> None:
+        """`use` opens the bot for the time of the run."""
+        self._request = request
+        self._use = use
+        self._recorder = RunRecorder(request)
+        self._turn: asyncio.Task[None] | None = None
+        self._end_reason: str | None = None
+        self._has_begun = False
+        self._ended = asyncio.Event()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        """Hooks and approvals that have not returned."""
+
+    async def __aiter__(self) -> AsyncGenerator[TurnEvent, None]:
+        if self._has_begun:
+            raise RuntimeError("a run has its events only once; await `result()` for its end")
+        self._has_begun = True
+        events: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
+        try:
+            async with self._use() as backend:
+                self._recorder.workspace = backend.workspace
+
+                def sink(event: TurnEvent) -> None:
+                    self._recorder(event)
+                    self._watch(event)
+                    if isinstance(event, ApprovalAsked) and self._request.approve is not None:
+                        self._start(self._decide(self._request.approve, event, backend))
+                    events.put_nowait(event)
+
+                turn = self._turn = asyncio.create_task(backend.run_turn(self._request, sink), name="sdk run")
+                turn.add_done_callback(lambda _: events.put_nowait(None))
+                turn.add_done_callback(lambda _: self._ended.set())
+                timer = self._start_timer()
+                try:
+                    while (event := await events.get()) is not None:
+                        yield event
+                    if self._tasks:
+                        await asyncio.wait(self._tasks)
+                    if not turn.cancelled():
+                        turn.result()  # raises if the bot, not the turn, failed
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+                    for task in (turn, *self._tasks):
+                        task.cancel()
+                    await asyncio.wait([turn, *self._tasks])
+        finally:
+            self._ended.set()
+
+    async def result(self) -> RunResult[T]:
+        """Wait for the end. Cancelling stops the turn, unless somebody else iterates the events.
+
+        Never raises for a failure of a model or a tool. Raises OutputInvalid if the answer does not have the form of
+        the `output` that was asked for.
+        """
+        if not self._has_begun:
+            async with aclosing(aiter(self)) as events:
+                async for _ in events:
+                    pass
+        await self._ended.wait()
+        result = self._recorder.result(self._end_reason)
+        output = self._request.output
+        return result.with_output(None) if output is None else output.complete(result)
+
+    async def stop(self) -> RunResult[T]:
+        """Stop the turn and return its result. What was done and said so far stays in the session."""
+        self._end("Stopped")
+        if not self._has_begun:
+            self._has_begun = True
+            self._ended.set()
+        await self._ended.wait()
+        return self._recorder.result(self._end_reason)
+
+    def _start_timer(self) -> asyncio.TimerHandle | None:
+        seconds = self._request.timeout
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(seconds, self._end, TimeoutError.__name__)
+
+    def _end(self, reason: str) -> None:
+        self._end_reason = self._end_reason or reason
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def _watch(self, event: TurnEvent) -> None:
+        """Pass an event to the hooks that are functions."""
+        for watcher in self._request.watchers:
+            try:
+                returned = watcher(event)
+            except Exception:  # a failure of a hook ends no turn
+                log.exception("a hook of %s failed", self._request.session)
+            else:
+                if inspect.isawaitable(returned):
+                    self._start(returned)
+
+    def _start(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Future[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a hook of %s failed", self._request.session, exc_info=error)
+
+    async def _decide(self, approve: Approve, event: ApprovalAsked, backend: Backend) -> None:
+        request = ApprovalRequest.of(event, self._request.session)
+        answer: Any = False
+        try:
+            if inspect.iscoroutinefunction(approve):
+                answer = await approve(request)
+            else:  # it may wait for a person
+                answer = await asyncio.to_thread(approve, request)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        finally:  # if it failed, nobody said yes
+            yes = Answer.ALWAYS if answer == "always" else Answer.ONCE
+            backend.answer(event.question, yes if answer else Answer.NO)
