@@ -61,8 +61,9 @@ class Nanobot:
     @classmethod
     def from_config(
         cls,
-        config_path: Path | str | None = None,
+        path: Path | str | None = None,
         *,
+        config_path: Path | str | None = None,
         workspace: Path | str | None = None,
         model: str | None = None,
         model_preset: str | None = None,
@@ -73,19 +74,19 @@ class Nanobot:
     ) -> Self:
         """Create a bot from a config file; None uses the default path. Raises ConfigError.
 
-        `model` is a model or a preset of the config, `model_preset` the original's name for a preset. `tools`, `hooks`,
-        `approve` and `instructions` are for every run, see RunOptions; those of a run come on top.
+        `model` is a model or a preset of the config. `tools`, `hooks`, `approve` and `instructions` are for every run,
+        see RunOptions; those of a run come on top. `config_path` and `model_preset` are the original's names.
         """
         from nanobot.config.loader import load_config  # brings pydantic
         from nanobot.sdk.local import open_local
 
-        path = Path(config_path).expanduser() if config_path else get_config_path()
-        config, folder = load_config(path), Path(workspace) if workspace else None
+        file = absolute(path or config_path or get_config_path())
+        config, folder = load_config(file), Path(workspace) if workspace else None
         turn_hooks = [hook for hook in hooks if isinstance(hook, Hook)]
 
         def open_backend() -> AbstractAsyncContextManager[Backend]:
             return open_local(
-                config, path.parent, workspace=folder, model=model or model_preset, tools=tools, hooks=turn_hooks
+                config, file.parent, workspace=folder, model=model or model_preset, tools=tools, hooks=turn_hooks
             )
 
         return cls(open_backend, hooks=hooks, approve=approve, instructions=instructions)

@@ -15,6 +15,7 @@ from pydantic_core import ArgsKwargs, to_json
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.agent.tools.validation import find_problems
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,10 +84,13 @@ class FunctionTool(Tool):
         self._context_name, self._arguments = _arguments_of(function, self.name)
         summary, texts = parse_docstring(inspect.getdoc(function) or "")
         self.description = summary or self.name.replace("_", " ")
-        self.parameters = normalize_schema(_with_texts(self._arguments.json_schema(), texts)).shown
+        schema = normalize_schema(_with_texts(_without_titles(self._arguments.json_schema()), texts))
+        self.parameters, self._checked = schema.shown, schema.checked
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
-        """Return what pydantic objects to."""
+        """Return what does not fit the schema, else what pydantic objects to."""
+        if problems := find_problems(params, self._checked):
+            return problems
         try:
             self._values(params)
         except ValidationError as error:
@@ -167,12 +171,21 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[str | None, 
 
 
 def _with_texts(schema: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
-    """Return the schema with descriptions from the docstring, and without the titles that pydantic makes."""
-    properties = {}
-    for name, value in schema.get("properties", {}).items():
-        described = {"description": texts[name]} if name in texts else {}
-        properties[name] = described | {key: part for key, part in value.items() if key != "title"}
-    return {**schema, "properties": properties}
+    """Return the schema with descriptions from the docstring; those of the signature count more."""
+    properties = schema.get("properties", {})
+    described = {name: {"description": texts[name]} for name in texts.keys() & properties.keys()}
+    return {**schema, "properties": {name: described.get(name, {}) | value for name, value in properties.items()}}
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return the schema without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_without_titles(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_titles(part) for key, part in schema.items() if not (key == "title" and isinstance(part, str))
+    }
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
