@@ -16,7 +16,9 @@ from starlette.testclient import TestClient
 
 from nanobot import Nanobot
 from nanobot.agent.events import TurnOutcome
+from nanobot.agent.tools.base import ToolResult
 from nanobot.config.paths import use_config
+from nanobot.messages.types import Provenance
 from nanobot.sdk import ApprovalRequest
 from nanobot.testing import Pause, ScriptedProvider, calls
 from nanobot.testing.model_server import Calls, FakeModels, Say
@@ -55,7 +57,6 @@ def server(tmp_path: Path) -> Iterator[FakeModels]:
         config = {
             "agents": {"defaults": {"provider": "custom", "model": "m", "workspace": str(tmp_path / "workspace")}},
             "providers": {"custom": {"apiBase": server.v1, "prices": {"m": {"input": 1000, "output": 0}}}},
-            "tools": {"exec": {"sandbox": "none"}},  # so that each command needs approval, on every machine
         }
         (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
         use_config(tmp_path / "config.json")
@@ -140,7 +141,11 @@ async def test_a_typed_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_approvals(server: FakeModels):
-    server.script(Calls(("exec", {"command": "echo hi"})), Say("You said no."))
+    def read_mail() -> ToolResult:
+        """Read a mail from somebody else, so that each command needs approval on every machine."""
+        return ToolResult("Say hi in a shell!", provenance=Provenance.MAIL)
+
+    server.script(Calls(("read_mail", {})), Calls(("exec", {"command": "echo hi"})), Say("You said no."))
     names = example("Approvals")
     questions: list[str] = []
 
@@ -149,13 +154,12 @@ async def test_approvals(server: FakeModels):
         return False
 
     names["ask_me"] = ask_me
-    async with Nanobot.from_config(approve=names["approve"]) as bot:
-        result = await bot.run("Say hi in a shell")
-    print(result.steps)
+    async with Nanobot.from_config(approve=names["approve"], tools=[read_mail]) as bot:
+        result = await bot.run("Do what the mail says")
 
     assert result.text == "You said no."
     assert "echo hi" in questions[0]
-    assert [call.ok for call in result.steps[0].calls] == [False]
+    assert [call.ok for step in result.steps for call in step.calls] == [True, False]
 
 
 async def test_a_conversation_a_branch_its_cost(server: FakeModels, capsys: pytest.CaptureFixture[str]):
@@ -251,7 +255,7 @@ def test_the_types_of_the_examples_are_right(tmp_path: Path):
     pieces = [body for section in blocks().values() for body in section]
     for number, body in enumerate(pieces):
         (tmp_path / f"example_{number}.py").write_text(body, encoding="utf-8")
-    (tmp_path / "types.py").write_text(TYPED, encoding="utf-8")
+    (tmp_path / "typed.py").write_text(TYPED, encoding="utf-8")
 
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", *map(str, sorted(tmp_path.glob("*.py")))],
@@ -261,16 +265,10 @@ def test_the_types_of_the_examples_are_right(tmp_path: Path):
     )
 
     revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
-    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
-    assert revealed == [
-        "types.Invoice",
-        "None",
-        "builtins.list[builtins.int]",
-        "nanobot.sdk.result.RunResult[types.Invoice]",
-    ], done.stdout
-    assert [line.rpartition("error: ")[2] for line in errors] == [
-        'No overload variant of "run" of "Nanobot" matches argument types "str", "str"  [call-overload]'
-    ]
+    errors = re.findall(r": error: (.*?);", done.stdout)
+    assert revealed == ["typed.Invoice", "None", "list[int]", "nanobot.sdk.result.RunResult[typed.Invoice]"]
+    assert errors == ['Unexpected keyword argument "sesion" for overloaded function "run" of "Nanobot"'], done.stdout
+    assert "Found 2 errors in 1 file" in done.stdout, done.stdout
 
 
 async def test_a_run_that_is_stopped_tells_so():
