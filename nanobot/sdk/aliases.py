@@ -1,16 +1,12 @@
 """Names of the original design's SDK, for programs written for it. New programs need none of them."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnEvent, TurnOutcome
-
-if TYPE_CHECKING:
-    from nanobot.messages.types import ChatMessage
-    from nanobot.sdk.result import RunResult, Step
-    from nanobot.sdk.stream import RunStream
+from nanobot.messages.types import ChatMessage
 
 
 class OriginalResult:
@@ -20,11 +16,11 @@ class OriginalResult:
     outcome: TurnOutcome
     session: str
     turn_id: str
-    model: "str | None"
-    steps: "tuple[Step, ...]"
+    model: str | None
+    steps: Sequence[Any]
 
     @property
-    def new_messages(self) -> "list[ChatMessage]":
+    def new_messages(self) -> list[ChatMessage]:
         """See RunResult."""
         raise NotImplementedError
 
@@ -34,7 +30,7 @@ class OriginalResult:
         return self.text
 
     @property
-    def messages(self) -> "list[ChatMessage]":
+    def messages(self) -> list[ChatMessage]:
         """`new_messages`."""
         return self.new_messages
 
@@ -64,29 +60,31 @@ class StreamEvent:
     tool_call_id: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
-    result: "RunResult[Any] | None" = None
+    result: Any = None
+    """The RunResult, in the last event."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class OriginalStream:
     """What `run_streamed` returns."""
 
-    def __init__(self, stream: "RunStream[Any]") -> None:
+    def __init__(self, stream: AsyncIterable[TurnEvent], result: Callable[[], Awaitable[Any]]) -> None:
         self._stream = stream
+        self._result = result
 
     async def stream_events(self) -> AsyncIterator[StreamEvent]:
         """Yield the events of the run; `run.completed` or `run.failed`, with the result, is the last one."""
         async for event in self._stream:
             if isinstance(event, events.TurnEnded):
-                result = await self._stream.result()
+                result = await self._result()
                 kind = "run.completed" if result.ok else "run.failed"
                 yield StreamEvent(kind, content=result.text, error=result.error, result=result)
             elif (renamed := _renamed(event)) is not None:
                 yield renamed
 
-    async def wait(self) -> "RunResult[Any]":
-        """Wait for the end of the run."""
-        return await self._stream.result()
+    async def wait(self) -> Any:
+        """Wait for the end of the run and return its RunResult."""
+        return await self._result()
 
 
 def _renamed(event: TurnEvent) -> StreamEvent | None:

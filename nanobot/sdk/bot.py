@@ -186,7 +186,8 @@ class Nanobot:
 
     async def run_streamed(self, message: str, **options: Unpack[RunOptions]) -> OriginalStream:
         """The original's `stream`, with its names of events."""
-        return OriginalStream(self.stream(message, **options))
+        stream = self.stream(message, **options)
+        return OriginalStream(stream, stream.result)
 
     def answer(self, question: str, answer: Answer) -> bool:
         """Answer the approval question of an attended run as the owner. Return False if it is not open."""

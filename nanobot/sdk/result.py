@@ -1,23 +1,18 @@
-"""What a run returns, built from the events of its turn."""
+"""What a run returns: its answer, what it cost, and what was done."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from nanobot.agent import events
-from nanobot.agent.events import ApprovalAsked, TurnEnded, TurnEvent, TurnOutcome
+from nanobot.agent.events import ApprovalAsked, TurnOutcome
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage
 from nanobot.sdk.aliases import OriginalResult
 
-if TYPE_CHECKING:
-    from nanobot.sdk.request import RunRequest
-
 T = TypeVar("T")
 
-_FILE_WRITERS = frozenset({"write_file", "edit_file", "notebook_edit"})
 _NO_OUTPUT = object()
 
 
@@ -179,61 +174,3 @@ class ApprovalRequest:
             event.name, event.arguments, event.text, event.reaches, event.source, event.may_always, session,
             event.turn_id,
         )  # fmt: skip
-
-
-class RunRecorder:
-    """Collects the events of a turn."""
-
-    def __init__(self, request: "RunRequest") -> None:
-        self._request = request
-        self.workspace = Path()
-        self._steps: list[Step] = []
-        self._run_ended = events.RunEnded(steps=0, usage={})
-        self._ended: TurnEnded | None = None
-
-    def __call__(self, event: TurnEvent) -> None:
-        match event:
-            case events.StepStarted():
-                self._steps.append(Step())
-            case events.TextEnded(text=text):
-                self._steps[-1] = replace(self._steps[-1], text=text)
-            case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
-                self._steps[-1] = replace(
-                    self._steps[-1], calls=(*self._steps[-1].calls, Call(call_id, name, arguments))
-                )
-            case events.ToolEnded():
-                calls = tuple(
-                    replace(call, ok=event.ok, text=event.content, seconds=event.seconds)
-                    if call.id == event.call_id
-                    else call
-                    for call in self._steps[-1].calls
-                )
-                self._steps[-1] = replace(self._steps[-1], calls=calls)
-            case events.RunEnded():
-                self._run_ended = event
-            case TurnEnded():
-                self._ended = event
-
-    def result(self, error: str | None = None) -> RunResult[Any]:
-        """Return the result so far. `error` replaces the error of a turn that was stopped."""
-        ended = self._ended or TurnEnded(outcome=TurnOutcome.STOPPED, text="")
-        cost_usd = self._run_ended.cost_usd if ended.cost_usd is None else ended.cost_usd
-        return RunResult(
-            text=ended.text,
-            outcome=ended.outcome,
-            session=self._request.session,
-            turn_id=ended.turn_id,
-            error=error if error and ended.outcome is TurnOutcome.STOPPED else ended.error,
-            model=ended.model,
-            usage=Usage.of(ended.usage or self._run_ended.usage),  # a turn that was stopped has that of its run
-            cost_usd=cost_usd or 0.0,
-            has_price=cost_usd is not None,
-            steps=tuple(self._steps),
-            files=self._files(),
-            message=self._request.message,
-        )
-
-    def _files(self) -> tuple[Path, ...]:
-        calls = [call for step in self._steps for call in step.calls if call.ok and call.name in _FILE_WRITERS]
-        paths = (self.workspace / Path(str(call.arguments.get("path", ""))).expanduser() for call in calls)
-        return tuple(dict.fromkeys(paths))

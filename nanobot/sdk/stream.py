@@ -5,16 +5,20 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEvent
+from nanobot.agent import events
+from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEnded, TurnEvent, TurnOutcome
 from nanobot.sdk.request import Approve, RunRequest
-from nanobot.sdk.result import ApprovalRequest, RunRecorder, RunResult
+from nanobot.sdk.result import ApprovalRequest, Call, RunResult, Step, Usage
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FILE_WRITERS = frozenset({"write_file", "edit_file", "notebook_edit"})
 
 
 class Backend(Protocol):
@@ -33,6 +37,64 @@ class Backend(Protocol):
     def answer(self, question: str, answer: Answer) -> bool:
         """Answer an approval question. Return False if it is not open."""
         ...
+
+
+class RunRecorder:
+    """Collects the events of a turn."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._request = request
+        self.workspace = Path()
+        self._steps: list[Step] = []
+        self._run_ended = events.RunEnded(steps=0, usage={})
+        self._ended: TurnEnded | None = None
+
+    def __call__(self, event: TurnEvent) -> None:
+        match event:
+            case events.StepStarted():
+                self._steps.append(Step())
+            case events.TextEnded(text=text):
+                self._steps[-1] = replace(self._steps[-1], text=text)
+            case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
+                self._steps[-1] = replace(
+                    self._steps[-1], calls=(*self._steps[-1].calls, Call(call_id, name, arguments))
+                )
+            case events.ToolEnded():
+                calls = tuple(
+                    replace(call, ok=event.ok, text=event.content, seconds=event.seconds)
+                    if call.id == event.call_id
+                    else call
+                    for call in self._steps[-1].calls
+                )
+                self._steps[-1] = replace(self._steps[-1], calls=calls)
+            case events.RunEnded():
+                self._run_ended = event
+            case TurnEnded():
+                self._ended = event
+
+    def result(self, error: str | None = None) -> RunResult[Any]:
+        """Return the result so far. `error` replaces the error of a turn that was stopped."""
+        ended = self._ended or TurnEnded(outcome=TurnOutcome.STOPPED, text="")
+        cost_usd = self._run_ended.cost_usd if ended.cost_usd is None else ended.cost_usd
+        return RunResult(
+            text=ended.text,
+            outcome=ended.outcome,
+            session=self._request.session,
+            turn_id=ended.turn_id,
+            error=error if error and ended.outcome is TurnOutcome.STOPPED else ended.error,
+            model=ended.model,
+            usage=Usage.of(ended.usage or self._run_ended.usage),  # a turn that was stopped has that of its run
+            cost_usd=cost_usd or 0.0,
+            has_price=cost_usd is not None,
+            steps=tuple(self._steps),
+            files=self._files(),
+            message=self._request.message,
+        )
+
+    def _files(self) -> tuple[Path, ...]:
+        calls = [call for step in self._steps for call in step.calls if call.ok and call.name in _FILE_WRITERS]
+        paths = (self.workspace / Path(str(call.arguments.get("path", ""))).expanduser() for call in calls)
+        return tuple(dict.fromkeys(paths))
 
 
 class RunStream(Generic[T]):
@@ -57,7 +119,7 @@ class RunStream(Generic[T]):
         if self._has_begun:
             raise RuntimeError("a run has its events only once; await `result()` for its end")
         self._has_begun = True
-        events: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
+        queue: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
         try:
             async with self._use() as backend:
                 self._recorder.workspace = backend.workspace
@@ -67,14 +129,14 @@ class RunStream(Generic[T]):
                     self._watch(event)
                     if isinstance(event, ApprovalAsked) and self._request.approve is not None:
                         self._start(self._decide(self._request.approve, event, backend))
-                    events.put_nowait(event)
+                    queue.put_nowait(event)
 
                 turn = self._turn = asyncio.create_task(backend.run_turn(self._request, sink), name="sdk run")
-                turn.add_done_callback(lambda _: events.put_nowait(None))
+                turn.add_done_callback(lambda _: queue.put_nowait(None))
                 turn.add_done_callback(lambda _: self._ended.set())
                 timer = self._start_timer()
                 try:
-                    while (event := await events.get()) is not None:
+                    while (event := await queue.get()) is not None:
                         yield event
                     if self._tasks:
                         await asyncio.wait(self._tasks)
@@ -96,8 +158,8 @@ class RunStream(Generic[T]):
         the `output` that was asked for.
         """
         if not self._has_begun:
-            async with aclosing(aiter(self)) as events:
-                async for _ in events:
+            async with aclosing(aiter(self)) as stream:
+                async for _ in stream:
                     pass
         await self._ended.wait()
         result = self._recorder.result(self._end_reason)

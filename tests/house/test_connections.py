@@ -33,7 +33,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
-    "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
+    "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
     "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
