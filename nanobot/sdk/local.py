@@ -1,5 +1,6 @@
 """The bot of this process."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,13 +33,18 @@ class LocalBot:
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
         """Run the turn. Raises TypeError and ValueError for tools that cannot be used."""
+        text, media = request.message, request.paths
+        if media:
+            from nanobot.providers.transcription import transcribe_media  # brings httpx
+
+            text = await transcribe_media(text, media, self.runtime.config, os.environ)
         message = InboundMessage.from_owner(
             request.channel,
             request.chat_id,
-            request.message,
+            text,
             session_key=request.session,
             origin=Origin.API,
-            media=request.paths,
+            media=media,
         )
         message.sender_id, message.metadata = request.sender_id, dict(request.attributes)
         output = request.output

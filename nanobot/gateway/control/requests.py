@@ -184,7 +184,11 @@ class ControlRequests:
             return merged
 
         async def turn() -> None:
-            text = await self._transcribe(str(request["text"]), media)
+            text = str(request["text"])
+            if media:
+                from nanobot.providers.transcription import transcribe_media  # brings httpx
+
+                text = await transcribe_media(text, media, self._runtime.config, os.environ)
             asked: Frame | None = request.get("options")  # of a program
             if asked is None:
                 message, model, options = _terminal_message(text, key, media, folder), None, None
@@ -318,21 +322,6 @@ class ControlRequests:
         if channel not in self._runtime.config.channels.enabled_by_name():
             channel, chat_id = "sdk", "direct"
         return InboundMessage.from_owner(channel, chat_id, text, session_key=key, origin=Origin.API, media=media)
-
-    async def _transcribe(self, text: str, media: Sequence[str]) -> str:
-        """Return the text with the transcriptions of attached recordings."""
-        if not media:
-            return text
-        from nanobot.providers.transcription import append_transcriptions, choose_transcriber, is_recording
-
-        if not any(map(is_recording, media)):
-            return text
-        chosen = choose_transcriber(self._runtime.config, os.environ)
-        try:
-            return await append_transcriptions(text, [*media], chosen)
-        finally:
-            if chosen.transcriber is not None:
-                await chosen.transcriber.close()
 
 
 async def _run_for_client(work: Awaitable[None], client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
