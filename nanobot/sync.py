@@ -8,9 +8,10 @@ It works where an event loop runs already, such as in a notebook. Functions that
 or in threads of it.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import ExitStack
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -47,33 +48,32 @@ class Nanobot:
 
     def __init__(self, bot: "sdk.Nanobot") -> None:
         self._bot = bot
-        self._portal: BlockingPortal | None = None
+        self._lock = RLock()
+        self._blocks = 0
         self._exit_stack = ExitStack()
+        self._portal: BlockingPortal
+        """The event loop, in a block."""
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal())
-            stack.callback(setattr, self, "_portal", None)
-            stack.enter_context(self._portal.wrap_async_context_manager(self._bot))
-            self._exit_stack = stack.pop_all()
+        with self._lock, ExitStack() as stack:
+            if not self._blocks:
+                self._portal = stack.enter_context(start_blocking_portal())
+                stack.enter_context(self._portal.wrap_async_context_manager(self._bot))
+                self._exit_stack = stack.pop_all()
+            self._blocks += 1
         return self
 
-    def __exit__(self, *exc_info: object) -> bool | None:
-        return self._exit_stack.__exit__(*exc_info)  # type: ignore[arg-type]
-
-    @contextmanager
-    def _loop(self) -> Iterator[BlockingPortal]:
-        """The event loop of the bot; one for the time of the block if the bot is not open."""
-        if self._portal is not None:
-            yield self._portal
-        else:
-            with start_blocking_portal() as portal:
-                yield portal
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                self._exit_stack.__exit__(*exc_info)  # type: ignore[arg-type]
 
     def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        with self._loop() as portal:
-            result: T = portal.call(function, *args)
-            return result
+        """Run it on the loop of the bot, which is opened for that if it is not open."""
+        with self:
+            result: T = self._portal.call(function, *args)
+        return result
 
     @overload
     def run(self, message: str, *, output: type[T], **options: Unpack[RunOptions]) -> RunResult[T]: ...
@@ -97,8 +97,8 @@ class Nanobot:
 
     def answer(self, question: str, answer: Answer) -> bool:
         """See `nanobot.sdk.Nanobot.answer`."""
-        with self._loop() as portal:
-            return portal.call(self._bot.answer, question, answer)
+        with self:
+            return self._portal.call(self._bot.answer, question, answer)
 
     def stop(self, session: str) -> bool:
         """See `nanobot.sdk.Nanobot.stop`."""
@@ -132,7 +132,8 @@ class RunStream(Generic[T]):
         self._stream = stream
 
     def __iter__(self) -> Generator[TurnEvent, None, None]:
-        with self._bot._loop() as portal:  # noqa: SLF001 both classes are one module's
+        with self._bot:
+            portal = self._bot._portal  # noqa: SLF001 both classes are one module's
             events = aiter(self._stream)
             try:
                 while (event := portal.call(anext, events, None)) is not None:

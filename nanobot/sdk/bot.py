@@ -36,7 +36,8 @@ _HTTP = (
 class Nanobot:
     """A bot. Runs of different sessions run at the same time; those of one session take turns.
 
-    Open it with `async with`. A run of a bot that is not open opens it, and closes it at its end.
+    Open it with `async with`: it closes once the block and all its runs have ended. A run of a bot that is not open
+    opens it, and closes it at its end.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Nanobot:
         self._approve = approve
         self._instructions = instructions
         self._lock = asyncio.Lock()
+        self._blocks = 0
         self._users = 0
+        """Blocks and runs."""
         self._exit_stack = AsyncExitStack()
         self._backend: Backend | None = None
 
@@ -145,14 +148,16 @@ class Nanobot:
 
     async def __aenter__(self) -> Self:
         await self._acquire()
+        self._blocks += 1
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._release()
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """The original's name for leaving `async with`. Does nothing if the bot is not open."""
-        if self._users:
+        """Leave the block that `async with` entered. Does nothing outside of one."""
+        if self._blocks:
+            self._blocks -= 1
             await self._release()
 
     @overload

@@ -88,6 +88,8 @@ def _json_part(text: str) -> str:
     """Return the JSON in a text: all of it, or what stands between the outermost brackets."""
     try:
         json.loads(text)
+    except RecursionError:
+        raise ValueError("The answer is nested too deep.") from None
     except ValueError:
         begins = [at for bracket in "{[" if (at := text.find(bracket)) >= 0]
         end = max(text.rfind(bracket) for bracket in "}]")

@@ -20,8 +20,14 @@ def test_threads_share_a_bot(tmp_path: Path):
     assert len(sessions) == 6
 
 
-def test_a_bot_that_is_not_open_is_opened_for_a_run():
-    assert Nanobot.local(model=ScriptedProvider("hi")).run("hi").text == "hi"
+def test_a_bot_that_is_not_open_is_opened_for_the_runs_of_all_threads(tmp_path: Path):
+    bot = Nanobot.local(model=ScriptedProvider(*["hi"] * 6), workspace=tmp_path)
+
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(lambda number: bot.run("hi", session=f"s{number}"), range(6)))
+
+    assert [result.text for result in results] == ["hi"] * 6
+    assert [thread for thread in threading.enumerate() if "nanobot" in thread.name] == []
 
 
 def test_leaving_the_loop_stops_the_turn():
