@@ -45,56 +45,50 @@ class RunRecorder:
     def __init__(self, request: RunRequest) -> None:
         self._request = request
         self.workspace = Path()
-        self._steps: list[Step] = []
-        self._run_ended = events.RunEnded(steps=0, usage={})
-        self._ended: TurnEnded | None = None
+        self._texts: list[str] = []
+        """By step, as `_calls`."""
+        self._calls: list[dict[str, Call]] = []
+        self._run = events.RunEnded(steps=0, usage={})
+        self._turn = TurnEnded(outcome=TurnOutcome.STOPPED, text="")
 
     def __call__(self, event: TurnEvent) -> None:
         match event:
             case events.StepStarted():
-                self._steps.append(Step())
+                self._texts.append("")
+                self._calls.append({})
             case events.TextEnded(text=text):
-                self._steps[-1] = replace(self._steps[-1], text=text)
+                self._texts[-1] = text
             case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
-                self._steps[-1] = replace(
-                    self._steps[-1], calls=(*self._steps[-1].calls, Call(call_id, name, arguments))
-                )
-            case events.ToolEnded():
-                calls = tuple(
-                    replace(call, ok=event.ok, text=event.content, seconds=event.seconds)
-                    if call.id == event.call_id
-                    else call
-                    for call in self._steps[-1].calls
-                )
-                self._steps[-1] = replace(self._steps[-1], calls=calls)
+                self._calls[-1][call_id] = Call(call_id, name, arguments)
+            case events.ToolEnded(call_id=call_id, ok=ok, content=text, seconds=seconds):
+                self._calls[-1][call_id] = replace(self._calls[-1][call_id], ok=ok, text=text, seconds=seconds)
             case events.RunEnded():
-                self._run_ended = event
+                self._run = event
             case TurnEnded():
-                self._ended = event
+                self._turn = event
 
-    def result(self, error: str | None = None) -> RunResult[Any]:
-        """Return the result so far. `error` replaces the error of a turn that was stopped."""
-        ended = self._ended or TurnEnded(outcome=TurnOutcome.STOPPED, text="")
-        cost_usd = self._run_ended.cost_usd if ended.cost_usd is None else ended.cost_usd
+    def result(self, stop_reason: str | None = None) -> RunResult[Any]:
+        """Return the result so far. `stop_reason` is the error of a turn that was stopped."""
+        run, turn = self._run, self._turn
+        # a turn that was stopped has the figures of its run only
+        cost_usd = run.cost_usd if turn.cost_usd is None else turn.cost_usd
+        steps = [Step(text, tuple(calls.values())) for text, calls in zip(self._texts, self._calls, strict=True)]
+        written = [call for step in steps for call in step.calls if call.ok and call.name in _FILE_WRITERS]
+        paths = [self.workspace / Path(str(call.arguments.get("path"))).expanduser() for call in written]
         return RunResult(
-            text=ended.text,
-            outcome=ended.outcome,
+            text=turn.text,
+            outcome=turn.outcome,
             session=self._request.session,
-            turn_id=ended.turn_id,
-            error=error if error and ended.outcome is TurnOutcome.STOPPED else ended.error,
-            model=ended.model,
-            usage=Usage.of(ended.usage or self._run_ended.usage),  # a turn that was stopped has that of its run
+            turn_id=turn.turn_id,
+            error=turn.error or (stop_reason if turn.outcome is TurnOutcome.STOPPED else None),
+            model=turn.model,
+            usage=Usage.of(turn.usage or run.usage),
             cost_usd=cost_usd or 0.0,
             has_price=cost_usd is not None,
-            steps=tuple(self._steps),
-            files=self._files(),
+            steps=tuple(steps),
+            files=tuple(dict.fromkeys(paths)),
             message=self._request.message,
         )
-
-    def _files(self) -> tuple[Path, ...]:
-        calls = [call for step in self._steps for call in step.calls if call.ok and call.name in _FILE_WRITERS]
-        paths = (self.workspace / Path(str(call.arguments.get("path", ""))).expanduser() for call in calls)
-        return tuple(dict.fromkeys(paths))
 
 
 class RunStream(Generic[T]):
