@@ -9,6 +9,7 @@ without asyncio is `nanobot.sync`.
 
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.hooks.api import Hook
 from nanobot.sdk.bot import Nanobot
 from nanobot.sdk.result import ApprovalRequest, Call, OutputInvalid, RunResult, Step, TurnFailed, Usage
 from nanobot.sdk.stream import RunStream
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from nanobot.sdk.functions import tool
 
 __all__ = [
-    "ApprovalRequest", "Call", "Nanobot", "OutputInvalid", "RunResult", "RunStream", "Step", "ToolContext",
+    "ApprovalRequest", "Call", "Hook", "Nanobot", "OutputInvalid", "RunResult", "RunStream", "Step", "ToolContext",
     "TurnFailed", "Usage", "tool",
 ]  # fmt: skip
 

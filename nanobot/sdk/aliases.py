@@ -9,6 +9,19 @@ from nanobot.agent.events import TurnEvent, TurnOutcome
 from nanobot.messages.types import ChatMessage
 
 
+class OriginalUsage:
+    """`usage["prompt_tokens"]` and `dict(usage)`, as where usage was a dict."""
+
+    def keys(self) -> list[str]:
+        """The names of the counts."""
+        return ["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"]
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self.keys():
+            raise KeyError(name)
+        return int(getattr(self, name))
+
+
 class OriginalResult:
     """The original's names on a RunResult."""
 

@@ -75,8 +75,9 @@ class Nanobot:
         approve: Approve | None = None,
         instructions: str = "",
     ) -> Self:
-        """Create a bot from a config file; None uses the default path. Raises ConfigError.
+        """Create a bot from a config file. Raises ConfigError.
 
+        Without a path it is the default file, which need not exist.
         `model` is a model or a preset of the config. `tools`, `hooks`, `approve` and `instructions` are for every run,
         see RunOptions; those of a run come on top. `config_path` and `model_preset` are the original's names.
         """
@@ -84,7 +85,8 @@ class Nanobot:
         from nanobot.sdk.local import open_local
 
         file = absolute(path or config_path or get_config_path())
-        config, folder = load_config(file), Path(workspace) if workspace else None
+        config = load_config(file, must_exist=bool(path or config_path))
+        folder = Path(workspace) if workspace else None
         turn_hooks = [hook for hook in hooks if isinstance(hook, Hook)]
 
         def open_backend() -> AbstractAsyncContextManager[Backend]:

@@ -9,15 +9,15 @@ from typing import Any, Generic, TypeVar
 from nanobot.agent.events import ApprovalAsked, TurnOutcome
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage
-from nanobot.sdk.aliases import OriginalResult
+from nanobot.sdk.aliases import OriginalResult, OriginalUsage
 
 T = TypeVar("T")
 
 _NO_OUTPUT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+@dataclass(frozen=True)
+class Usage(OriginalUsage):
     """Tokens of all model calls of a run."""
 
     prompt_tokens: int = 0

@@ -11,7 +11,7 @@ import pytest
 
 import nanobot
 from nanobot import Nanobot
-from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.agent.events import TurnEnded, TurnEvent, TurnOutcome
 from nanobot.agent.hooks.api import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
 from nanobot.errors import ConfigError, StorageError
 from nanobot.providers.errors import ModelOverloadedError
@@ -255,6 +255,29 @@ async def test_an_unknown_option_and_a_wrong_hook_are_refused_at_once():
         bot.stream("hi", hooks=["no"])  # type: ignore[list-item]
 
 
+async def test_a_config_file_that_is_named_must_exist(tmp_path: Path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        Nanobot.from_config(tmp_path / "nowhere.json")
+
+
+async def test_hooks_that_are_functions_see_every_event_and_end_no_turn():
+    seen: list[str] = []
+
+    async def slowly(event: TurnEvent) -> None:
+        await asyncio.sleep(0)
+        seen.append(event.type)
+
+    def broken(event: TurnEvent) -> None:
+        raise OSError("no disk")
+
+    async with Nanobot.local(model=ScriptedProvider("hi"), hooks=[broken]) as bot:
+        stream = bot.stream("hi", hooks=[slowly])
+        kinds = [event.type async for event in stream]
+
+    assert seen == kinds
+    assert (await stream.result()).ok
+
+
 async def test_an_approval_that_fails_is_a_no_and_always_is_remembered():
     @tool(needs_approval=True)
     def send(text: str) -> str:
@@ -300,3 +323,4 @@ async def test_the_names_of_the_original_still_work(tmp_path: Path):
     assert (result.content, result.tools_used, result.stop_reason) == ("A few files.", ["list_dir"], "completed")
     assert [row["role"] for row in result.messages] == [row["role"] for row in stored]
     assert stored[0]["sender_id"] == "ana"
+    assert dict(result.usage)["total_tokens"] == result.usage["prompt_tokens"] == 0
