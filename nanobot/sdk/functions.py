@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ArgsKwargs, to_json
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -20,6 +19,7 @@ from nanobot.agent.tools.validation import find_problems
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SETTINGS = "__nanobot_tool__"
 _SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params):?\s*$")
@@ -132,12 +132,12 @@ class FunctionTool(Tool):
             stopped.set()
         if isinstance(returned, ToolResult):
             return returned
-        text = returned if isinstance(returned, str) else to_json(returned, fallback=str).decode()
+        text = returned if isinstance(returned, str) else _ANYTHING.dump_json(returned, fallback=str).decode()
         return ToolResult(text or "(nothing)")
 
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them, with its defaults. Raises ValidationError."""
-        return cast("dict[str, Any]", self._arguments.validate_python(ArgsKwargs((), arguments)))
+        return cast("dict[str, Any]", self._arguments.validate_python(arguments))
 
 
 class _ReadingFunction(FunctionTool):

@@ -80,7 +80,7 @@ async def main(bot: Nanobot, blocking: Blocking) -> None:
     reveal_type((await bot.run("a")).output)
     reveal_type(blocking.run("a", output=list[int]).output)
     reveal_type(await bot.stream("a", output=Invoice).result())
-    await bot.run("a", sesion="b")
+    await bot.run("a", sessions="b")
 """
 
 
@@ -267,7 +267,7 @@ def test_the_types_of_the_examples_are_right(tmp_path: Path):
     revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
     errors = re.findall(r": error: (.*?);", done.stdout)
     assert revealed == ["typed.Invoice", "None", "list[int]", "nanobot.sdk.result.RunResult[typed.Invoice]"]
-    assert errors == ['Unexpected keyword argument "sesion" for overloaded function "run" of "Nanobot"'], done.stdout
+    assert errors == ['Unexpected keyword argument "sessions" for overloaded function "run" of "Nanobot"'], done.stdout
     assert "Found 2 errors in 1 file" in done.stdout, done.stdout
 
 
