@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from nanobot.agent.events import Answer
 from nanobot.agent.hooks.api import Hook
@@ -229,10 +229,12 @@ class Nanobot:
         return self._backend
 
     def _runtime(self) -> "Runtime":
-        runtime = getattr(self._opened(), "runtime", None)
-        if runtime is None:
+        from nanobot.sdk.local import LocalBot  # as in `from_config`
+
+        backend = self._opened()
+        if not isinstance(backend, LocalBot):
             raise NanobotError("The gateway keeps its sessions, memory and jobs to itself: use from_config instead.")
-        return cast("Runtime", runtime)
+        return backend.runtime
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Backend]:

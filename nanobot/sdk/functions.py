@@ -1,6 +1,7 @@
 """Functions as tools: name, schema and texts come from the signature and the docstring."""
 
 import asyncio
+import functools
 import inspect
 import re
 import threading
@@ -76,8 +77,8 @@ class FunctionTool(Tool):
         self._function = function
         self._settings = settings
         self.name = getattr(function, "__name__", type(function).__name__)
-        if not _NAME.fullmatch(self.name):
-            raise TypeError(f"{self.name!r} is no name of a tool: pass a function defined with `def`.")
+        if not _NAME.fullmatch(self.name) or isinstance(function, functools.partial):
+            raise TypeError(f"{function!r} has no name for a model: pass a function defined with `def`.")
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 the method of a callable object
         )
@@ -163,9 +164,8 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[str | None, 
     def arguments(**values: Any) -> dict[str, Any]:
         return values
 
-    names = {parameter.name for parameter in parameters}
     vars(arguments)["__signature__"] = signature.replace(parameters=parameters)
-    arguments.__annotations__ = {name: hint for name, hint in hints.items() if name in names}
+    arguments.__annotations__ = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
     adapter: TypeAdapter[Any] = TypeAdapter(cast("Any", arguments))
     return context_name, adapter
 

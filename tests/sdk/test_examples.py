@@ -67,6 +67,10 @@ def local(*script: Any, **options: Any) -> Nanobot:
     return Nanobot.local(model=ScriptedProvider(*script), **options)
 
 
+def contents(bot: Nanobot) -> list[Any]:
+    return [row["content"] for row in bot.sessions.get_or_create("sdk:default").messages]
+
+
 TYPED = """
 from pydantic import BaseModel
 from nanobot import Nanobot
@@ -233,10 +237,7 @@ async def test_a_web_handler_whose_browser_goes_away_stops_the_turn():
         await pause.reached.wait()
         gone.set()
         await serving
-        await eventually(lambda: not bot._runtime().status.running)
-        rows = bot.sessions.get_or_create("sdk:default").messages
-
-    assert [row["content"] for row in rows] == ["hi", "It "]
+        await eventually(lambda: contents(bot) == ["hi", "It "])
 
 
 async def test_a_test_without_a_model():

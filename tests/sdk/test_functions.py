@@ -1,6 +1,7 @@
 """Functions as tools: what the model is told of them, and what comes of a call."""
 
 import asyncio
+import functools
 import threading
 from dataclasses import dataclass
 from datetime import date
@@ -123,8 +124,9 @@ def test_what_cannot_be_a_tool_is_refused_with_the_reason():
 
     with pytest.raises(TypeError, match="by name"):
         as_tool(many)
-    with pytest.raises(TypeError, match="no name of a tool"):
-        as_tool(lambda text: text)
+    for nameless in (lambda text: text, functools.partial(everything, name="n")):
+        with pytest.raises(TypeError, match="no name for a model"):
+            as_tool(nameless)
     with pytest.raises(TypeError, match="is no tool"):
         as_tool("stock")  # type: ignore[arg-type]
 
@@ -205,6 +207,24 @@ async def test_a_function_in_a_thread_is_told_that_its_turn_was_stopped():
     assert await asyncio.to_thread(told.wait, 10)
     assert result.outcome == "stopped"
     assert result.steps[0].calls[0].text == "stopped"
+
+
+class Shop:
+    """Order something."""
+
+    async def __call__(self, item: str, ctx: ToolContext) -> str:
+        return f"ordered {item}"
+
+    def stock(self, item, count=1) -> str:
+        """Count items."""
+        return f"{count} {item}"
+
+
+async def test_methods_and_callable_objects_are_tools_and_need_no_types():
+    ordered, counted = await call(Shop(), item="M4"), await call(Shop().stock, item="M4")
+
+    assert (ordered.name, ordered.text) == ("Shop", "ordered M4")
+    assert (counted.name, counted.text) == ("stock", "1 M4")
 
 
 async def test_a_name_that_is_taken_is_refused():
