@@ -79,8 +79,8 @@ class DingTalkChannel(ChatChannel):
         finally:
             await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is the robot {self._api.robot_code}: search for it in DingTalk by the "
-            "name that you gave it, or add it to a group (Group Settings, Bots) and mention it."
+            f"The credentials work. Your bot is the robot {self._api.robot_code}.\n"
+            "Search for it in DingTalk by the name that you gave it, or add it to a group and mention it."
         )
         return True
 
