@@ -82,6 +82,7 @@ class Gateway:
     supervisor: TaskSupervisor
     reporter: HealthReporter
     http: HttpServer
+    web: WebServices
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -210,7 +211,11 @@ async def _assemble(
         runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
-    services = WebServices(runtime, feed, web, credentials, reporter.report)
+
+    async def new_link() -> str:
+        return await _new_link(runtime, credentials, http)
+
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
 
     def make_http_app() -> "ASGIApp":
         from nanobot.gateway.http import make_app  # loads Starlette
@@ -218,7 +223,7 @@ async def _assemble(
         return make_app(config.gateway.host, services, channels.webhooks)
 
     http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
-    control = ControlServer(places, runtime, reporter, shutdown, terminal, lambda: _new_link(services, http))
+    control = ControlServer(places, runtime, reporter, shutdown, terminal, new_link)
     dreams = runtime.memory.dreams
 
     async def renew() -> None:
@@ -256,7 +261,7 @@ async def _assemble(
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, services, control, shutdown)
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
@@ -265,16 +270,16 @@ def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
     runtime.tools.register(MessageTool(runtime.bus, channels.manager, paths))
 
 
-async def _new_link(services: WebServices, http: HttpServer) -> str:
+async def _new_link(runtime: Runtime, credentials: Credentials, http: HttpServer) -> str:
     """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
-    web = services.runtime.config.gateway.web
+    web = runtime.config.gateway.web
     if not web.enabled:
         raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
     if http.port is None:
         raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
-    host = services.runtime.config.gateway.host
+    host = runtime.config.gateway.host
     address = web.public_url.rstrip("/") or f"http://{host if is_loopback(host) else '127.0.0.1'}:{http.port}"
-    secret = await services.credentials.add(CredentialKind.LINK, secrets.token_hex(8))
+    secret = await credentials.add(CredentialKind.LINK, secrets.token_hex(8))
     return f"{address}/#k={secret}"
 
 

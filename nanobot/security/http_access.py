@@ -40,15 +40,21 @@ class HttpError(NanobotError):
         self.status = status
 
 
-async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
-    """Read and validate the body. Raises HttpError."""
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read the body. Raises HttpError if it is larger."""
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
             raise HttpError(413, f"The request is larger than {max_bytes >> 20} MB.")
+    return bytes(body)
+
+
+async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
+    """Read and validate the body. Raises HttpError."""
+    body = await read_body(request, max_bytes)
     try:
-        return model.model_validate_json(bytes(body))
+        return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

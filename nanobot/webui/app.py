@@ -14,8 +14,14 @@ from nanobot.security.credentials import DEVICE_S, Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import FileEndpoints
+from nanobot.webui.jobs import JobEndpoints
+from nanobot.webui.memory import MemoryEndpoints
+from nanobot.webui.overview import OverviewEndpoints
 from nanobot.webui.services import WebServices
+from nanobot.webui.sessions import SessionEndpoints
+from nanobot.webui.settings import SettingsEndpoints
 from nanobot.webui.static_files import StaticFiles
+from nanobot.webui.turns import TurnEndpoints
 
 _BATCH_S = 0.03
 """Deltas of this time are sent together: a screen shows no more."""
@@ -30,6 +36,12 @@ def endpoints(services: WebServices) -> list[Endpoint]:
         *PageEndpoints(services, chat).endpoints(),
         *chat.endpoints(),
         *files.endpoints(),
+        *SessionEndpoints(services).endpoints(),
+        *OverviewEndpoints(services).endpoints(),
+        *MemoryEndpoints(services).endpoints(),
+        *JobEndpoints(services).endpoints(),
+        *TurnEndpoints(services).endpoints(),
+        *SettingsEndpoints(services).endpoints(),
     ]
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -15,11 +14,14 @@ from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment
+from nanobot.config.paths import DataPaths
 from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage, Origin, ToolCall, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
-from nanobot.session.records import session_title
+from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
+from nanobot.usage.sums import turn_sums
+from nanobot.utils.database import reading
 from nanobot.webui.files import FileEndpoints
 from nanobot.webui.services import WebServices
 
@@ -53,37 +55,17 @@ class ChatEndpoints:
     def __init__(self, services: WebServices, files: FileEndpoints) -> None:
         self._services = services
         self._files = files
-        self._titles: dict[str, tuple[str, str]] = {}
+        self._database = DataPaths(services.runtime.data_dir).database
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("/api/sessions", self.list_sessions, Requires.DEVICE),
             Endpoint("/api/sessions/{key:path}/messages", self.send, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/stop", self.stop, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/rows", self.rows, Requires.DEVICE),
             Endpoint("/api/approvals/{question}", self.answer, Requires.DEVICE, ("POST",)),
             Endpoint("/api/commands", self.commands, Requires.DEVICE),
         ]
-
-    async def list_sessions(self, request: Request, caller: Credential | None) -> Response:
-        position = self._position()  # before the sessions: what changes meanwhile comes twice, and never not at all
-        running = {view.session for view in self._services.feed.views()}
-        sessions = await asyncio.to_thread(self._sessions, running)
-        return json_response({"sessions": sessions, "feed": position})
-
-    def _sessions(self, running: set[str]) -> list[dict[str, Any]]:
-        titles, sessions = {}, []
-        for row in self._services.runtime.sessions.list_sessions():
-            path, key = str(row["path"]), str(row["key"])
-            known = self._titles.get(path)
-            title = known[1] if known is not None and known[1] and known[0] == key else session_title(Path(path))
-            titles[path] = (key, title)
-            shown = {name: row[name] for name in ("key", "updated_at", "messages", "archived")}
-            channel = key.partition(":")[0] if ":" in key else "cli"
-            sessions.append({**shown, "title": title, "channel": channel, "running": key in running})
-        self._titles = titles  # a title stays: it is the first words of the session
-        return sessions
 
     async def rows(self, request: Request, caller: Credential | None) -> Response:
         """Stored messages, the running turns, and the position in the feed from which to follow both."""
@@ -98,11 +80,13 @@ class ChatEndpoints:
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
         shown = await asyncio.to_thread(lambda: [self._row(first + at, row) for at, row in enumerate(rows)])
+        turns = await asyncio.to_thread(self._turns, key, rows)
         return json_response(
             {
                 "session": key,
                 "branch_of": session.metadata.get("branch_of"),
                 "rows": shown,
+                "turns": turns,
                 "live": live,
                 "feed": position,
             }
@@ -160,6 +144,16 @@ class ChatEndpoints:
     def _position(self) -> str:
         return f"{self._services.feed.epoch}.{self._services.feed.position}"
 
+    def _turns(self, key: str, rows: list[ChatMessage]) -> dict[str, dict[str, Any]]:
+        """Model, tokens and cost of the turns of these rows, by turn id."""
+        since = next((str(row["timestamp"])[:10] for row in rows if "timestamp" in row), None)
+        if since is None:
+            return {}
+        with reading(self._database, LEDGER_SCHEMA) as db:
+            sums = turn_sums(db, key, since)
+        names = ("usd", "prompt_tokens", "completion_tokens")
+        return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
+
     def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
         shown: dict[str, Any] = {"n": number, "role": row.get("role")}
         for name in ("timestamp", "turn_id", "inbound", "tool_call_id", "name", "failure", "sender_id", "origin"):
@@ -167,6 +161,9 @@ class ChatEndpoints:
                 shown[name] = row.get(name)
         if row.get("role") == "tool":
             return {**shown, "text": text_of(row.get("content"))}
+        error = row.get("error")
+        if error is not None and error != INTERRUPTED:  # the content is a placeholder for the model
+            return {**shown, "error": error, "reply": row.get("reply", "")}
         media = row.get("media", [])
         shown |= _with_files(visible_text(row), media)
         if media:
