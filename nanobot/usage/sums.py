@@ -79,7 +79,7 @@ def sum_up(db: "Connection", now: datetime, *, by: By = "day", days: int = 30, s
 
 
 def turn_sums(db: "Connection", session: str, since: str) -> dict[str, tuple[str, UsageSum]]:
-    """Sum the calls of each turn of a session since a day such as `2026-11-27`, with the model that answered. Blocks."""
+    """Sum the calls of each turn of a session since a day (`2026-11-27`), with the model that answered. Blocks."""
     query = (
         f"SELECT turn, model, {_SUMS}, MAX(sent_at) FROM calls WHERE sent_at >= ? AND session = ? AND turn != '' "  # noqa: S608
         "GROUP BY turn"
