@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
+from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment
 from nanobot.config.paths import DataPaths
@@ -171,8 +172,29 @@ class ChatEndpoints:
         if reasoning := row.get("reasoning_content"):
             shown["reasoning"] = reasoning
         if calls := row.get("tool_calls"):
-            shown["calls"] = list(map(_call, calls))
+            shown["calls"] = list(map(self._call, calls))
         return shown
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        function = call["function"]
+        try:
+            arguments = json.loads(function["arguments"])
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            arguments = {"": function["arguments"]}
+        shown = {"call_id": call["id"], "name": function["name"], "arguments": arguments}
+        if function["name"] == MessageTool.name and not arguments.get("channel") and not arguments.get("chat_id"):
+            shown["posted"] = self._posted(arguments)
+        return shown
+
+    def _posted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the message tool has sent to this chat. Only files of the workspace: a model wrote the paths."""
+        workspace = self._services.runtime.workspace.resolve()
+        media = arguments.get("media")
+        paths = [(workspace / str(path)).resolve() for path in (media if isinstance(media, list) else ())]
+        files = [self._files.describe(str(path)) for path in paths if path.is_relative_to(workspace)]
+        return {"text": arguments.get("content"), "files": files}
 
 
 def _with_files(text: str, media: list[str]) -> dict[str, Any]:
@@ -184,14 +206,3 @@ def _with_files(text: str, media: list[str]) -> dict[str, Any]:
     transcripts = _TRANSCRIPTION.findall(text)
     text = _TRANSCRIPTION.sub("", text).strip()
     return {"text": text, "transcripts": transcripts} if transcripts else {"text": text}
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {"": function["arguments"]}
-    return {"call_id": call["id"], "name": function["name"], "arguments": arguments}

@@ -33,8 +33,11 @@ function addRow(turn, row) {
   if (row.text) turn.parts.push({ type: "text", text: row.text });
   if (row.error === "stopped") turn.parts.push({ type: "stopped" });
   else if (row.error && row.reply) turn.parts.push({ type: "error", text: row.reply });
-  for (const call of row.calls ?? []) turn.parts.push({ type: "tool", ...call });
-  if (row.files) turn.parts.push({ type: "files", files: row.files });
+  for (const { posted, ...call } of row.calls ?? []) {
+    turn.parts.push({ type: "tool", ...call });
+    if (posted?.text) turn.parts.push({ type: "text", text: posted.text });
+    if (posted?.files) turn.parts.push({ type: "files", files: posted.files });
+  }
 }
 
 /** Keep the entries that have not changed as they are, so that they are not drawn again. */

@@ -198,6 +198,7 @@ function useStickToBottom(scroller) {
   const content = useRef(null);
   const wanted = useRef(true);
   const toBottom = () => {
+    if (!scroller.current) return;
     wanted.current = true;
     scroller.current.scrollTop = scroller.current.scrollHeight;
   };
