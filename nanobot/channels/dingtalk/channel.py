@@ -63,21 +63,17 @@ class DingTalkChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        try:
+        async with self._api:
             await self._api.token()
             while True:
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
-        finally:
-            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if DingTalk is unreachable."""
-        try:
+        async with self._api:
             await self._api.token()
             await self._api.open_stream()
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
             f"The credentials work. Your bot is the robot {self._api.robot_code}: search for it in DingTalk by the "
             "name that you gave it, or add it to a group (Group Settings, Bots) and mention it."

@@ -112,23 +112,19 @@ class QQChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        try:
+        async with self._api:
             await self._api.token()
             if self._state.bot != (bot := self._settings.app_id.strip()):
                 self._state = await self.load_state(QQState(bot))
             while True:
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
-        finally:
-            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
-        try:
+        async with self._api:
             bot = await self._api.call("GET", "/users/@me")
             await self._api.call("GET", "/gateway/bot")
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
             f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}: {CONSOLE}, your bot, "
             "has the QR code with which you add it in QQ. Until it is published, only the people and groups of its "

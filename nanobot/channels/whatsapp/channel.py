@@ -23,7 +23,7 @@ from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, Not
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, open_outgoing, stream_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.connection import Connection, connect_bridge
@@ -49,7 +49,6 @@ _EDITABLE_S = 14 * 60.0
 """Phones ignore edits after 15 minutes."""
 _MOST_EDITS = 20
 _MOST_REMEMBERED = 1000
-_READ_BYTES = 256 * 1024
 _LINK = "Run `nanobot channels login whatsapp`."
 _SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
 _LOGGED_OUT = 401
@@ -239,15 +238,13 @@ class WhatsAppChannel(ChatChannel):
             return is_own or not is_from_me
         return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
-    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Read a file that the bridge has downloaded."""
         path = Path(attachment.source)
         folders = (self._state, get_data_dir() / "media")
         if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
             raise MediaError("the bridge could not download it")
-        with await asyncio.to_thread(open_outgoing, path) as file:
-            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
-                yield chunk
+        return stream_outgoing(path)
 
     # sending
 
