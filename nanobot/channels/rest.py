@@ -21,7 +21,7 @@ load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx
 
 _TIMEOUT = httpx.Timeout(100, connect=10)  # an upload may take long
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """With other errors of the connection the request may have arrived."""
 _PAUSES = ("retry-after", "x-ogw-ratelimit-reset")
 _LONGEST_TEXT = 300
@@ -137,7 +137,7 @@ def as_send_errors(platform: str, *, may_have_arrived: bool = True) -> Iterator[
     """Convert the errors of httpx. `may_have_arrived`: whether a request without an answer may have had an effect."""
     try:
         yield
-    except _NOT_SENT as error:
+    except NOT_SENT as error:
         raise NotConnectedError(f"{platform} cannot be reached: {connection_error_reason(error)}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         text = f"connection to {platform} lost: {type(error).__name__}"

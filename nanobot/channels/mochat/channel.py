@@ -16,7 +16,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Allowed
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, load_state, save_state
+from nanobot.channels.cursors import MAX_AGE, load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
     NotConnectedError,
@@ -108,7 +108,7 @@ class MochatChannel(ChatChannel):
                 self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
             if self._state.since is None:
                 self._state.since = self.services.clock.now() - _LOOK_BACK
-                await self._save()
+                await self.save_state(self._state)
             await self._refresh()
             self.mark_up()
             failures = 0
@@ -297,7 +297,7 @@ class MochatChannel(ChatChannel):
             cursor = given  # it may go back: the journal drops what comes twice
         if cursor != self._state.cursors.get(session):
             self._state.cursors[session] = cursor
-            await self._save()
+            await self.save_state(self._state)
 
     async def _read_panel(self, panel: str) -> None:
         """Take the messages of a panel since the last one that is known, oldest first."""
@@ -363,7 +363,7 @@ class MochatChannel(ChatChannel):
         await self.receive(merge(held))
         if (sent_at := held[-1].sent_at) is not None:
             self._state.read[panel] = max(sent_at, self._state.read.get(panel, sent_at))
-            await self._save()
+            await self.save_state(self._state)
 
     # sending
 
@@ -394,9 +394,6 @@ class MochatChannel(ChatChannel):
     async def chat_with(self, sender_id: str) -> str | None:
         """The chat that this person alone has with the agent."""
         return next((chat for chat, others in self._others.items() if others == {sender_id}), None)
-
-    async def _save(self) -> None:
-        await finish(save_state(self.state_path, self._state))
 
     @property
     def _now(self) -> float:

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, save_state
+from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
@@ -278,7 +278,7 @@ class TeamsChannel(ChatChannel):
         for forgotten in [*self._state.files][: 1 - _MOST_FILES]:
             await self._forget(forgotten)
         self._state.files[file_id] = WaitingFile(file.name, to.chat_id)
-        await save_state(self.state_path, self._state)
+        await self.save_state(self._state)
         context = {"file": file_id}
         asked = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
         card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": asked}

@@ -21,7 +21,6 @@ from websockets.exceptions import ConnectionClosed
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import save_state
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RefusedError, SendError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
@@ -33,7 +32,6 @@ from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import QQConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import PLAIN, QQ
-from nanobot.utils.aio import finish
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
@@ -108,7 +106,6 @@ class QQChannel(ChatChannel):
         self.dialect = QQ if self._settings.msg_format == "markdown" else PLAIN
         self._api = QQApi(self._settings)
         self._state = QQState()
-        self._saving = asyncio.Lock()
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
@@ -196,7 +193,7 @@ class QQChannel(ChatChannel):
                 await self.bus.publish_outbound(note)
         if isinstance(number, int):
             self._state.last_event = number
-        await self._save()
+        await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file."""
@@ -304,18 +301,14 @@ class QQChannel(ChatChannel):
         if window is None:
             if nonce:
                 put_bounded(self._state.unprompted, nonce, None, _MOST_REMEMBERED)
-                await self._save()
+                await self.save_state(self._state)
             return {}
         nonces = self._state.windows[window].nonces
         if not nonce or nonce not in nonces:
             nonces.append(nonce)
-            await self._save()
+            await self.save_state(self._state)
         return {"msg_id": window, "msg_seq": nonces.index(nonce) + 1 if nonce else len(nonces)}
 
     async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:
         kind = "groups" if to.chat_id in self._state.groups else "users"
         return await self._api.call("POST", f"/v2/{kind}/{to.chat_id}/{what}", json=body)
-
-    async def _save(self) -> None:
-        async with self._saving:  # the newer one last
-            await finish(save_state(self.state_path, self._state))
