@@ -33,6 +33,7 @@ from nanobot.config.channels import DiscordConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
+from nanobot.utils.aio import task_group
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +95,13 @@ class DiscordChannel(ChatChannel):
             ):  # fmt: skip
                 client.event(handler)
             await log_in(client, self._settings)
-            self._current_client, self._work, self._missed, self._failures = client, asyncio.TaskGroup(), {}, 0
+            self._current_client, self._missed, self._failures = client, {}, 0
             try:
-                async with self._work:
+                async with task_group() as self._work:
                     self._start(self._sync_menu, client)
                     await _serve(client)
-            except BaseExceptionGroup as errors:
-                raise connection_error(errors.exceptions[0], client) from None
+            except Exception as error:
+                raise connection_error(error, client) from None
             finally:
                 self._current_client = None
 

@@ -120,7 +120,7 @@ async def log_in(client: Client, section: DiscordConfig) -> None:
         raise ChannelSetupError(_BAD_TOKEN) from error
 
 
-def connection_error(error: BaseException, client: Client) -> BaseException:
+def connection_error(error: Exception, client: Client) -> Exception:
     """What ended a connection: a ChannelSetupError if the owner has to act."""
     if isinstance(error, discord.PrivilegedIntentsRequired):
         return ChannelSetupError(_intents_text(client))

@@ -44,7 +44,8 @@ _NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its 
 class MatrixState:
     """What is kept across connections, of one account."""
 
-    account: str = ""
+    bot: str = ""
+    """User and homeserver."""
     device_id: str = ""
     """The device that a password has logged in; its keys read encrypted messages."""
     since: str = ""
@@ -55,13 +56,6 @@ class MatrixState:
     """Who invited the bot, by room, where it waits until they are allowed."""
     unreadable: dict[str, None] = field(default_factory=dict)
     """Rooms that were told that the bot cannot decrypt a message."""
-
-    def begin(self, account: str) -> None:
-        """Forget another account's."""
-        if self.account != account:
-            new = MatrixState(account)
-            self.account, self.device_id, self.since = new.account, new.device_id, new.since
-            self.invites, self.unreadable = new.invites, new.unreadable
 
 
 @dataclass(slots=True)
@@ -85,7 +79,6 @@ async def open_client(
         raise ChannelSetupError("channels.matrix.homeserver must begin with https://, such as https://matrix.org.")
     if not settings.access_token:
         require_settings("matrix", userId=user, password=settings.password)
-    state.begin(f"{user} {url}")
     if folder is not None:
         make_private_folder(folder)
     client = AsyncClient(
@@ -144,7 +137,7 @@ async def _find_homeserver(client: AsyncClient) -> None:
 async def _use_token(client: AsyncClient, settings: MatrixConfig) -> None:
     client.access_token = settings.access_token.strip()
     answer = await client.whoami()
-    if isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN:
+    if is_revoked(answer):
         raise revoked(settings)
     me = check(answer)
     device_id = me.device_id or client.device_id
