@@ -111,7 +111,7 @@ class RestClient(ABC):
         url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
             async with self._pools.borrow_client(url) as client:
-                response = await client.request(method, url, timeout=_TIMEOUT, **request)
+                response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
         answer = self._read(response)
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or self.is_limited(answer.code):
             pause = next((response.headers[name] for name in _PAUSES if name in response.headers), "")

@@ -76,7 +76,7 @@ class MochatChannel(ChatChannel):
         self._settings = config if isinstance(config, MochatConfig) else MochatConfig.model_validate(config)
         self._refresh_s = min(max(0.05, self._settings.refresh_interval_ms / 1000), _LONGEST_REFRESH_S)
         self._agent_id = self._settings.agent_user_id.strip()
-        self._current_api: MochatApi | None = None
+        self._api = MochatApi(self._settings)
         self._socket: Socket | None = None
         self._state = MochatState()
         self._others: dict[str, set[str]] = {}
@@ -99,11 +99,10 @@ class MochatChannel(ChatChannel):
 
     async def start(self) -> None:
         """Receive messages over a socket, by polling while there is none, until Mochat cannot be reached."""
-        api = MochatApi(self._settings, self.status.touch)
         for remembered in (self._held, self._due, self._taken):
             remembered.clear()
-        try:
-            self._current_api = api
+        async with self._api as api:
+            await api.token()
             if self._state.since is None:
                 self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
             if self._state.since is None:
@@ -125,17 +124,11 @@ class MochatChannel(ChatChannel):
                     self._socket = None
                 failures += 1
                 await self._poll(self._pause_s(failures))
-        finally:
-            self._current_api = None
-            await api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the token. Raises ChannelSetupError; SendError if Mochat is unreachable."""
-        api = MochatApi(self._settings)
-        try:
-            listed = await api.call("sessions/list", {})
-        finally:
-            await api.close()
+        async with self._api as api:
+            listed = await api.ask("sessions/list", {})
         count = len(listed.parts("sessions"))
         print(f"The token works. The agent is in {count} chats; write to it in one of them.")  # noqa: T201 a person waits
         return True
@@ -206,7 +199,7 @@ class MochatChannel(ChatChannel):
                     "limit": self._settings.watch_limit,
                 }
                 await self._take_events(
-                    await self._api.call("sessions/watch", body, waits_s=self._settings.watch_timeout_ms / 1000)
+                    await self._api.ask("sessions/watch", body, waits_s=self._settings.watch_timeout_ms / 1000)
                 )
             except (SendError, ChannelSetupError) as error:  # `_refresh` finds out whether all of Mochat is away
                 log.debug("mochat: polling %s failed: %s", chat, error)
@@ -238,7 +231,8 @@ class MochatChannel(ChatChannel):
     async def _refresh(self) -> None:
         """Look for new chats and panels, and subscribe to all; so what a subscription has missed comes, too."""
         self._refresh_at = self._now + self._refresh_s
-        listed = await self._api.call("sessions/list", {})
+        listed = await self._api.ask("sessions/list", {})
+        self.status.touch()
         for session in listed.parts("sessions"):
             if session_id := session.line("sessionId"):
                 self._others[session_id] = read_users(session.get("participants")) - {self._agent_id}
@@ -246,7 +240,7 @@ class MochatChannel(ChatChannel):
         configured = [panel.strip() for panel in self._settings.panels]
         self._panels.update({panel: self._panels.get(panel, "") for panel in configured if panel != _ALL})
         if not configured or _ALL in configured:
-            group = await self._api.call("groups/get", {})
+            group = await self._api.ask("groups/get", {})
             for panel in group.parts("panels"):
                 panel_id = panel.line("id") or panel.line("_id")
                 if panel_id and panel.get("type", _TEXT_PANEL) == _TEXT_PANEL:
@@ -305,7 +299,7 @@ class MochatChannel(ChatChannel):
         found: list[Payload] = []
         body: dict[str, Any] = {"panelId": panel, "limit": limit}
         for _ in range(_MOST_PAGES):
-            answer = await self._api.call("groups/panels/messages", body)
+            answer = await self._api.ask("groups/panels/messages", body)
             page = answer.parts("messages")  # newest first
             found += [Payload({"groupId": answer.get("groupId"), **message}) for message in page]
             oldest = page[-1].line("messageId") if len(page) >= limit else ""
@@ -375,7 +369,7 @@ class MochatChannel(ChatChannel):
         else:
             path, target = "groups/panels/send", {"panelId": to.chat_id}
         try:
-            answer = await self._api.call(path, target | body)
+            answer = await self._api.ask(path, target | body)
         except ChannelSetupError as error:  # the next refresh ends `start`, which tells the owner; the message waits
             raise NotConnectedError(str(error)) from error
         return answer.line("messageId") or answer.line("_id") or secrets.token_hex(8)
@@ -398,12 +392,6 @@ class MochatChannel(ChatChannel):
     @property
     def _now(self) -> float:
         return self.services.clock.monotonic()
-
-    @property
-    def _api(self) -> MochatApi:
-        if self._current_api is None:
-            raise NotConnectedError("Mochat is not connected")
-        return self._current_api
 
 
 def _message_of(event: Payload) -> Payload:
