@@ -31,13 +31,6 @@ from tests.support.eventually import eventually
 HALL, TRIO = "C0HALL", "G0TRIO"
 
 
-@pytest.fixture
-async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
-    (folder := tmp_path / "platform").mkdir()
-    async with SlackPlatform(folder).open() as platform:
-        yield platform
-
-
 # the tokens
 
 
