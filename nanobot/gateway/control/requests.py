@@ -69,8 +69,15 @@ class ControlRequests:
     """Handles requests. The protocol is in `wire`."""
 
     def __init__(
-        self, runtime: Runtime, reporter: HealthReporter, shutdown: ShutdownRequests, terminal: TerminalChannel
+        self,
+        runtime: Runtime,
+        reporter: HealthReporter,
+        shutdown: ShutdownRequests,
+        terminal: TerminalChannel,
+        new_link: Callable[[], Awaitable[str]],
     ) -> None:
+        """`new_link` returns a one-time link to the page; raises NanobotError."""
+        self._new_link = new_link
         self._runtime = runtime
         self._reporter = reporter
         self._shutdown = shutdown
@@ -87,6 +94,7 @@ class ControlRequests:
             "send": self._send,
             "report": self._report,
             "mcp server": self._mcp_server,
+            "web link": self._web_link,
             "stop gateway": self._stop_gateway,
             "restart gateway": self._restart_gateway,
         }
@@ -285,6 +293,9 @@ class ControlRequests:
                 "unknown": server.unknown_tools(),
             }
         )
+
+    async def _web_link(self, request: Frame, client: ControlClient) -> None:
+        client.send({"type": "web link", "url": await self._new_link()})
 
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})
