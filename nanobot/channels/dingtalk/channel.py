@@ -153,14 +153,12 @@ class DingTalkChannel(ChatChannel):
         return card_id
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a card."""
         if platform_id in self._finished_cards:
             await self._api.finish_card(platform_id, chunk.text)
         else:
             await self._api.stream_card(platform_id, chunk.text)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Show a card as finished."""
         if platform_id not in self._finished_cards:
             await self._api.stream_card(platform_id, chunk.text, is_last=True)
             await self._api.finish_card(platform_id, chunk.text)
@@ -176,7 +174,6 @@ class DingTalkChannel(ChatChannel):
         return await self._api.send(to.chat_id, "sampleMarkdown", {"title": file.name, "text": url})
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Show an emoji below a message."""
         conversation = (
             to.chat_id.removeprefix(GROUP) if to.chat_id.startswith(GROUP) else self._conversations.get(to.chat_id)
         )
@@ -185,5 +182,4 @@ class DingTalkChannel(ChatChannel):
         await self._api.react(conversation, message_id, emoji)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment.source)

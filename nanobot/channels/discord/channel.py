@@ -126,7 +126,6 @@ class DiscordChannel(ChatChannel):
         await self.on_resumed()
 
     async def on_resumed(self) -> None:
-        """The connection is back."""
         self._failures = 0
         self.mark_up()
 
@@ -162,7 +161,6 @@ class DiscordChannel(ChatChannel):
         self._start(self._process_chat, chat, message)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Process a slash command or a button press."""
         if (incoming := read_interaction(interaction)) is not None:
             self._start(self._process_interaction, interaction, incoming)
 

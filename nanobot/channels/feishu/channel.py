@@ -222,7 +222,6 @@ class FeishuChannel(ChatChannel):
         return items
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file of a message."""
         return self._api.download(attachment.source)
 
     # sending

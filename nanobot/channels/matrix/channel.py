@@ -220,14 +220,14 @@ class MatrixChannel(ChatChannel):
             start = None if is_all else page.end
         if start and since:
             log.warning("matrix: more was written in %s than the last %d messages", room.room_id, _MOST_MISSED)
-            await self._say_skipped(room, client.user_id)
+            people = [user for user in room.users if user != client.user_id]
+            if _is_private(room) and all(map(self.is_allowed, people)):
+                text = (
+                    f"You wrote more while I was away than I can catch up on. I read the last {_MOST_MISSED} messages."
+                )
+                notice = OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE)
+                await self.bus.publish_outbound(notice)
         return events[::-1]
-
-    async def _say_skipped(self, room: MatrixRoom, me: str) -> None:
-        people = [user for user in room.users if user != me]
-        if _is_private(room) and all(map(self.is_allowed, people)):
-            text = f"You wrote more while I was away than I can catch up on. I read the last {_MOST_MISSED} messages."
-            await self.bus.publish_outbound(OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE))
 
     async def _process(self, client: AsyncClient, room: MatrixRoom, event: Any) -> bool:
         """Process one event; everything behind it waits until it is journaled. Return whether it is."""
@@ -371,7 +371,6 @@ class MatrixChannel(ChatChannel):
     # files
 
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file, and decrypt it."""
         key = json.loads(attachment.source) if attachment.source.startswith("{") else None
         address = attachment.source if key is None else str(key["url"])
         chunks = self._fetch(address)
@@ -403,7 +402,6 @@ class MatrixChannel(ChatChannel):
                 yield chunk
 
     def largest_to(self, to: Address) -> int:
-        """The limit of the homeserver, or the lower one of the config."""
         return min(self._settings.max_media_bytes, self._upload_limit or self._settings.max_media_bytes)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
@@ -441,7 +439,6 @@ class MatrixChannel(ChatChannel):
         return await self._send(to, content | _relation(to, options), options)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         new = _format(chunk, "m.text")
         text = new["body"] if len(new["body"]) <= _LONGEST_FALLBACK else f"{new['body'][:_LONGEST_FALLBACK]}…"
         content = {
@@ -459,7 +456,6 @@ class MatrixChannel(ChatChannel):
             check(await self._client.room_typing(to.chat_id, timeout=int(2000 * TYPING_S)))
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction to a message."""
         relation = {"rel_type": "m.annotation", "event_id": message_id, "key": emoji}
         with as_send_errors():
             answer = await self._client.room_send(

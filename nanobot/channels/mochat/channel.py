@@ -362,7 +362,6 @@ class MochatChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a message."""
         body = {"content": chunk.text} | ({"replyTo": options.reply_to} if options.reply_to else {})
         if to.chat_id.startswith(_SESSION) and to.chat_id not in self._panels:
             path, target = "sessions/send", {"sessionId": to.chat_id}

@@ -239,7 +239,6 @@ class TeamsChannel(ChatChannel):
             put_bounded(self._state.conversations, chat_id, kept, _MOST_CONVERSATIONS)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file of a message."""
         return self._api.download(attachment.source)
 
     # sending
@@ -252,7 +251,6 @@ class TeamsChannel(ChatChannel):
         return await self._post(to.chat_id, activity)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         await self._call("PUT", to.chat_id, ("activities", platform_id), _message(chunk))
 
     async def show_typing(self, to: Address) -> None:

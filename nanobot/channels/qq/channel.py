@@ -196,7 +196,6 @@ class QQChannel(ChatChannel):
         await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment.source)
 
     # sending

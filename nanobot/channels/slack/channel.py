@@ -123,7 +123,6 @@ class SlackChannel(ChatChannel):
         return await self._api.post(to.chat_id, to.thread_id, chunk.text, blocks=blocks)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         await self._api.edit(to.chat_id, platform_id, chunk.text)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
@@ -139,7 +138,6 @@ class SlackChannel(ChatChannel):
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment)
 
     async def _on_message(self, client: Any, message: dict[str, Any], _: str | None = None) -> None:

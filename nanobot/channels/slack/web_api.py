@@ -154,7 +154,6 @@ class SlackApi(RestClient):
         return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
 
     async def edit(self, chat: str, ts: str, text: str) -> None:
-        """Replace the text of our message."""
         await self.ask("chat.update", channel=await self.chat_id_of(chat), ts=ts, text=text)
 
     async def react(self, chat: str, ts: str, name: str) -> None:

@@ -133,7 +133,6 @@ async def download(bot: Bot, file_id: str, proxy: str | None) -> AsyncIterator[b
 
 
 def error_of(error: TelegramError) -> SendError:
-    """The SendError for an error of the SDK."""
     text, cause = error.message, error.__cause__
     match error:
         case RetryAfter(retry_after=pause):  # a number, or with PTB_TIMEDELTA in the environment a timedelta

@@ -241,20 +241,17 @@ class TelegramChannel(ChatChannel):
         return await self.receive(incoming)
 
     async def _record_move(self, old: str, new: str) -> None:
-        """Record the new id of a migrated group."""
         if self._state.moved.get(old) != new:
             self._state.moved[old] = new
             log.info("telegram: the group %s is %s from now on", old, new)
             await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return download(self._bot, attachment.source, self._section.proxy)
 
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post one chunk."""
         fields = await self._fields(to, options)
         message = await self._send_text(to, chunk, partial(self._bot.send_message, **fields))
         return str(message.message_id)

@@ -210,7 +210,6 @@ class WeixinChannel(ChatChannel):
             self._renewed.clear()
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file and decrypt it."""
         key, _, url = attachment.source.partition(" ")
         return download(url, key)
 

@@ -249,7 +249,6 @@ class WhatsAppChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a text."""
         quoted = {"quoted": options.reply_to} if options.reply_to and self._settings.reply_to_message else {}
         return await self._send(to, options, {"type": "send", "text": chunk.text, **quoted})
 
@@ -286,7 +285,6 @@ class WhatsAppChannel(ChatChannel):
             await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction."""
         if self._is_ours:
             author = self._authors.get(message_id, "")
             await self._connection.tell(
