@@ -108,7 +108,12 @@ class DingTalkChannel(ChatChannel):
             return False
         if topic == MESSAGES:
             try:
-                await self._receive(Payload.parse(str(data)))
+                message = Payload.parse(str(data))
+                incoming = read_message(message, isolate_users=self._settings.group_user_isolation)
+                if incoming is not None and not (incoming.is_private and self._settings.disable_private_chat):
+                    conversation = message.text("conversationId")
+                    put_bounded(self._conversations, incoming.chat_id, conversation, _MOST_REMEMBERED)
+                    await self.receive(incoming)
             except StorageError as error:
                 log.warning("dingtalk: a message could not be journaled, and is not acknowledged: %s", error)
                 return True
@@ -117,13 +122,6 @@ class DingTalkChannel(ChatChannel):
             headers = {"contentType": "application/json", "messageId": message_id}
             await socket.send(json.dumps({"code": 200, "message": "OK", "headers": headers, "data": data}))
         return True
-
-    async def _receive(self, data: Payload) -> None:
-        incoming = read_message(data, isolate_users=self._settings.group_user_isolation)
-        if incoming is None or (incoming.is_private and self._settings.disable_private_chat):
-            return
-        put_bounded(self._conversations, incoming.chat_id, data.text("conversationId"), _MOST_REMEMBERED)
-        await self.receive(incoming)
 
     @property
     def supports_streaming(self) -> bool:

@@ -235,7 +235,12 @@ class MatrixChannel(ChatChannel):
             return False
         try:
             if isinstance(event, MegolmEvent):
-                await self._keep_undecrypted(client, room, event)
+                event.room_id = room.room_id
+                came = self.services.clock.monotonic()
+                put_bounded(self._undecrypted, event.event_id, (event, came), _MOST_WAITING)
+                if client.olm is not None:
+                    with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
+                        await client.request_room_key(event)
                 return False
             incoming = await self._read(client, room, event)
             return incoming is not None and await self.receive_until_journaled(incoming)
@@ -332,15 +337,6 @@ class MatrixChannel(ChatChannel):
 
     async def _note_key(self, _: object) -> None:
         self._has_new_keys = True
-
-    async def _keep_undecrypted(self, client: AsyncClient, room: MatrixRoom, event: MegolmEvent) -> None:
-        """Keep a message until its key comes, and ask for it."""
-        event.room_id = room.room_id
-        put_bounded(self._undecrypted, event.event_id, (event, self.services.clock.monotonic()), _MOST_WAITING)
-        if client.olm is None:
-            return
-        with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
-            await client.request_room_key(event)
 
     async def _retry_undecrypted(self, client: AsyncClient) -> None:
         """Process the messages whose key has come; in a room where one is late, say so, once."""

@@ -81,6 +81,11 @@ async def open_client(
         require_settings("matrix", userId=user, password=settings.password)
     if folder is not None:
         make_private_folder(folder)
+    store: dict[str, Any] = {}
+    if ENCRYPTION_ENABLED:
+        from nio.store import SqliteStore  # only there with the packages for encryption
+
+        store = {"store": SqliteStore, "store_name": "keys.db"}  # one file, whose name is valid on every system
     client = AsyncClient(
         url,
         user,
@@ -91,7 +96,7 @@ async def open_client(
             max_timeouts=0,
             request_timeout=REQUEST_S,
             encryption_enabled=ENCRYPTION_ENABLED and settings.e2ee_enabled and folder is not None,
-            **_store(),
+            **store,
         ),
         ssl=await ssl_context(url) if url.startswith("https:") else None,
         proxy=proxy_for(url, settings.proxy),
@@ -110,15 +115,6 @@ async def open_client(
         await client.close()
         if client.store is not None:
             client.store.database.close()
-
-
-def _store() -> dict[str, Any]:
-    """One file for the keys and the trust in devices; its name is valid on every system."""
-    if not ENCRYPTION_ENABLED:
-        return {}
-    from nio.store import SqliteStore  # only there with the packages for encryption
-
-    return {"store": SqliteStore, "store_name": "keys.db"}
 
 
 async def _find_homeserver(client: AsyncClient) -> None:

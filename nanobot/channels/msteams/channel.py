@@ -24,7 +24,6 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
-from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.msteams.api import TeamsApi, conversation_url
 from nanobot.channels.msteams.auth import RejectedError, TokenChecker
@@ -217,10 +216,8 @@ class TeamsChannel(ChatChannel):
             task = asyncio.create_task(self._send_waiting(upload), name="msteams upload")
             self._uploads.add(task)
             task.add_done_callback(self._uploads.discard)
-        elif activity.get("type") == "message" and (incoming := read_message(activity)) is not None:
-            await self._receive(incoming)
-
-    async def _receive(self, incoming: Incoming) -> None:
+        if activity.get("type") != "message" or (incoming := read_message(activity)) is None:
+            return
         response, is_empty = self._settings.mention_only_response, not (incoming.text or incoming.attachments)
         if response and is_empty and not incoming.is_private and self.is_allowed(incoming.sender_id):
             notice = OutboundMessage(self.name, incoming.chat_id, response, kind=OutboundKind.NOTICE)
