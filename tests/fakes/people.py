@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
+from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE
+from nanobot.channels.registry import CHANNELS
 from nanobot.testing.model_server import Say, Slow, Step
 from nanobot.testing.platform import Platform
-from tests.fakes import feishu
 from tests.fakes.discord import world as discord
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_email import EmailPlatform
 from tests.fakes.platform_email import config as mail_account
-from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platform_websocket import Client, clients_section
+from tests.fakes.platforms import platform_class
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
 from tests.support.eventually import eventually
@@ -123,16 +124,6 @@ async def on_slack(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator
 
 
 @asynccontextmanager
-async def on_feishu(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
-    """Each in a private chat."""
-    async with FeishuPlatform(folder).open() as platform:
-        people = [f"ou_p{number}" for number in range(chats)]
-        platform.feishu.rooms |= {f"oc_p{person}": feishu.Room(f"oc_p{person}", person) for person in people}
-        section = {"appId": feishu.APP_ID, "appSecret": feishu.SECRET, "domain": platform.feishu.url}
-        yield OnPlatform(platform, section, people, people)
-
-
-@asynccontextmanager
 async def by_mail(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
     """Each in a thread of mails."""
     async with EmailPlatform(folder).open() as platform:
@@ -207,15 +198,34 @@ async def with_toys(folder: Path, home: GatewayHome, chats: int) -> AsyncIterato
     yield WithToys(home.toy)
 
 
-FIVE: dict[str, Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[Mouths]]] = {
+OpenMouths = Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[Mouths]]
+
+
+def of_two(name: str) -> OpenMouths:
+    """On other platforms: the two people of the contract suite, each in a private chat."""
+
+    @asynccontextmanager
+    async def open_mouths(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+        (own := folder / name).mkdir()
+        async with platform_class(name)(own).open() as platform:
+            config = platform.channel(MessageBus()).config
+            section = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            people, chats_of = (platform.person, platform.stranger), (platform.private, platform.stranger_chat)
+            yield OnPlatform(platform, section | {"allowFrom": [*people]}, [*people], [*chats_of])
+
+    return open_mouths
+
+
+FIVE: dict[str, OpenMouths] = {
     "telegram": on_telegram,
     "discord": on_discord,
     "slack": on_slack,
     "email": by_mail,
     "websocket": on_sockets,
 }
-"""The channels that are there, by name."""
-ALL = FIVE | {"feishu": on_feishu, "toy": with_toys}
+"""The channels where any number of people may be."""
+ALL = FIVE | {spec.name: of_two(spec.name) for spec in CHANNELS if spec.name not in FIVE} | {"toy": with_toys}
+"""All channels, and a plugin."""
 
 
 def heard(body: dict[str, Any], before: str = "") -> Step:
@@ -233,7 +243,7 @@ def heard(body: dict[str, Any], before: str = "") -> Step:
 
 
 @asynccontextmanager
-async def everybody(home: GatewayHome, on: Mapping[str, Any] = ALL, chats: int = 5) -> AsyncIterator[dict[str, Mouths]]:
+async def everybody(home: GatewayHome, on: Mapping[str, OpenMouths] = ALL, chats: int = 2) -> AsyncIterator[dict[str, Mouths]]:
     """People on these channels, and a config that has them all."""
     async with AsyncExitStack() as there:
         mouths: dict[str, Mouths] = {
