@@ -34,7 +34,7 @@ from tests.support.forkserver import started
 from tests.support.home import ended
 from tests.support.toy_gateway import GatewayHome, Toy, free_port
 
-_TOKEN = re.compile(r"q\d+")
+_TOKEN = re.compile(r"\bq\d+\b")
 _ANSWER = re.compile(r"the end of it: ([^.:]*)\.")
 """What an answer names, once it is whole: it may have been cut off at any word."""
 
@@ -43,6 +43,8 @@ class Mouths(ABC):
     """People on one channel, each in a chat of their own."""
 
     dedupes = False
+    loses = False
+    """Whether what the gateway has not taken when it is killed never comes again."""
 
     @abstractmethod
     def section(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class OnPlatform(Mouths):
     def __init__(self, platform: Platform, section: dict[str, Any], people: list[str], chats: list[str]) -> None:
         self.platform, self.people, self.chats = platform, people, chats
         self.dedupes = platform.dedupes
+        self.loses = not (platform.acknowledges or platform.queues_messages)
         self._section = section
 
     def section(self) -> dict[str, Any]:
@@ -257,10 +260,10 @@ async def everybody(home: GatewayHome, on: Mapping[str, OpenMouths] = ALL, chats
 class Lives:
     """A gateway that is killed and begun anew."""
 
-    def __init__(self, home: GatewayHome, *words: str) -> None:
-        """`words`: those for `stepped_gateway`."""
+    def __init__(self, home: GatewayHome, *words: str, program: str = "stepped_gateway") -> None:
+        """`words`: those for the program."""
         self.home = home
-        self.command = [sys.executable, "-m", "tests.crash.stepped_gateway", *words]
+        self.command = [sys.executable, "-m", f"tests.crash.{program}", *words]
         self.begin()
 
     def begin(self) -> None:
@@ -303,6 +306,12 @@ def unanswered(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> l
     return [(name, chat, token) for name, chat, token in said if token not in there[name, chat]]
 
 
+def is_accepted(home: GatewayHome, token: str) -> bool:
+    """Whether the journal or a session has this message."""
+    files = [*(home.data / "state").glob("nanobot.db*"), *home.sessions.rglob("*.jsonl")]
+    return any(re.search(rf"\b{token}\b".encode(), file.read_bytes()) for file in files)
+
+
 def marked(texts: list[str]) -> int:
     """How many of these say that they may be a repeat."""
     return sum(MAY_REPEAT_NOTE.strip() in text or UNCONFIRMED_NOTE.strip() in text for text in texts)
@@ -326,7 +335,7 @@ def elsewhere(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> li
     for name, chat, token in said:
         asked.setdefault((name, chat), set()).add(token)
     return [
-        f"{name} {chat}: {token} belongs elsewhere"
+        f"{name} {chat}: {token} belongs elsewhere: {text[:200]!r}"
         for (name, chat), own in asked.items()
         for text in mouths[name].shown(chat)
         for token in {*_TOKEN.findall(text)} - own
