@@ -45,6 +45,7 @@ class Sweep:
         lives = Lives(self.home, str(point), mode, program="deadly_gateway")
         saying = asyncio.create_task(self.say())
         await self._until(lambda: lives.process.poll() is not None or (saying.done() and not self.waits()))
+        await self._until(lambda: lives.process.poll() is not None, 0.5)  # what it writes behind the answers
         was_killed = lives.process.poll() is not None
         lives.close()
         if self.mouths.loses:
@@ -52,18 +53,19 @@ class Sweep:
         lives = Lives(self.home)
         await saying
         await self._until(lambda: not self.waits())
-        lives.close()
+        await lives.end()
         return was_killed
 
-    async def _until(self, there: Callable[[], bool]) -> None:
+    async def _until(self, there: Callable[[], bool], within_s: float = 20) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(within_s):
                 while not there():
                     await asyncio.sleep(0.02)
 
     def problems(self) -> list[str]:
         found = [problem for one in self.said for problem in judged(self.name, self.mouths, *one[1:])]
-        return found + elsewhere({self.name: self.mouths}, self.said)
+        found += elsewhere({self.name: self.mouths}, self.said)
+        return found + [line for line in self.home.log.splitlines() if " ERROR " in line or "Traceback" in line]
 
 
 @pytest.mark.slow
