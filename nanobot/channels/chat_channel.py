@@ -268,8 +268,10 @@ class ChatChannel(BaseChannel):
         if (stream.ids or stream.pending) and stream.text.strip() in message.content:
             try:
                 await self._show(to, stream, message.content + repeat_note(message))
-            except UndeliverableError as error:  # somebody deleted it
+            except UndeliverableError as error:  # somebody deleted it, or a process wrote it that has crashed
                 log.debug("%s: a streamed answer is gone (%s); sending it again", self.name, error)
+                if stream.recovered:
+                    message.may_repeat, message.held_at = True, 0.0  # all of it may have been seen
             else:
                 sent = (*stream.ids, *(await self._send_parts(message, message.media)))
                 del self._streams[stream.turn_id]

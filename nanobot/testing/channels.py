@@ -484,6 +484,29 @@ async def test_a_streamed_answer_continues_in_its_messages_after_a_crash(platfor
     assert [one.text for one in platform.shown()] == ["one two three", "next"]
 
 
+@needs("edits")
+async def test_a_streamed_answer_that_was_complete_before_a_crash_is_seen_once_or_repeated_with_a_note(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        for word in ("one", "two"):  # the second is an edit, so the first is written down by then
+            delta(life, message, f"{word} ")
+            await life.shows(word)
+    async with live(platform, tmp_path, silent=True) as life:
+        message = await life.hears("hello")
+        await life.is_up()
+        life.answers(message, "one two")
+        await life.posted(message, "next")
+
+    first, *again, _ = platform.shown()
+    assert first.text.split() == ["one", "two"]
+    assert len(again) == (0 if platform.resumes_edits else 1)
+    assert all("received this before" in one.text for one in again)
+
+
 @needs("edits", "refuses")
 async def test_a_failed_edit_leaves_exactly_one_message_with_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:

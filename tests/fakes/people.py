@@ -72,7 +72,7 @@ class OnPlatform(Mouths):
 
     def __init__(self, platform: Platform, section: dict[str, Any], people: list[str], chats: list[str]) -> None:
         self.platform, self.people, self.chats = platform, people, chats
-        self.dedupes = platform.dedupes
+        self.dedupes = platform.dedupes and platform.resumes_edits
         self.loses = not (platform.acknowledges or platform.queues_messages)
         self._section = section
 
@@ -227,7 +227,8 @@ FIVE: dict[str, OpenMouths] = {
     "websocket": on_sockets,
 }
 """The channels where any number of people may be."""
-ALL = FIVE | {spec.name: of_two(spec.name) for spec in CHANNELS if spec.name not in FIVE} | {"toy": with_toys}
+OTHERS = [spec.name for spec in CHANNELS if spec.name not in FIVE or spec.name == "websocket"]
+ALL = FIVE | {name: of_two(name) for name in OTHERS} | {"toy": with_toys}
 """All channels, and a plugin."""
 
 
