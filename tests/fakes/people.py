@@ -247,7 +247,9 @@ def heard(body: dict[str, Any], before: str = "") -> Step:
 
 
 @asynccontextmanager
-async def everybody(home: GatewayHome, on: Mapping[str, OpenMouths] = ALL, chats: int = 2) -> AsyncIterator[dict[str, Mouths]]:
+async def everybody(
+    home: GatewayHome, on: Mapping[str, OpenMouths] = ALL, chats: int = 2
+) -> AsyncIterator[dict[str, Mouths]]:
     """People on these channels, and a config that has them all."""
     async with AsyncExitStack() as there:
         mouths: dict[str, Mouths] = {

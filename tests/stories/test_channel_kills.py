@@ -3,7 +3,7 @@ was accepted is answered once; where the platform takes a repeated message for a
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -50,11 +50,15 @@ class Sweep:
         lives.close()
         if self.mouths.loses:
             self.said = [one for one in self.said if is_accepted(self.home, one[2])]
+        await self.peace(saying)
+        return was_killed
+
+    async def peace(self, saying: Awaitable[None]) -> None:
+        """A life until all of it is answered."""
         lives = Lives(self.home)
         await saying
         await self._until(lambda: not self.waits())
         await lives.end()
-        return was_killed
 
     async def _until(self, there: Callable[[], bool], within_s: float = 20) -> None:
         with suppress(TimeoutError):
@@ -77,6 +81,7 @@ async def test_each_message_is_answered_once_whichever_write_the_gateway_is_kill
         home = GatewayHome(tmp_path, server)
         async with everybody(home, {name: ALL[name]}) as mouths:
             sweep = Sweep(home, name, mouths[name])
+            await sweep.peace(sweep.say())
             while await sweep.life(kills, chance.choice(KILLS)):
                 kills += 1
             problems = sweep.problems()

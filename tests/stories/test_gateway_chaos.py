@@ -50,6 +50,9 @@ class Ground:
         self.to_full_disk: set[str] = set()
         """What was said while the disk was full: the answer may be a word about that."""
 
+    async def at_peace(self) -> None:
+        return
+
     async def killed(self) -> None:
         await self.lives.ready()
         await asyncio.sleep(self.chance.uniform(0, 0.4))
@@ -159,7 +162,10 @@ async def chaos(home: GatewayHome, faults: Sequence[str]) -> list[str]:
     async with everybody(home, ALL) as mouths:
         ground = Ground(home, mouths)
         try:
-            await ground.lives.ready()
+            await ground.round(
+                Ground.at_peace
+            )  # a Matrix bot that never was there hears nothing of what was said before
+            await ground.answered()
             for fault in faults:
                 await ground.round(FAULTS[fault])
             await ground.answered()
@@ -172,7 +178,7 @@ async def chaos(home: GatewayHome, faults: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-async def test_thirty_messages_over_fifteen_channels_through_kills_and_cuts(tmp_path: Path):
+async def test_messages_over_fifteen_channels_through_a_kill_and_a_cut(tmp_path: Path):
     with FakeModels(default=Fitting(heard), strict=False) as server:
         problems = await chaos(GatewayHome(tmp_path, server), ["killed", "cut"])
 
