@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE, BaseChannel, repeat_note
 from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
@@ -68,6 +68,11 @@ class _StreamingMessage:
     """Whether a message may have been posted whose id is lost."""
     recovered: bool = False
     """Whether it comes from the journal of a previous process."""
+
+    @property
+    def note(self) -> str:
+        """The note for text that may be there twice."""
+        return (MAY_REPEAT_NOTE if self.recovered else UNCONFIRMED_NOTE) if self.doubtful else ""
 
     @property
     def update(self) -> StreamUpdate:
@@ -243,13 +248,16 @@ class ChatChannel(BaseChannel):
         if stream is None or stream.is_complete:
             stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
-        await self._show(to, stream, stream.text, growing=True)
+        if not self._is_unconfirmed(stream):  # else its end is shown, with a note
+            await self._show(to, stream, stream.text, growing=True)
 
     async def _end_part(self, to: Address, message: OutboundMessage) -> None:
         stream = self._streams.get(message.turn_id or "")
         if stream is not None and not stream.is_complete:
             stream.text, stream.is_complete = message.content or stream.text, True
-            await self._show(to, stream, stream.text)
+            if self._is_unconfirmed(stream):
+                stream.pending, stream.doubtful = "", True
+            await self._show(to, stream, stream.text + stream.note)
 
     async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
         """Edit the streamed answer into the reply, or send the reply if it was not streamed.
@@ -259,7 +267,7 @@ class ChatChannel(BaseChannel):
         stream = self._find_stream(message)
         if stream is None:
             return await self.send(message)
-        if stream.pending and not self.is_deduped(stream.pending, stream.since):
+        if self._is_unconfirmed(stream):
             stream.pending, stream.doubtful = "", True
         message.unconfirmed = message.unconfirmed or (stream.doubtful and not stream.recovered)
         message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
@@ -280,6 +288,10 @@ class ChatChannel(BaseChannel):
         message.sent_ids = ()  # drop the files behind the deleted answer
         await self.bus.record_shown(stream.turn_id, StreamUpdate())
         return await self.send(message)
+
+    def _is_unconfirmed(self, stream: _StreamingMessage) -> bool:
+        """Whether its last message may have been posted, and posting it again would show it twice."""
+        return bool(stream.pending) and not self.is_deduped(stream.pending, stream.since)
 
     async def _show(self, to: Address, stream: _StreamingMessage, text: str, *, growing: bool = False) -> None:
         """Edit and post messages so that they show this text."""
@@ -304,10 +316,8 @@ class ChatChannel(BaseChannel):
         options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True, is_retry=is_retry)
         try:
             posted = await self.post(to, chunk, options)
-            if is_retry and self.is_deduped(stream.pending, stream.since):
+            if is_retry:
                 await self.edit(to, posted, chunk)
-            elif is_retry:
-                stream.doubtful = True
         except (SendError, ChannelSetupError) as error:
             if not (is_retry or getattr(error, "may_have_arrived", False)):
                 stream.pending = ""

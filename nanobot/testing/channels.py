@@ -609,6 +609,30 @@ async def test_a_message_without_a_confirmation_is_sent_four_times_at_most_and_s
     assert len(life.dead) == (0 if platform.dedupes else 1)
 
 
+@needs("edits", "loses_answers")
+async def test_a_streamed_answer_without_a_confirmation_is_seen_once_or_repeated_with_a_note(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.lose_answers(2)
+        delta(life, message, "one ")
+        await life.shows("one")
+        life.post(message, "one two", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one two")
+        await until(lambda: life.channel.status.sent)
+        platform.lose_answers(0)
+        await life.posted(message, "next")
+
+    first, *again, last = [one.text for one in platform.shown()]
+    assert "received it before" not in first
+    assert all("received it before" in text for text in again)
+    assert not (again and platform.dedupes)
+    assert last == "next"
+
+
 @needs("connects")
 async def test_after_a_dropped_connection_it_receives_and_answers_again(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path) as life:

@@ -1,5 +1,5 @@
-"""`deadly_gateway POINT MODE`: `nanobot gateway`, killed at its call number POINT that writes, as in `turn_sweep`: to the
-disk, to the journal, or to a socket, from its start on. It ends by itself where so many never come.
+"""`deadly_gateway POINT MODE`: `nanobot gateway`, killed at its call number POINT that writes, as in `turn_sweep`: to
+the disk, to the journal, or to a socket, from its start on.
 """
 
 import inspect

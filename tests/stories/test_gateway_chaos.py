@@ -1,11 +1,10 @@
-"""A gateway of real sockets with all channels, and what may happen to it: it is killed, cut off, put to sleep; platforms
-refuse, are slow, do not confirm; the disk is full. Every message has one answer, in its own chat.
+"""A gateway of real sockets with all channels, and what may happen to it: it is killed, cut off, put to sleep;
+platforms refuse, are slow, do not confirm; the disk is full. Every message has one answer, in its own chat.
 
 All platforms live in the loop of the test: while it blocks, they are slow.
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -90,7 +89,8 @@ class Ground:
     async def failing(self) -> None:
         for platform in self.platforms:
             if platform.refuses:
-                platform.refuse(2)
+                platform.refuse(1)
+        await asyncio.sleep(1)
 
     async def unconfirmed(self) -> None:
         for platform in self.platforms:
