@@ -26,8 +26,6 @@ from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
-TYPING_S = 4.0
-"""How often the typing indicator is renewed."""
 _MAX_STREAMS = 256
 """Streamed answers kept in memory; interrupted turns never end theirs."""
 
@@ -88,6 +86,8 @@ class ChatChannel(BaseChannel):
     """Largest file the platform accepts, in bytes."""
     dedupe_s: ClassVar[float] = 0.0
     """How long the platform drops a second post with the same nonce; 0 if it has no such thing."""
+    typing_s: ClassVar[float] = 4.0
+    """How often the typing indicator is renewed."""
     can_edit: ClassVar[bool] = False
     can_react: ClassVar[bool] = False
 
@@ -352,11 +352,11 @@ class ChatChannel(BaseChannel):
 
     async def _keep_typing(self, to: Address) -> None:
         while True:
-            pause_s = TYPING_S
+            pause_s = self.typing_s
             try:
                 await self.show_typing(to)
             except RateLimitedError as error:
-                pause_s = max(TYPING_S, error.retry_after_s)
+                pause_s = max(self.typing_s, error.retry_after_s)
             except (SendError, TimeoutError):
                 pass  # optional; the next one may work
             except Exception:  # an SDK may raise anything

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
-from nanobot.bus.journal import open_journal
+from nanobot.bus.journal import InboundState, open_journal
 from nanobot.channels.status import ChannelState
 from nanobot.testing.checks import Check, captured_logs
 from nanobot.testing.live_channel import LiveChannel, delta, live, turn_of, until
@@ -93,6 +93,18 @@ async def _run(platform: type[Platform], row: Row, folder: Path) -> None:
 def words(number: int) -> list[str]:
     """Return distinct words."""
     return [f"w{index}" for index in range(number)]
+
+
+class _Deaf:
+    """A transcriber that never ends."""
+
+    def __init__(self) -> None:
+        self.is_listening = asyncio.Event()
+
+    async def transcribe(self, path: Path) -> str:
+        self.is_listening.set()
+        await asyncio.Event().wait()
+        return ""
 
 
 def heard(life: LiveChannel) -> str:
@@ -378,6 +390,40 @@ async def test_the_person_sees_a_typing_indicator_while_the_bot_works(platform: 
         life.bus.begin(await life.hears("hello"), "turn")
 
         assert await until(platform.typed)
+
+
+@needs("types")
+async def test_the_typing_indicator_ends_with_the_turn_however_it_ends(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(typing_s=0.02)
+        for state in (InboundState.ANSWERED, InboundState.REFUSED, InboundState.FAILED):
+            before = platform.typed()
+            await platform.says(f"hello {state}")
+            message = await life.hears(f"hello {state}")
+            life.bus.begin(message, f"turn {state}")
+            await until(lambda before=before: platform.typed() > before)  # type: ignore[misc]
+            life.bus.settle(message, state)
+            await life.posted(message, f"next {state}")
+            shown = platform.typed()
+            await asyncio.sleep(0.1)
+
+            assert platform.typed() == shown
+
+
+@needs("files")
+async def test_a_stop_behind_a_voice_message_reaches_the_agent_at_once(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "voice.ogg").write_bytes(b"OggS" + bytes(60))
+    deaf = _Deaf()
+    async with live(
+        platform, tmp_path, transcribe=deaf, bypasses_lane=lambda message: message.content == "/stop"
+    ) as life:
+        await platform.says("listen", file=tmp_path / "voice.ogg")
+        await asyncio.wait_for(deaf.is_listening.wait(), 10)
+        await platform.says("and now?")
+        await platform.says("/stop")
+        await life.shows("You said: /stop")
+
+    assert [message.content for message in life.heard] == ["/stop"]
 
 
 @needs("reacts")

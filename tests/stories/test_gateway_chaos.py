@@ -79,7 +79,7 @@ class Ground:
         time.sleep(2)
 
     async def silent(self) -> None:
-        time.sleep(25)
+        time.sleep(12)
 
     async def limited(self) -> None:
         for platform in self.platforms:
@@ -140,6 +140,7 @@ class Ground:
             for problem in judged(one[0], self.mouths[one[0]], *one[1:])
         ]
         found += elsewhere(self.mouths, self.said)
+        found += [f"{one} was not accepted" for one in self.said if not is_accepted(self.home, one[2])]
         return found + unsettled(self.home.data, len(self.said), failed=self.kills + len(self.to_full_disk))
 
 
