@@ -232,6 +232,10 @@ ALL = FIVE | {name: of_two(name) for name in OTHERS} | {"toy": with_toys}
 """All channels, and a plugin."""
 
 
+MOST_REPEATS = 3
+"""Of an answer that may have arrived, each with a note."""
+
+
 def heard(body: dict[str, Any], before: str = "") -> Step:
     """An answer that names every message that has none yet, behind these words; of one that broke off, the rest."""
     rows = [(row["role"], str(row["content"] or "")) for row in body["messages"]]
@@ -327,7 +331,7 @@ def judged(name: str, mouths: Mouths, chat: int, token: str) -> list[str]:
         return []  # killed four times in one turn: it is given up, and its person told so
     if not answers:
         return [f"{name} {chat}: {token} was never answered; there is {mouths.shown(chat)}"]
-    if len(answers) > 1 + (0 if mouths.dedupes else min(marked(answers), 1)):
+    if len(answers) > 1 + (0 if mouths.dedupes else min(marked(answers), MOST_REPEATS)):
         return [f"{name} {chat}: {token} was answered {len(answers)} times: {answers}"]
     return []
 
