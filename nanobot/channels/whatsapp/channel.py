@@ -74,7 +74,7 @@ class WhatsAppChannel(ChatChannel):
     can_edit = True
     can_react = True
     dedupe_s: ClassVar[float] = 3600.0
-    stall_s = 60.0
+    stall_s = 45.0
     beat_s: float = 15.0
     pause_s: float = 1.0
     """Between two messages in a chat: accounts that send faster get banned."""
