@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE, BaseChannel, repeat_note
 from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
@@ -26,8 +26,6 @@ from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
-TYPING_S = 4.0
-"""How often the typing indicator is renewed."""
 _MAX_STREAMS = 256
 """Streamed answers kept in memory; interrupted turns never end theirs."""
 
@@ -70,6 +68,11 @@ class _StreamingMessage:
     """Whether it comes from the journal of a previous process."""
 
     @property
+    def note(self) -> str:
+        """The note for text that may be there twice."""
+        return (MAY_REPEAT_NOTE if self.recovered else UNCONFIRMED_NOTE) if self.doubtful else ""
+
+    @property
     def update(self) -> StreamUpdate:
         """The state for the journal."""
         return StreamUpdate(tuple(self.ids), self.pending, self.since, self.doubtful)
@@ -83,6 +86,8 @@ class ChatChannel(BaseChannel):
     """Largest file the platform accepts, in bytes."""
     dedupe_s: ClassVar[float] = 0.0
     """How long the platform drops a second post with the same nonce; 0 if it has no such thing."""
+    typing_s: ClassVar[float] = 4.0
+    """How often the typing indicator is renewed."""
     can_edit: ClassVar[bool] = False
     can_react: ClassVar[bool] = False
 
@@ -255,13 +260,16 @@ class ChatChannel(BaseChannel):
         if stream is None or stream.is_complete:
             stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
-        await self._show(to, stream, stream.text, growing=True)
+        if not self._is_unconfirmed(stream):  # else its end is shown, with a note
+            await self._show(to, stream, stream.text, growing=True)
 
     async def _end_part(self, to: Address, message: OutboundMessage) -> None:
         stream = self._streams.get(message.turn_id or "")
         if stream is not None and not stream.is_complete:
             stream.text, stream.is_complete = message.content or stream.text, True
-            await self._show(to, stream, stream.text)
+            if self._is_unconfirmed(stream):
+                stream.pending, stream.doubtful = "", True
+            await self._show(to, stream, stream.text + stream.note)
 
     async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
         """Edit the streamed answer into the reply, or send the reply if it was not streamed.
@@ -271,7 +279,7 @@ class ChatChannel(BaseChannel):
         stream = self._find_stream(message)
         if stream is None:
             return await self.send(message)
-        if stream.pending and not self.is_deduped(stream.pending, stream.since):
+        if self._is_unconfirmed(stream):
             stream.pending, stream.doubtful = "", True
         message.unconfirmed = message.unconfirmed or (stream.doubtful and not stream.recovered)
         message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
@@ -280,8 +288,10 @@ class ChatChannel(BaseChannel):
         if (stream.ids or stream.pending) and stream.text.strip() in message.content:
             try:
                 await self._show(to, stream, message.content + repeat_note(message))
-            except UndeliverableError as error:  # somebody deleted it
+            except UndeliverableError as error:  # somebody deleted it, or a process wrote it that has crashed
                 log.debug("%s: a streamed answer is gone (%s); sending it again", self.name, error)
+                if stream.recovered:
+                    message.may_repeat, message.held_at = True, 0.0  # all of it may have been seen
             else:
                 sent = (*stream.ids, *(await self._send_parts(message, message.media)))
                 del self._streams[stream.turn_id]
@@ -290,6 +300,10 @@ class ChatChannel(BaseChannel):
         message.sent_ids = ()  # drop the files behind the deleted answer
         await self.bus.record_shown(stream.turn_id, StreamUpdate())
         return await self.send(message)
+
+    def _is_unconfirmed(self, stream: _StreamingMessage) -> bool:
+        """Whether its last message may have been posted, and posting it again would show it twice."""
+        return bool(stream.pending) and not self.is_deduped(stream.pending, stream.since)
 
     async def _show(self, to: Address, stream: _StreamingMessage, text: str, *, growing: bool = False) -> None:
         """Edit and post messages so that they show this text."""
@@ -314,10 +328,8 @@ class ChatChannel(BaseChannel):
         options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True, is_retry=is_retry)
         try:
             posted = await self.post(to, chunk, options)
-            if is_retry and self.is_deduped(stream.pending, stream.since):
+            if is_retry:
                 await self.edit(to, posted, chunk)
-            elif is_retry:
-                stream.doubtful = True
         except (SendError, ChannelSetupError) as error:
             if not (is_retry or getattr(error, "may_have_arrived", False)):
                 stream.pending = ""
@@ -358,11 +370,11 @@ class ChatChannel(BaseChannel):
 
     async def _keep_typing(self, to: Address) -> None:
         while True:
-            pause_s = TYPING_S
+            pause_s = self.typing_s
             try:
                 await self.show_typing(to)
             except RateLimitedError as error:
-                pause_s = max(TYPING_S, error.retry_after_s)
+                pause_s = max(self.typing_s, error.retry_after_s)
             except (SendError, TimeoutError):
                 pass  # optional; the next one may work
             except Exception:  # an SDK may raise anything

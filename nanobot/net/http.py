@@ -12,14 +12,14 @@ import ssl
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from nanobot.net.clients import load_httpx, new_client
-from nanobot.net.connection import KEEP_ALIVE_S, Connection, HttpError, ServerAddress
+from nanobot.net.connection import KEEP_ALIVE_S, Connection, HttpError, ServerAddress, parse_server_address
 from nanobot.net.pace import Pace
 
 if TYPE_CHECKING:
@@ -193,6 +193,24 @@ class HttpPools:
         from nanobot.net.direct_connection import DirectConnection  # imports h11
 
         return await DirectConnection.open(address, context, connect_s)
+
+    async def get(self, url: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """The status and the body of a GET over such a connection. Raises HttpError, also for an invalid URL."""
+        body = b""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connect(parse_server_address(url), timeout_s)
+                try:
+                    await connection.request("GET", headers)
+                    while chunk := await connection.read():
+                        body += chunk
+                finally:
+                    await self.release(connection)
+        except TimeoutError:
+            raise HttpError(f"no answer within {timeout_s:g} s") from None
+        except ValueError as error:
+            raise HttpError(str(error)) from None
+        return connection.status, body
 
     async def release(self, connection: Connection, *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.

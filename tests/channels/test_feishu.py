@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ from nanobot.testing.live_channel import LiveChannel, delta, live
 from tests.fakes.feishu import ANNA, APP_ID, BOT, HALL, HALL_ROOT, SECRET, ZOE, Post
 from tests.fakes.platform_feishu import FeishuPlatform
 from tests.support.eventually import eventually
-
-
-@pytest.fixture
-async def feishu(tmp_path: Path) -> AsyncIterator[FeishuPlatform]:
-    (folder := tmp_path / "platform").mkdir()
-    async with FeishuPlatform(folder).open() as platform:
-        yield platform
-
 
 # the app
 

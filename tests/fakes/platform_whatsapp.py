@@ -78,8 +78,8 @@ class WhatsAppPlatform(Platform):
         emojis = [emoji for reacted, _, emoji in self.bridge.reactions if reacted == message_id]
         return emojis[-1:] if any(emojis[-1:]) else []  # each replaces the one before; an empty one is none
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.bridge.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.bridge.typing.count(chat or self.private)
 
     def acknowledged(self, message_id: str) -> bool:
         return message_id in self.bridge.acknowledged

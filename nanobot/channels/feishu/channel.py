@@ -117,13 +117,11 @@ class FeishuChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection ends."""
-        try:
+        async with self._api:
             bot = await self._api.log_in()
             self._state = await self.load_state(FeishuState(bot.open_id))
             async with keep_saved(self.state_path, self._state):
                 await self._serve()
-        finally:
-            await self._api.close()
 
     async def _serve(self) -> None:
         url, service, ping_s = await self._api.fetch_endpoint()
@@ -147,11 +145,9 @@ class FeishuChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
-        try:
+        async with self._api:
             bot = await self._api.log_in()
             await self._api.fetch_endpoint()
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
             f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
             "Only if you created the app by hand: while nanobot is connected, open\n"
@@ -227,7 +223,6 @@ class FeishuChannel(ChatChannel):
         return items
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file of a message."""
         return self._api.download(attachment.source)
 
     # sending

@@ -176,7 +176,6 @@ class WeComChannel(ChatChannel):
         await self._stream(platform_id, stream, chunk, is_complete=self._now - stream.since > _LONGEST_STREAM_S)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Complete a stream."""
         stream = self._answers.get(platform_id)
         if stream is not None and not stream.is_complete:
             await self._stream(platform_id, stream, chunk, is_complete=True)

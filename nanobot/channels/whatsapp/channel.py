@@ -23,7 +23,7 @@ from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, Not
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, open_outgoing, stream_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.connection import Connection, connect_bridge
@@ -49,7 +49,6 @@ _EDITABLE_S = 14 * 60.0
 """Phones ignore edits after 15 minutes."""
 _MOST_EDITS = 20
 _MOST_REMEMBERED = 1000
-_READ_BYTES = 256 * 1024
 _LINK = "Run `nanobot channels login whatsapp`."
 _LOST = 2
 """After so many states that are not connected, the first of which is the bridge's own, WhatsApp is out of reach."""
@@ -75,7 +74,7 @@ class WhatsAppChannel(ChatChannel):
     can_edit = True
     can_react = True
     dedupe_s: ClassVar[float] = 3600.0
-    stall_s = 60.0
+    stall_s = 45.0
     beat_s: float = 15.0
     pause_s: float = 1.0
     """Between two messages in a chat: accounts that send faster get banned."""
@@ -247,20 +246,17 @@ class WhatsAppChannel(ChatChannel):
             return is_own or not is_from_me
         return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
-    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Read a file that the bridge has downloaded."""
         path = Path(attachment.source)
         folders = (self._state, get_data_dir() / "media")
         if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
             raise MediaError("the bridge could not download it")
-        with await asyncio.to_thread(open_outgoing, path) as file:
-            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
-                yield chunk
+        return stream_outgoing(path)
 
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a text."""
         quoted = {"quoted": options.reply_to} if options.reply_to and self._settings.reply_to_message else {}
         return await self._send(to, options, {"type": "send", "text": chunk.text, **quoted})
 
