@@ -165,8 +165,7 @@ class SlackApi(RestClient):
                 raise
 
     async def take_back(self, chat: str, ts: str, name: str) -> None:
-        """Remove a reaction of the bot."""
-        await self._request(self.sdk.reactions_remove, channel=chat, timestamp=ts, name=name)
+        await self.ask("reactions.remove", channel=chat, timestamp=ts, name=name)
 
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
         """Upload a file in three steps (docs.slack.dev/messaging/working-with-files#upload). Return its id."""
