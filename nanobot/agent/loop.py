@@ -170,7 +170,7 @@ class AgentLoop:
         """
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
-        turn.attended, turn.model = attended, model
+        turn.attended, turn.model = attended or turn.attended, model
         turn.options = options or turn.options
         turn.hook_runner = turn.hook_runner.with_hooks(hooks)
         if waiting is not None and self._policy.steering:
@@ -426,7 +426,8 @@ class AgentLoop:
         self, interrupted: InterruptedTurn, sink: EventSink | None, *, attended: bool = False, joined: int = 0
     ) -> TurnResult:
         turn = new_turn(interrupted.message, sink, self._deps, turn_id=interrupted.turn_id)
-        turn.resumes, turn.attended, turn.joined = True, attended, joined
+        turn.resumes, turn.joined = True, joined
+        turn.attended = attended or turn.attended
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:

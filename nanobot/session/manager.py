@@ -227,22 +227,26 @@ class SessionManager:
         self._load(session)
         return former
 
-    def branch(self, key: str, at: str | None = None) -> str:
-        """Copy a conversation, up to the end of the turn `at` if given. Return the key of the copy.
+    def branch(self, key: str, at: str | None = None, *, before: int | None = None, new_key: str | None = None) -> str:
+        """Copy a conversation, up to the end of the turn `at`, or up to message number `before`. Return the copy's key.
 
-        Raises StorageError if there is no such turn, or the files cannot be read and written.
+        With `new_key` it is the key of the copy; a session that has it already is left as it is. Raises StorageError if
+        there is no such turn, or the files cannot be read and written.
         """
+        new_key = new_key or f"{key}-{token_hex(4)}"
+        if self.find(new_key) is not None:
+            return new_key
         source = self.get_or_create(key)
-        rows = list(source.messages)
+        rows = list(source.messages)[:before]
         if at is not None:
             ends = [index for index, row in enumerate(rows, 1) if row.get("turn_id") == at]
             if not ends:
                 raise StorageError(f"Session {key} has no turn {at}.")
             del rows[ends[-1] :]
-        copy = Session(f"{key}-{token_hex(4)}", rows, metadata=deepcopy(source.metadata))
+        copy = Session(new_key, rows, metadata={**deepcopy(source.metadata), "branch_of": key})
         copy.last_consolidated = min(source.last_consolidated, len(rows))
         self.save(copy)
-        return copy.key
+        return new_key
 
     # --- sessions on the disk
 

@@ -16,6 +16,7 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.feed import Feed
 from nanobot.agent.hooks.api import TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -186,6 +187,8 @@ class TurnDeps:
     """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
+    feed: Feed | None = None
+    """Gets the events of all turns; None in a process without other readers."""
     reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
@@ -396,6 +399,9 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
     message.content = redact_known(message.content)  # a pasted configured secret must reach no model and no file
     trace = deps.traces.open_turn(turn_id, message)
     progress = RunProgress(on_step_end)
-    emit = Emitter(turn_id, progress, trace, sink)
+    feed = deps.feed.open_turn(turn_id, message) if deps.feed is not None else None
+    emit = Emitter(turn_id, progress, trace, feed, sink)
     result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
-    return Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
+    turn = Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
+    turn.attended = message.attended
+    return turn

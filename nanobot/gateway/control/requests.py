@@ -70,8 +70,15 @@ class ControlRequests:
     """Handles requests. The protocol is in `net.gateway_socket`."""
 
     def __init__(
-        self, runtime: Runtime, reporter: HealthReporter, shutdown: ShutdownRequests, terminal: TerminalChannel
+        self,
+        runtime: Runtime,
+        reporter: HealthReporter,
+        shutdown: ShutdownRequests,
+        terminal: TerminalChannel,
+        new_link: Callable[[], Awaitable[str]],
     ) -> None:
+        """`new_link` returns a one-time link to the page; raises NanobotError."""
+        self._new_link = new_link
         self._runtime = runtime
         self._reporter = reporter
         self._shutdown = shutdown
@@ -89,6 +96,7 @@ class ControlRequests:
             "send": self._send,
             "report": self._report,
             "mcp server": self._mcp_server,
+            "web link": self._web_link,
             "stop gateway": self._stop_gateway,
             "restart gateway": self._restart_gateway,
         }
@@ -302,6 +310,9 @@ class ControlRequests:
     async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
         """Stop the running turn of a session, whoever began it."""
         client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(str(request["session"]))})
+
+    async def _web_link(self, request: Frame, client: ControlClient) -> None:
+        client.send({"type": "web link", "url": await self._new_link()})
 
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})

@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,11 +55,12 @@ class ControlServer(Listener):
         reporter: HealthReporter,
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
+        new_link: Callable[[], Awaitable[str]],
     ) -> None:
         super().__init__()
         self._places = places
         self._workspace = runtime.workspace
-        self._requests = ControlRequests(runtime, reporter, shutdown, terminal)
+        self._requests = ControlRequests(runtime, reporter, shutdown, terminal, new_link)
         self._token: str | None = None
         self._clients: set[ControlClient] = set()
 

@@ -1,4 +1,4 @@
-"""Formatting a stored conversation: speaker, time and text, and one line for each tool call."""
+"""A stored conversation for people (speaker, time and text, one line for each tool call) and as a session file."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nanobot.cli.common import to_one_line
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Origin
-from nanobot.session.manager import Session
+from nanobot.session.lines import encode
+from nanobot.session.types import Session
 
 CALL_CHARS, RESULT_CHARS = 100, 160
 SPEAKERS = {"user": "You", "assistant": "nanobot"}
@@ -27,7 +27,7 @@ class ConversationEntry:
 
 def format_text(key: str, messages: Iterable[ChatMessage]) -> str:
     """For a terminal."""
-    parts = [to_one_line(key)]
+    parts = [_in_one_line(key)]
     for entry in _entries(messages):
         calls = [f"  > {call}" for call in entry.calls]
         parts.append("\n".join([f"{entry.speaker}  {entry.time}".rstrip(), *filter(None, [entry.text]), *calls]))
@@ -37,11 +37,24 @@ def format_text(key: str, messages: Iterable[ChatMessage]) -> str:
 def format_markdown(session: Session) -> str:
     """For a file to keep or to send."""
     span = f"{session.created_at:%Y-%m-%d %H:%M} to {session.updated_at:%Y-%m-%d %H:%M}"
-    parts = [f"# {to_one_line(session.key)}", f"{span}, {len(session.messages)} messages"]
+    parts = [f"# {_in_one_line(session.key)}", f"{span}, {len(session.messages)} messages"]
     for entry in _entries(session.messages):
         parts.append(f"## {entry.speaker}" + (f" ({entry.time})" if entry.time else ""))
         parts += filter(None, [entry.text, "\n".join(f"- {_inline_code(call)}" for call in entry.calls)])
     return "\n\n".join(parts) + "\n"
+
+
+def to_jsonl(session: Session) -> bytes:
+    """A session file: the metadata line, then the valid messages."""
+    record = {
+        "_type": "metadata",
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": session.metadata,
+        "last_consolidated": session.last_consolidated,
+    }
+    return b"".join(encode(dict(row)) for row in (record, *session.messages))
 
 
 def _entries(messages: Iterable[ChatMessage]) -> Iterator[ConversationEntry]:
@@ -89,8 +102,8 @@ def _format_call(call: dict[str, Any], results: dict[str, ChatMessage]) -> str:
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False, default=str)
     result = results.get(str(call.get("id")))
-    shown_result = to_one_line(visible_text(result)) if result else "no result"
-    shown_call = f"{function.get('name', '?')} {_truncate(to_one_line(arguments), CALL_CHARS)}"
+    shown_result = _in_one_line(visible_text(result)) if result else "no result"
+    shown_call = f"{function.get('name', '?')} {_truncate(_in_one_line(arguments), CALL_CHARS)}"
     return f"{shown_call} -> {_truncate(shown_result, RESULT_CHARS)}"
 
 
@@ -108,3 +121,7 @@ def _format_timestamp(row: ChatMessage) -> str:
         return f"{datetime.fromisoformat(row.get('timestamp', '')):%Y-%m-%d %H:%M}"
     except (TypeError, ValueError):
         return ""
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())
