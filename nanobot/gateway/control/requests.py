@@ -307,12 +307,12 @@ class ControlRequests:
             }
         )
 
+    async def _web_link(self, request: Frame, client: ControlClient) -> None:
+        client.send({"type": "web link", "url": await self._new_link()})
+
     async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
         """Stop the running turn of a session, whoever began it."""
         client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(str(request["session"]))})
-
-    async def _web_link(self, request: Frame, client: ControlClient) -> None:
-        client.send({"type": "web link", "url": await self._new_link()})
 
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})
