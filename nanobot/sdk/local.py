@@ -15,7 +15,7 @@ from nanobot.config.provider_table import find_by_key, find_by_model, find_by_na
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.messages.types import Origin
-from nanobot.providers.base import LLMProvider
+from nanobot.providers.base import LLMProvider, call_context
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk.functions import as_tool
 from nanobot.sdk.request import RunRequest
@@ -32,7 +32,14 @@ class LocalBot:
             runtime.tools.register(tool)
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
-        """Run the turn. Raises TypeError and ValueError for tools that cannot be used."""
+        """Run the turn. Raises TypeError and ValueError for tools that cannot be used, and RuntimeError if the turn would
+        wait for itself.
+        """
+        if call_context().turn_id and call_context().session_key == request.session:
+            raise RuntimeError(
+                f"This is called by a tool of a turn of {request.session}, which the new turn would wait for: pass "
+                "another session=, or ephemeral=True."
+            )
         text, media = request.message, request.paths
         if media:
             from nanobot.providers.transcription import transcribe_media  # brings httpx
