@@ -32,8 +32,9 @@ class LocalBot:
             runtime.tools.register(tool)
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
-        """Run the turn. Raises TypeError and ValueError for tools that cannot be used, and RuntimeError if the turn would
-        wait for itself.
+        """Run the turn. Raises TypeError and ValueError for tools that cannot be used.
+
+        Raises RuntimeError for a turn that would wait for the one that asks for it.
         """
         if call_context().turn_id and call_context().session_key == request.session:
             raise RuntimeError(
