@@ -68,7 +68,7 @@ class LocalBot:
             message,
             sink,
             attended=request.attended or request.approve is not None,
-            hooks=request.turn_hooks,
+            hooks=request.hooks,
             model=request.model,
             options=options,
         )
