@@ -141,6 +141,7 @@ class SessionEndpoints:
                 {
                     "name": path.stem if row["archived"] else row["key"],
                     "key": row["key"],
+                    "channel": row["key"].partition(":")[0] if ":" in row["key"] else "cli",
                     "title": title,
                     "updated_at": row["updated_at"],
                     "messages": row["messages"],

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -46,7 +45,6 @@ class SettingsEndpoints:
             Endpoint("/api/config/schema", self.schema, Requires.DEVICE),
             Endpoint("/api/doctor", self.doctor, Requires.DEVICE, ("POST",)),
             Endpoint("/api/channels", self.channels, Requires.DEVICE),
-            Endpoint("/api/commands", self.commands, Requires.DEVICE),
             Endpoint("/api/skills", self.skills, Requires.DEVICE),
             Endpoint("/api/tools", self.tools, Requires.DEVICE),
             Endpoint("/api/servers", self.servers, Requires.DEVICE),
@@ -117,11 +115,6 @@ class SettingsEndpoints:
             for name in names
         ]
         return json_response({"channels": channels})
-
-    async def commands(self, request: Request, caller: Credential | None) -> Response:
-        """The slash commands, for the menu of the text field."""
-        menu = self._services.runtime.loop.commands.menu()
-        return json_response({"commands": [asdict(entry) for entry in menu]})
 
     async def skills(self, request: Request, caller: Credential | None) -> Response:
         skills = await asyncio.to_thread(self._services.runtime.context.skills.skills)
