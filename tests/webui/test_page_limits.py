@@ -107,11 +107,14 @@ async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "light": {},
-    "dark": {"color_scheme": "dark"},
-    "forced-colours": {"forced_colors": "active"},
-    "narrow": {"viewport": {"width": 320, "height": 640}, "reduced_motion": "reduce"},
     "chinese": {"locale": "zh-CN"},
+    "dark-narrow-still": {
+        "color_scheme": "dark",
+        "viewport": {"width": 320, "height": 640},
+        "reduced_motion": "reduce",
+        "has_touch": True,
+    },
+    "forced-colours": {"forced_colors": "active"},
 }
 
 EVERYTHING = """## A plan

@@ -19,8 +19,8 @@ export function UserMessage({ entry, note, actions }) {
       ${entry.transcripts?.map((text) => html`<p class="transcript" dir="auto">${text}</p>`)}
     </div>
     <div class="meta">
-      ${note ?? (at && html`<time datetime=${at}>${time(new Date(at))}</time>`)}
       ${actions}
+      ${note || (at && html`<time datetime=${at}>${time(new Date(at))}</time>`)}
     </div>
   </article>`;
 }

@@ -208,9 +208,13 @@ function useStickToBottom(scroller) {
     observer.observe(scroller.current);
     return () => observer.disconnect();
   }, []);
+  const last = useRef({ top: 0, height: 0 });
   const onScroll = () => {
-    const { scrollHeight, scrollTop, clientHeight } = scroller.current;
-    wanted.current = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
+    const { scrollHeight: height, scrollTop: top, clientHeight } = scroller.current;
+    const isUp = top < last.current.top && height >= last.current.height; // by the reader: the content has not shrunk
+    if (height - top - clientHeight < BOTTOM_PX) wanted.current = true;
+    else if (isUp) wanted.current = false;
+    last.current = { top, height };
     setAtBottom(wanted.current);
   };
   return { content, isAtBottom, onScroll, toBottom };
