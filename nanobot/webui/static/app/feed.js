@@ -30,8 +30,9 @@ export function follow(after, listener) {
   for (const item of recent) {
     if (item.epoch === epoch && item.number > number) listener(item);
   }
-  listeners.add(listener);
-  return () => listeners.delete(listener);
+  const ifNewer = (item) => (item.epoch !== epoch || item.number > number) && listener(item);
+  listeners.add(ifNewer);
+  return () => listeners.delete(ifNewer);
 }
 
 /** Call when events may be missing: everything has to be loaded again. */

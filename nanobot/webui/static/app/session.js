@@ -85,7 +85,7 @@ export class Session {
     }
   }
 
-  /** A message that answers none of this session's; one of a running turn, such as a file, becomes part of it. */
+  /** A message that answers none of this session's is stored; one of a running turn, such as a file, is part of it. */
   addPosted(event) {
     const parts = [
       ...(event.text ? [{ type: "text", text: event.text }] : []),
@@ -96,9 +96,7 @@ export class Session {
       view.parts.push(...parts);
       this.beat.value += 1;
     } else {
-      const last = this.rows.at(-1)?.n ?? -1;
-      this.ended.set(`posted ${Math.random()}`, { parts, after: last, at: new Date().toISOString() });
-      this.setRows(this.rows);
+      this.refresh();
     }
   }
 
@@ -114,7 +112,7 @@ export class Session {
     this.refresh(view);
   }
 
-  /** Load what a turn has stored, then show it in place of the running turn. */
+  /** Load what was stored since, then show it in place of the turn that ended. */
   async refresh(view) {
     try {
       const last = this.rows.at(-1)?.n ?? -1;
@@ -159,13 +157,12 @@ export class Session {
         entry.view = view;
       }
     }
-    const others = [...this.ended].filter(([turnId, view]) => !inRows.has(turnId) || !count.has(turnId));
+    const others = [...this.ended].filter(([turnId]) => !count.has(turnId));
     const extra = others.flatMap(([turnId, view]) => {
       const place = { turn_id: turnId, first: view.after + 0.5, last: view.after + 0.5, at: view.at, view };
-      const isAsked = view.started && !inRows.has(turnId);
-      const asked = { ...view.started, ...place, id: `u${turnId}`, kind: "user", timestamp: view.started?.at };
+      const asked = { ...view.started, ...place, id: `u${turnId}`, kind: "user", timestamp: view.started.at };
       const answer = { ...place, id: `t${turnId}`, kind: "turn", parts: view.parts };
-      return isAsked ? [asked, answer] : [answer];
+      return inRows.has(turnId) ? [answer] : [asked, answer];
     });
     return [...stored, ...extra].sort((one, other) => one.first - other.first);
   }

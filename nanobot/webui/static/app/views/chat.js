@@ -176,7 +176,7 @@ function Activity({ parts, seq }) {
     return () => clearInterval(timer);
   }, [seq]);
   const last = parts.at(-1);
-  if (last?.type === "approval" && !last.answer) return html`<p class="activity">${t("waits_for_you")}</p>`;
+  if (last?.type === "approval" && !last.answer) return html`<p class="activity" role="status">${t("waits_for_you")}</p>`;
   const word = last?.type === "tool" && last.ok === undefined ? t("working") : t("waiting_for_model");
   return html`<p class="activity"><span class="pulse" aria-hidden="true"></span>${silent >= ACTIVITY_S ? `${word}, ${t("seconds", { n: silent })}` : ""}</p>`;
 }
