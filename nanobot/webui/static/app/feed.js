@@ -35,6 +35,12 @@ export function follow(after, listener) {
   return () => listeners.delete(ifNewer);
 }
 
+/** The items that are still kept, up to a position. */
+export function itemsUntil(position) {
+  const { epoch, number } = parsePosition(position);
+  return recent.filter((item) => item.epoch === epoch && item.number <= number);
+}
+
 /** Call when events may be missing: everything has to be loaded again. */
 export function onReset(listener) {
   resetListeners.add(listener);

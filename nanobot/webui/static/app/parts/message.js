@@ -46,7 +46,7 @@ function Part({ part, isLive, isLast }) {
     case "approval":
       return html`<${Approval} part=${{ ...part }} />`;
     case "notice":
-      return html`<${Notice} part=${part} />`;
+      return part.kind === "receipt" ? null : html`<${Notice} part=${part} />`; // the message itself says that it waits
     case "files":
       return html`<${Files} files=${part.files} />`;
     case "error":
