@@ -13,6 +13,7 @@ from websockets.exceptions import WebSocketException
 from nanobot.channels.errors import NotConnectedError, SendError
 from nanobot.channels.payload import Payload
 from nanobot.net.http import proxy_for, ssl_context
+from nanobot.utils.storage_error import os_reason
 
 _wire = logging.getLogger(f"{__name__}.wire")
 _wire.setLevel(logging.CRITICAL)  # it would log tokens, and whole messages
@@ -27,6 +28,7 @@ async def open_socket(platform: str, url: str, **options: Any) -> AsyncIterator[
     Raises NotConnectedError, also if the connection breaks later. Its text does not have the URL, which may be secret.
     """
     http_url = url.replace("ws", "http", 1)
+    failure = f"{platform} cannot be reached"
     try:
         async with connect(
             url,
@@ -37,9 +39,11 @@ async def open_socket(platform: str, url: str, **options: Any) -> AsyncIterator[
             logger=_wire,
             **options,
         ) as socket:
+            failure = f"the connection to {platform} is lost"
             yield socket
     except (OSError, WebSocketException) as error:
-        raise NotConnectedError(f"the connection to {platform} is lost ({type(error).__name__})") from None
+        reason = os_reason(error) if isinstance(error, OSError) else type(error).__name__
+        raise NotConnectedError(f"{failure} ({reason})") from None
 
 
 async def read_messages(

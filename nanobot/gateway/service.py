@@ -182,7 +182,7 @@ async def open_gateway(
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
-            await _shut_down(gateway, running, options.turns_s)
+            await _shut_down(gateway, running, feed, options.turns_s)
 
 
 async def _assemble(
@@ -310,7 +310,7 @@ def _log_start(gateway: Gateway) -> None:
         log.warning("%s", line)
 
 
-async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: float) -> None:
+async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", feed: Feed, turns_s: float) -> None:
     """Stop accepting work, let running turns finish and messages go out, then cancel. The journal keeps the rest."""
     log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
     turns_end = asyncio.get_running_loop().time() + turns_s
@@ -318,6 +318,7 @@ async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: f
     with suppress(TimeoutError):
         async with asyncio.timeout_at(max(turns_end, asyncio.get_running_loop().time()) + SENDS_S):
             await gateway.channels.manager.drain()
+    feed.close()
     running.cancel()
     await asyncio.wait([running], timeout=CANCEL_S)
     log.info("stopped")

@@ -243,7 +243,8 @@ class SessionManager:
             if not ends:
                 raise StorageError(f"Session {key} has no turn {at}.")
             del rows[ends[-1] :]
-        copy = Session(new_key, rows, metadata={**deepcopy(source.metadata), "branch_of": key})
+        metadata = {name: value for name, value in deepcopy(source.metadata).items() if name not in ("title", "pinned")}
+        copy = Session(new_key, rows, metadata={**metadata, "branch_of": key})
         copy.last_consolidated = min(source.last_consolidated, len(rows))
         self.save(copy)
         return new_key

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from nanobot.agent.events import ReasoningDelta, TextDelta
-from nanobot.agent.feed import FeedItem, FeedPositionError
+from nanobot.agent.feed import FeedClosedError, FeedItem, FeedPositionError
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
@@ -115,6 +115,8 @@ class PageEndpoints:
             except TimeoutError:
                 yield sse.PING
                 continue
+            except FeedClosedError:
+                return
             except FeedPositionError:
                 position = feed.position
                 yield sse.event({}, event_id=f"{feed.epoch}.{position}", name="reset")

@@ -12,12 +12,17 @@ from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
+from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment
+from nanobot.config.paths import DataPaths
 from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage, Origin, ToolCall, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
+from nanobot.usage.sums import turn_sums
+from nanobot.utils.database import reading
 from nanobot.webui.files import FileEndpoints
 from nanobot.webui.services import WebServices
 
@@ -51,6 +56,7 @@ class ChatEndpoints:
     def __init__(self, services: WebServices, files: FileEndpoints) -> None:
         self._services = services
         self._files = files
+        self._database = DataPaths(services.runtime.data_dir).database
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -75,11 +81,13 @@ class ChatEndpoints:
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
         shown = await asyncio.to_thread(lambda: [self._row(first + at, row) for at, row in enumerate(rows)])
+        turns = await asyncio.to_thread(self._turns, key, rows)
         return json_response(
             {
                 "session": key,
                 "branch_of": session.metadata.get("branch_of"),
                 "rows": shown,
+                "turns": turns,
                 "live": live,
                 "feed": position,
             }
@@ -137,6 +145,16 @@ class ChatEndpoints:
     def _position(self) -> str:
         return f"{self._services.feed.epoch}.{self._services.feed.position}"
 
+    def _turns(self, key: str, rows: list[ChatMessage]) -> dict[str, dict[str, Any]]:
+        """Model, tokens and cost of the turns of these rows, by turn id."""
+        since = next((str(row["timestamp"])[:10] for row in rows if "timestamp" in row), None)
+        if since is None:
+            return {}
+        with reading(self._database, LEDGER_SCHEMA) as db:
+            sums = turn_sums(db, key, since)
+        names = ("usd", "prompt_tokens", "completion_tokens")
+        return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
+
     def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
         shown: dict[str, Any] = {"n": number, "role": row.get("role")}
         for name in ("timestamp", "turn_id", "inbound", "tool_call_id", "name", "failure", "sender_id", "origin"):
@@ -144,6 +162,9 @@ class ChatEndpoints:
                 shown[name] = row.get(name)
         if row.get("role") == "tool":
             return {**shown, "text": text_of(row.get("content"))}
+        error = row.get("error")
+        if error is not None and error != INTERRUPTED:  # the content is a placeholder for the model
+            return {**shown, "error": error, "reply": row.get("reply", "")}
         media = row.get("media", [])
         shown |= _with_files(visible_text(row), media)
         if media:
@@ -151,8 +172,29 @@ class ChatEndpoints:
         if reasoning := row.get("reasoning_content"):
             shown["reasoning"] = reasoning
         if calls := row.get("tool_calls"):
-            shown["calls"] = list(map(_call, calls))
+            shown["calls"] = list(map(self._call, calls))
         return shown
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        function = call["function"]
+        try:
+            arguments = json.loads(function["arguments"])
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            arguments = {"": function["arguments"]}
+        shown = {"call_id": call["id"], "name": function["name"], "arguments": arguments}
+        if function["name"] == MessageTool.name and not arguments.get("channel") and not arguments.get("chat_id"):
+            shown["posted"] = self._posted(arguments)
+        return shown
+
+    def _posted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the message tool has sent to this chat. Only files of the workspace: a model wrote the paths."""
+        workspace = self._services.runtime.workspace.resolve()
+        media = arguments.get("media")
+        paths = [(workspace / str(path)).resolve() for path in (media if isinstance(media, list) else ())]
+        files = [self._files.describe(str(path)) for path in paths if path.is_relative_to(workspace)]
+        return {"text": arguments.get("content"), "files": files}
 
 
 def _with_files(text: str, media: list[str]) -> dict[str, Any]:
@@ -164,14 +206,3 @@ def _with_files(text: str, media: list[str]) -> dict[str, Any]:
     transcripts = _TRANSCRIPTION.findall(text)
     text = _TRANSCRIPTION.sub("", text).strip()
     return {"text": text, "transcripts": transcripts} if transcripts else {"text": text}
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {"": function["arguments"]}
-    return {"call_id": call["id"], "name": function["name"], "arguments": arguments}

@@ -142,8 +142,8 @@ class DiscordPlatform(ServedPlatform):
             one.messages[message_id] for one in self.world.chats.values() if message_id in one.messages
         ).reactions
 
-    def typed(self, chat: str | None = None) -> bool:
-        return self.world.chats[chat or self.private].typed > 0
+    def typed(self, chat: str | None = None) -> int:
+        return self.world.chats[chat or self.private].typed
 
     # what goes wrong
 

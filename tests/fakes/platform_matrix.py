@@ -100,8 +100,8 @@ class MatrixPlatform(ServedPlatform):
         ]
         return [relation["key"] for relation in relations if relation["event_id"] == message_id]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return self.server.rooms[chat or self.private].typed > 0
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.rooms[chat or self.private].typed
 
     # what goes wrong
 

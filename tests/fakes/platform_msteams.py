@@ -81,8 +81,8 @@ class TeamsPlatform(ServedPlatform):
     async def press_button(self, message_id: str, label: str) -> None:
         await self.server.presses(next(post for post in self.server.posts if post.id == message_id), label)
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(chat or self.private)
 
     # what goes wrong
 

@@ -65,8 +65,8 @@ class QQPlatform(ServedPlatform):
         media = post.body.get("media")
         return [self.server.files[media["file_info"]][0]] if media else []
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(chat or self.private)
 
     # what goes wrong
 

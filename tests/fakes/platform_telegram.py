@@ -100,8 +100,8 @@ class TelegramPlatform(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return self.server.reactions.get(int(message_id), [])
 
-    def typed(self, chat: str | None = None) -> bool:
-        return int(chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(int(chat or self.private))
 
     async def repeat_last(self) -> None:
         await self.server.again()

@@ -67,8 +67,8 @@ class WeixinPlatform(ServedPlatform):
         data = self.server.sent_file(post.item[kind]["media"])
         return [path.name for path in self.folder.parent.iterdir() if path.is_file() and path.read_bytes() == data]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(chat or self.private)
 
     # what goes wrong
 

@@ -57,7 +57,8 @@ class DingTalkChannel(ChatChannel):
         self._api = DingTalkApi(self._settings)
         self._conversations: dict[str, str] = {}
         """The conversation's id by chat: a private chat has another id with us."""
-        self._finished_cards: dict[str, None] = {}
+        self._cards: dict[str, bool] = {}
+        """Cards that are not finished, and whether their stream is open. The stream of a crashed process may not be."""
         self._without_cards = ""
         """Why answers are not streamed, once DingTalk has refused a card."""
 
@@ -75,8 +76,8 @@ class DingTalkChannel(ChatChannel):
             await self._api.token()
             await self._api.open_stream()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is the robot {self._api.robot_code}: search for it in DingTalk by the "
-            "name that you gave it, or add it to a group (Group Settings, Bots) and mention it."
+            f"The credentials work. Your bot is the robot {self._api.robot_code}.\n"
+            "Search for it in DingTalk by the name that you gave it, or add it to a group and mention it."
         )
         return True
 
@@ -139,19 +140,22 @@ class DingTalkChannel(ChatChannel):
             self.status.last_error = self._without_cards
             log.warning("dingtalk: %s", self._without_cards)
             raise
+        put_bounded(self._cards, card_id, True, _MOST_REMEMBERED)
         return card_id
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        if platform_id in self._finished_cards:
-            await self._api.finish_card(platform_id, chunk.text)
-        else:
+        if self._cards.get(platform_id):
             await self._api.stream_card(platform_id, chunk.text)
+        else:
+            await self._api.finish_card(platform_id, chunk.text)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        if platform_id not in self._finished_cards:
-            await self._api.stream_card(platform_id, chunk.text, is_last=True)
+        if platform_id in self._cards:
+            if self._cards[platform_id]:
+                await self._api.stream_card(platform_id, chunk.text, is_last=True)
+                self._cards[platform_id] = False
             await self._api.finish_card(platform_id, chunk.text)
-            put_bounded(self._finished_cards, platform_id, None, _MOST_REMEMBERED)
+            del self._cards[platform_id]
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For the URL of a picture DingTalk shows the picture itself."""

@@ -149,9 +149,10 @@ class FeishuChannel(ChatChannel):
             bot = await self._api.log_in()
             await self._api.fetch_endpoint()
         print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{self._api.console}\n"
-            "Events & Callbacks: choose the long connection for events and for callbacks, and save.\n"
-            "Then search for the bot in Feishu and write to it."
+            f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
+            "Only if you created the app by hand: while nanobot is connected, open\n"
+            f"{self._api.console}\n"
+            "Events & Callbacks: choose the long connection for events and for callbacks, and save."
         )
         return True
 
@@ -304,10 +305,15 @@ class FeishuChannel(ChatChannel):
         shown = {"opus": "audio", "mp4": "media"}.get(kind, "file")
         return await self._send(to, shown, {"file_key": data.text("file_key")}, options)
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str | None:
         """Add a reaction to a message; `emoji` is its name at Feishu, such as THUMBSUP."""
         body = {"reaction_type": {"emoji_type": emoji}}
-        await self._api.call("POST", f"/im/v1/messages/{message_id}/reactions", json=body)
+        added = await self._api.call("POST", f"/im/v1/messages/{message_id}/reactions", json=body)
+        return added.text("reaction_id") or None
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction (server-docs/im-v1/message-reaction/delete)."""
+        await self._api.call("DELETE", f"/im/v1/messages/{message_id}/reactions/{reaction}")
 
     async def _send(self, to: Address, kind: str, content: Mapping[str, Any], options: SendOptions) -> str:
         """Send a message; in a thread, and if it quotes one, as a reply."""

@@ -34,7 +34,7 @@ from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment, encrypt_attachmen
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.chat_channel import TYPING_S, ChatChannel, SendOptions
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, quoted_lines
@@ -449,7 +449,7 @@ class MatrixChannel(ChatChannel):
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator until shortly after it would be renewed."""
         with as_send_errors():
-            check(await self._client.room_typing(to.chat_id, timeout=int(2000 * TYPING_S)))
+            check(await self._client.room_typing(to.chat_id, timeout=int(2000 * self.typing_s)))
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         relation = {"rel_type": "m.annotation", "event_id": message_id, "key": emoji}

@@ -4,6 +4,7 @@ The SDK repeats no request by itself (`max_limit_exceeded`, `max_timeouts`): the
 returns errors of the homeserver, and raises those of the connection.
 """
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -33,6 +34,8 @@ from nanobot.channels.errors import (
 from nanobot.config.channels import MatrixConfig
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.files import make_private_folder
+
+logging.getLogger("nio.responses").setLevel(logging.CRITICAL)  # to it, each error of a homeserver is malformed
 
 REQUEST_S = 30.0
 _DEVICE = "nanobot"

@@ -175,9 +175,11 @@ class TeamsChannel(ChatChannel):
         host, path = self._settings.host.strip(), self._settings.path
         where = f"port {self._settings.port}" if host else "gateway.port (18790)"
         print(  # noqa: T201 a person waits
-            "The credentials work. Teams needs an https address that leads to this machine, from a tunnel or a reverse "
-            f"proxy to {where}. In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
-            f"https://YOUR-ADDRESS{path if host else PATH}"
+            "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
+            f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
+            "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
+            f"   https://YOUR-ADDRESS{path if host else PATH}\n"
+            "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
         )
         return True
 

@@ -123,9 +123,9 @@ class QQChannel(ChatChannel):
             bot = await self._api.call("GET", "/users/@me")
             await self._api.call("GET", "/gateway/bot")
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}: {CONSOLE}, your bot, "
-            "has the QR code with which you add it in QQ. Until it is published, only the people and groups of its "
-            "sandbox (沙箱配置) can use it."
+            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}.\n"
+            f"{CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
+            "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
         )
         return True
 

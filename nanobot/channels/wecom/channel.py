@@ -101,8 +101,8 @@ class WeComChannel(ChatChannel):
         """Test the credentials. Raises ChannelSetupError; SendError if WeCom is unreachable."""
         async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch):
             print(  # noqa: T201 a person waits
-                "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人), or add it "
-                "to a group. If a gateway was connected as this robot, WeCom has closed its connection: restart it."
+                "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人).\n"
+                "If a gateway was connected as this robot, WeCom has closed its connection: restart it."
             )
         return True
 

@@ -50,6 +50,9 @@ _EDITABLE_S = 14 * 60.0
 _MOST_EDITS = 20
 _MOST_REMEMBERED = 1000
 _LINK = "Run `nanobot channels login whatsapp`."
+_LOST = 2
+"""After so many states that are not connected, the first of which is the bridge's own, WhatsApp is out of reach."""
+_UNREACHED = "web.whatsapp.com cannot be reached yet, and a proxy is not supported. Still trying; Ctrl+C ends it."
 _SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
 _LOGGED_OUT = 401
 _ENDS = {
@@ -71,7 +74,7 @@ class WhatsAppChannel(ChatChannel):
     can_edit = True
     can_react = True
     dedupe_s: ClassVar[float] = 3600.0
-    stall_s = 60.0
+    stall_s = 45.0
     beat_s: float = 15.0
     pause_s: float = 1.0
     """Between two messages in a chat: accounts that send faster get banned."""
@@ -114,14 +117,15 @@ class WhatsAppChannel(ChatChannel):
                 async with asyncio.timeout(_LOGIN_S):
                     is_linked = await self._link(connection, force=force)
             except TimeoutError:
-                raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
+                raise NanobotError(f"No account was linked within {_LOGIN_S / 60:.0f} minutes.") from None
         # else the account was linked once, and the bridge has forgotten it by now
         return is_linked or await self.login(force=True)
 
     async def _link(self, connection: Connection, *, force: bool) -> bool:
         """Return whether the account is linked. With `force`, raise ChannelSetupError instead of returning False."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
-        has_code = False
+        has_code = is_reached = False
+        lost = 0
         async for frame in connection.events():
             match frame.get("type"):
                 case "status" if frame.get("status") == "connected":
@@ -130,10 +134,14 @@ class WhatsAppChannel(ChatChannel):
                     return True
                 case "status":
                     has_code = False
+                    lost += 1
+                    if lost == _LOST and not is_reached:
+                        print(_UNREACHED)  # noqa: T201
                 case "qr" if not phone:
+                    is_reached = True
                     print(f"{_SCAN} Scan this:\n{qr_code(frame.text('qr'))}")  # noqa: T201
                 case "qr" if not has_code:
-                    has_code = True
+                    has_code = is_reached = True
                     await connection.tell({"type": "pair", "phone": phone})
                 case "code":
                     print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201

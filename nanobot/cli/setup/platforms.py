@@ -325,20 +325,20 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         name="dingtalk",
         requires="Client ID and Client Secret of an app from open-dev.dingtalk.com",
         instructions=(
-            "At https://open-dev.dingtalk.com: create an app of your organisation, add the capability Robot with "
-            "message reception in Stream mode, and publish a version. Credentials has the Client ID and the Client "
-            "Secret to paste here."
+            "At https://open-dev.dingtalk.com: create an app of your organisation, and add the capability Robot with "
+            "message reception in Stream mode. Under Permissions, add qyapi_robot_sendmsg, Card.Instance.Write and "
+            "Card.Streaming.Write. Publish a version. Credentials has the Client ID and the Client Secret."
         ),
         fields=(
             SetupField(
                 "client_id",
-                "Client ID (also AppKey)",
+                "Client ID, formerly AppKey",
                 r"(?a)[\w-]{6,}",
                 "It looks like dingabc123 and is under Credentials of the app.",
             ),
             _secret(
                 "client_secret",
-                "Client Secret (also AppSecret)",
+                "Client Secret, formerly AppSecret",
                 r"(?a)[\w-]{6,}",
                 "It is under Credentials of the app, below the Client ID.",
             ),
@@ -473,10 +473,12 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         name="mochat",
         requires="token and user ID of an agent registered at mochat.io",
         instructions=(
-            "Register an agent: curl https://mochat.io/api/claw/agents/selfRegister "
-            "-H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'. "
-            "The answer has its token and its botUserId, to paste here. Then bind it to your account: "
-            "docs/guides/mochat.md has the command."
+            "Register an agent. The answer has its token and its botUserId, to paste here:\n"
+            "  curl https://mochat.io/api/claw/agents/selfRegister \\\n"
+            "    -H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'\n"
+            "Then bind it to your account at Mochat, by its e-mail address, with the token:\n"
+            "  curl https://mochat.io/api/claw/agents/bind -H 'X-Claw-Token: claw_...' \\\n"
+            "    -H 'Content-Type: application/json' -d '{\"email\": \"you@example.org\"}'"
         ),
         fields=(
             _secret(

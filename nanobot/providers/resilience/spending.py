@@ -64,6 +64,7 @@ class Spending:
 
     async def summary(self, session_key: str = "") -> UsageSummary:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
+        await self._ledger.flush()
         return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
 
     async def __aenter__(self) -> Self:

@@ -31,8 +31,13 @@ function addRow(turn, row) {
   }
   if (row.reasoning) turn.parts.push({ type: "reasoning", text: row.reasoning });
   if (row.text) turn.parts.push({ type: "text", text: row.text });
-  for (const call of row.calls ?? []) turn.parts.push({ type: "tool", ...call });
-  if (row.files) turn.parts.push({ type: "files", files: row.files });
+  if (row.error === "stopped") turn.parts.push({ type: "stopped" });
+  else if (row.error && row.reply) turn.parts.push({ type: "error", text: row.reply });
+  for (const { posted, ...call } of row.calls ?? []) {
+    turn.parts.push({ type: "tool", ...call });
+    if (posted?.text) turn.parts.push({ type: "text", text: posted.text });
+    if (posted?.files) turn.parts.push({ type: "files", files: posted.files });
+  }
 }
 
 /** Keep the entries that have not changed as they are, so that they are not drawn again. */
@@ -52,6 +57,10 @@ export function keepSame(before, after) {
 export function mergeParts(stored, viewed) {
   const calls = new Set(viewed.map((part) => part.call_id).filter(Boolean));
   const texts = new Set(viewed.map((part) => part.text?.trim()).filter(Boolean));
-  const isNew = (part) => (part.type === "tool" ? !calls.has(part.call_id) : !texts.has(part.text?.trim()));
+  const isNew = (part) => {
+    if (part.type === "tool") return !calls.has(part.call_id);
+    if (part.type === "text" || part.type === "reasoning" || part.type === "error") return !texts.has(part.text.trim());
+    return !viewed.some((other) => other.type === part.type);
+  };
   return [...stored.filter(isNew), ...viewed];
 }

@@ -144,32 +144,50 @@ function replaceByLink(node, address) {
   }
 }
 
-/** A parser that writes into an element. */
-export function openMarkdown(root) {
-  const renderer = new Renderer(root);
-  return smd.parser({
-    data: null,
-    add_token: (_, type) => renderer.open(type),
-    end_token: () => renderer.close(),
-    add_text: (_, text) => renderer.text(text),
-    set_attr: (_, name, value) => renderer.attribute(name, value),
-  });
+/** Writes Markdown into an element, piece by piece. */
+export class MarkdownWriter {
+  constructor(root) {
+    this.renderer = new Renderer(root);
+    this.tail = new Text();
+    this.parser = smd.parser({
+      data: null,
+      add_token: (_, type) => this.renderer.open(type),
+      end_token: () => this.renderer.close(),
+      add_text: (_, text) => this.renderer.text(text),
+      set_attr: (_, name, value) => this.renderer.attribute(name, value),
+    });
+  }
+
+  write(text) {
+    this.tail.remove();
+    smd.parser_write(this.parser, text);
+    const { pending } = this.parser; // the parser waits for the next character; a letter is shown at once
+    if (/^[\p{L}\p{N}]$/u.test(pending) && this.renderer.nodes.length > 1) {
+      this.tail.data = pending;
+      this.renderer.top.node.append(this.tail);
+    }
+  }
+
+  end() {
+    this.tail.remove();
+    smd.parser_end(this.parser);
+  }
 }
 
 /** Markdown that may grow: only what was added is parsed. `isDone` closes what is still open. */
 export function Markdown({ text, isDone = true }) {
   const root = useRef(null);
-  const state = useRef({ parser: null, text: "", isDone: false });
+  const state = useRef({ writer: null, text: "", isDone: false });
   useLayoutEffect(() => {
-    let { parser, text: before, isDone: wasDone } = state.current;
-    if (parser === null || wasDone || !text.startsWith(before)) {
+    let { writer, text: before, isDone: wasDone } = state.current;
+    if (writer === null || wasDone || !text.startsWith(before)) {
       root.current.replaceChildren();
-      parser = openMarkdown(root.current);
+      writer = new MarkdownWriter(root.current);
       before = "";
     }
-    smd.parser_write(parser, text.slice(before.length));
-    if (isDone) smd.parser_end(parser);
-    state.current = { parser, text, isDone };
+    writer.write(text.slice(before.length));
+    if (isDone) writer.end();
+    state.current = { writer, text, isDone };
   }, [text, isDone]);
   return html`<div class="markdown" dir="auto" ref=${root}></div>`;
 }

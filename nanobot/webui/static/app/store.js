@@ -24,7 +24,9 @@ let reloading = 0;
 /** Load the sessions. Return the position in the feed from which they change. */
 export async function loadSessions() {
   const answer = await get("/api/sessions");
-  sessions.value = answer.sessions.filter((session) => !session.archived && session.messages > 0);
+  sessions.value = answer.sessions
+    .filter((session) => !session.archived && session.messages > 0)
+    .map((session) => ({ ...session, channel: channelOf(session.key) }));
   running.value = new Set(sessions.value.filter((session) => session.running).map((session) => session.key));
   turns.clear();
   for (const key of running.value) turns.set(key, key); // until an event names the turn
@@ -45,8 +47,10 @@ function take({ session, channel, event }) {
   } else if (event.type === "turn_ended") {
     turns.delete(event.turn_id);
     turns.delete(session);
-    clearTimeout(reloading);
-    reloading = setTimeout(() => loadSessions().catch(() => null), RELOAD_MS);
+    reloadSoon();
+  } else if (event.type === "changed") {
+    if (event.topic === "sessions") reloadSoon();
+    return;
   } else if (event.type === "approval_asked") {
     questions.value = new Map(questions.value).set(event.question, { session, event });
   } else if (event.type === "approval_answered") {
@@ -58,6 +62,16 @@ function take({ session, channel, event }) {
   }
   const keys = new Set(turns.values());
   if ([...keys].sort().join() !== [...running.value].sort().join()) running.value = keys;
+}
+
+function reloadSoon() {
+  clearTimeout(reloading);
+  reloading = setTimeout(() => loadSessions().catch(() => null), RELOAD_MS);
+}
+
+/** The channel of a session. Keys without one belong to the terminal. */
+export function channelOf(key) {
+  return key.includes(":") ? key.split(":")[0] : "cli";
 }
 
 /** Move a session to the top, or add it. */

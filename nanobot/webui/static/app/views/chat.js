@@ -9,7 +9,7 @@ import { History } from "../parts/history.js";
 import { ActionButton, CopyButton, TurnMessage, UserMessage, answerOf } from "../parts/message.js";
 import { go, href } from "../router.js";
 import { Session } from "../session.js";
-import { channelName, me, sessions } from "../store.js";
+import { channelName, channelOf, me, sessions } from "../store.js";
 import { t } from "../words.js";
 
 const BOTTOM_PX = 60;
@@ -55,7 +55,7 @@ function OpenChat({ sessionKey: key }) {
   const isRunning = live.length > 0;
   const stop = () => post(sessionPath(key, "stop")).catch(() => null);
   const isStopArmed = useStopKey(isRunning, stop);
-  const channel = key.includes(":") ? key.split(":")[0] : "cli";
+  const channel = channelOf(key);
 
   async function onSend(text, files) {
     if (editing) return branch(editing.before, text, files);
@@ -198,6 +198,7 @@ function useStickToBottom(scroller) {
   const content = useRef(null);
   const wanted = useRef(true);
   const toBottom = () => {
+    if (!scroller.current) return;
     wanted.current = true;
     scroller.current.scrollTop = scroller.current.scrollHeight;
   };

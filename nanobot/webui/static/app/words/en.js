@@ -41,7 +41,6 @@ export default {
   key_stop: "stop what runs",
   keys: "Keys",
   loading: "Loading…",
-  menu: "Menu",
   message: "Message",
   message_hint: "Write a message, or / for commands",
   minutes: "{n} min {s} s",

@@ -41,7 +41,6 @@ export default {
   key_stop: "停止正在运行的任务",
   keys: "快捷键",
   loading: "加载中…",
-  menu: "菜单",
   message: "消息",
   message_hint: "输入消息，或输入 / 使用命令",
   minutes: "{n} 分 {s} 秒",

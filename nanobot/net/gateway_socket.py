@@ -1,27 +1,39 @@
-"""The client of the local socket: connects a command to the running gateway of its data folder.
+"""The local socket of a running gateway: its protocol, and its client. JSON lines, one request per connection.
 
-Imports nothing heavy, so that commands start fast.
+The socket is `state/gateway.sock`, which only its owner may open. Without Unix sockets (Windows, a path that is too
+long) it is a port on loopback, named in `state/gateway.port` with a token that the client sends first.
+
+    server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
+    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "folder": ..., "answers": ...}
+            a program adds "options": {"model", "instructions", "budget_usd", "ephemeral", "schema"}
+    client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
+    client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
+    client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
+    server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+
+Imports nothing heavy, for commands and programs that only talk to the gateway.
 """
 
 import asyncio
+import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from nanobot.errors import NanobotError
-from nanobot.gateway.control.wire import (
-    LONGEST_LINE,
-    PROTOCOL,
-    Frame,
-    decode_frame,
-    encode_frame,
-    port_file,
-    socket_file,
-)
+
+PROTOCOL = 1
+LONGEST_LINE = 16 * 1024 * 1024
+"""Longest frame, in bytes."""
+LONGEST_PATH = 100
+"""Longest socket path, in bytes; systems allow 104 or 108."""
 
 HELLO_S = 2.0
 """Timeout for connecting, until the gateway's hello."""
+
+Frame = dict[str, Any]
 
 
 class GatewayError(NanobotError):
@@ -113,3 +125,36 @@ async def _open(state: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 async def _read_frame(reader: asyncio.StreamReader) -> Frame | None:
     line = await reader.readline()
     return decode_frame(line) if line.endswith(b"\n") else None
+
+
+def socket_file(state: Path) -> Path:
+    return state / "gateway.sock"
+
+
+def port_file(state: Path) -> Path:
+    """The file with the port and token, used without a Unix socket."""
+    return state / "gateway.port"
+
+
+def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the config settings in an environment (`NANOBOT_AGENTS__...`): name to digest of the value."""
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+        for name, value in environ.items()
+        if name.upper().startswith("NANOBOT_") and "__" in name
+    }
+
+
+def encode_frame(frame: Frame) -> bytes:
+    return json.dumps(frame, ensure_ascii=True, default=str).encode() + b"\n"
+
+
+def decode_frame(line: bytes) -> Frame:
+    """Raises ValueError."""
+    try:
+        frame = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(frame, dict):
+        raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
+    return frame
