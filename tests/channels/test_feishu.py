@@ -468,7 +468,7 @@ def test_no_bytes_make_the_decoder_fail_otherwise_than_with_a_value_error(data):
         Parts().add(frame)
     except ValueError:
         return
-    assert frame.encode() or not data
+    assert frame.answer(200)
 
 
 # the vendor's own client

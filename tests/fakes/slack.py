@@ -54,6 +54,7 @@ class Post:
     files: list[Json] = field(default_factory=list)
     signs: list[str] = field(default_factory=list)
     edits: int = 0
+    has_preview: bool = True
     told: Json = field(default_factory=dict)
 
 
@@ -358,6 +359,7 @@ class Workspace:
             raise RefusedError("thread_not_found")
         post = self.add(room, ANNA if token == PERSON_TOKEN else BOT, text, thread=thread)
         post.blocks = blocks
+        post.has_preview = str(asked.get("unfurl_links", 1)).lower() not in ("0", "false")
         await self._tell_of_own(room, post)
         return {"channel": room.id, "ts": post.ts, "message": {"text": text}}
 

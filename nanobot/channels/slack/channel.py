@@ -128,9 +128,7 @@ class SlackChannel(ChatChannel):
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For a URL Slack shows the picture itself."""
         if file.path is None:
-            return await self._api.post(
-                to.chat_id, to.thread_id, file.url or file.name, unfurl_links=True, unfurl_media=True
-            )
+            return await self._api.post(to.chat_id, to.thread_id, file.url or file.name, unfurl_links=1, unfurl_media=1)
         return await self._api.upload(to.chat_id, to.thread_id, file.path, file)
 
     async def react(self, to: Address, message_id: str, emoji: str) -> str:

@@ -150,7 +150,7 @@ class SlackApi(RestClient):
     async def post(self, chat: str, thread: str | None, text: str, **more: object) -> str:
         """Post a message. Return its timestamp, which is its id."""
         chat_id = await self.chat_id_of(chat)
-        form = {"unfurl_links": False, "unfurl_media": False, **more}
+        form = {"unfurl_links": 0, "unfurl_media": 0, **more}  # a form has no booleans
         return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
 
     async def edit(self, chat: str, ts: str, text: str) -> None:
