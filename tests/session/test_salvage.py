@@ -86,6 +86,8 @@ def variants() -> Iterator[tuple[str, bytes]]:
 
 
 VARIANTS = dict(variants())
+LONG = ("deep", "huge line", "many braces")
+"""Lines that take long to read, wherever they are."""
 
 
 def load(folder: Path, data: bytes) -> tuple[Path, list[dict[str, Any]]]:
@@ -105,7 +107,13 @@ def load(folder: Path, data: bytes) -> tuple[Path, list[dict[str, Any]]]:
     return file, rows
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith(LONG) and not name.endswith("middle") else name
+        for name in VARIANTS
+    ],
+)
 def test_no_sound_line_is_lost_and_the_next_message_works(tmp_path: Path, name: str):
     file, rows = load(tmp_path, VARIANTS[name])
 
