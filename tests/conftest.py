@@ -3,12 +3,13 @@
 import faulthandler
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +141,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     use_config(None)  # a command of an earlier test may have chosen one for its process, which is this one
     forget_all()  # what one test holds secret, another may say
     if item.get_closest_marker("bench") is None:  # nor does any test cut the power: a sync may be counted
-        os.fsync = os.fdatasync = lambda descriptor: None
+        for name in ("fsync", "fdatasync"):
+            setattr(os, name, lambda descriptor: None)
 
 
 def _leave_the_machine(config: pytest.Config) -> None:
     """No test sees the home, the keys or the proxies of the machine it runs on."""
     home = config.stash.get(_HOME, None)
     if home is None or not home.is_dir() or any(home.iterdir()):  # it serves until a test leaves something in it
-        home = config.stash[_HOME] = config._tmp_path_factory.mktemp("home")
+        home = config.stash[_HOME] = Path(tempfile.mkdtemp(dir=memory))
+        config.add_cleanup(partial(shutil.rmtree, home, ignore_errors=True))
     os.environ["HOME"] = os.environ["USERPROFILE"] = str(home)
     for name in [*os.environ]:
         if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):

@@ -17,5 +17,3 @@ def test_nothing_outside_a_restricted_workspace_can_be_read(home: SandboxHome, s
 
     assert read == []
     assert (home.path / "notes.txt").exists()
-
-
