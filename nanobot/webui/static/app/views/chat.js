@@ -16,6 +16,8 @@ const BOTTOM_PX = 60;
 const HANDS = ["wheel", "touchmove", "pointerdown", "keydown"];
 const TOUCH_MS = 1000;
 const CHANGE_MS = 200;
+const DRAWN_MS = 60; // until the browser has drawn, and says again what is near
+const RETRY_MS = 1000;
 const STOP_AGAIN_MS = 2500;
 const ACTIVITY_S = 2;
 
@@ -136,18 +138,29 @@ function Older({ session, scroller }) {
   const mark = useRef(null);
   const before = useRef(null);
   useEffect(() => {
-    const observer = new IntersectionObserver(
-      async ([change]) => {
-        if (!change.isIntersecting) return;
+    let isNear = false;
+    let isLoading = false;
+    async function load() {
+      if (isLoading) return;
+      isLoading = true;
+      while (isNear && session.hasOlder.value && !session.isClosed) {
         const { scrollHeight, scrollTop } = scroller.current;
         before.current = scrollHeight - scrollTop;
-        await session.loadOlder().catch(() => null);
+        const isLoaded = await session.loadOlder().then(() => true, () => false);
+        await new Promise((resolve) => setTimeout(resolve, isLoaded ? DRAWN_MS : RETRY_MS));
+      }
+      isLoading = false;
+    }
+    const observer = new IntersectionObserver(
+      (changes) => {
+        isNear = changes.at(-1).isIntersecting;
+        load();
       },
       { root: scroller.current, rootMargin: "800px 0px" },
     );
     observer.observe(mark.current);
-    return () => observer.disconnect();
-  }, [session.entries.value[0]?.id]); // observes anew, since what was loaded may not fill the screen
+    return () => ((isNear = false), observer.disconnect());
+  }, []);
   useLayoutEffect(() => {
     const box = scroller.current;
     if (before.current !== null && box.scrollTop < 2) box.scrollTop = box.scrollHeight - before.current;
