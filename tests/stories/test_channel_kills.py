@@ -14,7 +14,7 @@ import pytest
 from nanobot.channels.registry import CHANNELS
 from nanobot.testing.model_server import FakeModels, Fitting
 from tests.crash.deadly_gateway import KILLS
-from tests.fakes.people import ALL, Lives, Mouths, elsewhere, everybody, heard, is_accepted, judged, unanswered
+from tests.fakes.people import ALL, Lives, Mouths, elsewhere, everybody, heard, judged, unanswered
 from tests.support.home import POSIX
 from tests.support.toy_gateway import GatewayHome
 
@@ -48,8 +48,7 @@ class Sweep:
         await self._until(lambda: lives.process.poll() is not None, 0.5)  # what it writes behind the answers
         was_killed = lives.process.poll() is not None
         lives.close()
-        if self.mouths.loses:
-            self.said = [one for one in self.said if is_accepted(self.home, one[2])]
+        self.said = [one for one in self.said if not self.mouths.is_lost(self.home, f"here is {one[2]}")]
         await self.peace(saying)
         return was_killed
 
