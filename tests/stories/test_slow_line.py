@@ -14,11 +14,10 @@ import pytest
 
 from nanobot.channels.registry import CHANNELS
 from nanobot.testing.live_channel import live, until
-from nanobot.testing.platform import Platform
 from tests.fakes.platforms import platform_class
 
-SIZE, RATE = 40_000_000, 1_000_000
-WAIT_S = 60 + 3 * SIZE / RATE
+SIZE, RATE = 40_000_000, 300_000
+WAIT_S = 60 + 2 * SIZE / RATE
 HERE, FAR = "127.0.0.1", "127.0.0.2"
 PIECE = 64 * 1024
 
@@ -75,50 +74,46 @@ def slow_line() -> Iterator[None]:
     """All new connections are slow."""
     line = SlowLine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", lambda sock, address: line.connect(sock, address))
+        patch.setattr(socket.socket, "connect", lambda sock, where: line.connect(sock, where))  # noqa: PLW0108 a method
         try:
             yield
         finally:
             line.close()
 
 
-async def both_ways(platform: Platform, folder: Path, file: Path) -> str:
-    """What became of the file that a person sends, and of the same from the bot."""
-    async with platform.open(), live(platform, folder, silent=True) as life:
-        life.adjust(stall_s=90.0)
-        await platform.says("hello")
-        await until(lambda: life.heard, within_s=WAIT_S)
-        (message,) = life.heard
-        sending = asyncio.create_task(platform.says("look", file=file))
-        posting = life.post(message, "here it is", media=[str(file)])
-        await until(lambda: posting.settled, within_s=WAIT_S)
-        shown = [one for one in platform.shown() if one.text or one.files]
-        sent = "arrived" if any(one.files for one in shown) else " ".join(one.text for one in shown)
-        came = "not sent there"
-        if platform.files:
-            await until(lambda: any("look" in one.content for one in life.heard), within_s=WAIT_S)
-            heard = life.heard[-1]
-            is_there = any(Path(path).stat().st_size == SIZE for path in heard.media)
-            came = "arrived" if is_there else heard.content.replace("\n", " ")
-        await sending
-        return f"from the bot: {sent}; from a person: {came}{f'; {life.dead}' if life.dead else ''}"
+IN = {"discord", "slack", "feishu", "dingtalk", "qq", "wecom", "weixin", "msteams", "whatsapp", "email", "websocket"}
+"""Where people may send such a file. A bot of Telegram may not load it; channels.matrix.maxMediaBytes is 20 MB."""
+OUT = {"telegram", "slack", "whatsapp", "websocket"}
+"""Where the bot may: elsewhere the platform's limit is below it, and is said."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is one address on loopback")
 @pytest.mark.timeout(900)
-async def test_a_large_file_arrives_on_a_slow_line_or_its_refusal_is_said(tmp_path: Path):
+@pytest.mark.parametrize("name", [spec.name for spec in CHANNELS])
+async def test_a_large_file_arrives_on_a_slow_line_or_its_refusal_is_said(tmp_path: Path, name: str):
     file = tmp_path / "large.bin"
     file.write_bytes(Random(1).randbytes(SIZE))
-    platforms = {spec.name: platform_class(spec.name)(tmp_path / spec.name) for spec in CHANNELS}
-    for platform in platforms.values():
-        platform.folder.mkdir()
-
+    (folder := tmp_path / name).mkdir()
     with slow_line():
-        ends = await asyncio.gather(
-            *[both_ways(platform, platform.folder, file) for platform in platforms.values()], return_exceptions=True
-        )
+        async with platform_class(name)(folder).open() as platform, live(platform, folder, silent=True) as life:
+            life.adjust(stall_s=type(life.channel).stall_s)
+            await platform.says("hello")
+            message = await life.hears("hello")
+            sending = asyncio.create_task(platform.says("look", file=file)) if platform.files else None
+            receipt = life.post(message, "here it is", media=[str(file)])
+            await until(lambda: receipt.settled, within_s=WAIT_S)
+            if sending is not None:
+                await sending
+                await until(lambda: "look" in life.heard[-1].content, within_s=WAIT_S)
 
-    for name, end in zip(platforms, ends, strict=True):
-        print(name, "-", end if isinstance(end, str) else repr(end))
-    raise AssertionError
+    sent = [name for one in platform.shown() for name in one.files]
+    said = " ".join(one.text for one in platform.shown())
+    print(name, sent, said, life.heard[-1].content, life.heard[-1].media, life.dead)
+    assert life.dead == []
+    assert bool(sent) == (name in OUT)
+    assert bool(sent) or "the limit here is" in said
+    if platform.files:
+        came = [Path(path).stat().st_size for path in life.heard[-1].media]
+        assert came == ([SIZE] if name in IN else [])
+        assert came or "download failed" in life.heard[-1].content
