@@ -56,6 +56,8 @@ class InboundMessage:
     """Attachments not downloaded yet, as the channel describes them."""
     folder: str = ""
     """The current folder of the person's terminal, an absolute path. Empty on other channels."""
+    attended: bool = False
+    """Whether its sender follows the turn in the feed, and answers approval questions there as the owner."""
 
     @classmethod
     def from_owner(
@@ -135,6 +137,7 @@ class InboundMessage:
             str(payload.get("scope", "")),
             list(payload.get("attachments", ())),
             str(payload.get("folder", "")),
+            bool(payload.get("attended", False)),
         )
 
     @property

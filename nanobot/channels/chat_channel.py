@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -98,6 +98,8 @@ class ChatChannel(BaseChannel):
         self._active_turns: dict[Address, set[str]] = {}
         """Keys of the messages whose turns run, by chat."""
         self._reactions: set[asyncio.Task[None]] = set()
+        self._receipts: dict[str, tuple[str, str] | None] = {}
+        """Platform id and reaction of messages that wait their turn, by key; None while it is being added."""
 
     @abstractmethod
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
@@ -117,8 +119,12 @@ class ChatChannel(BaseChannel):
     async def show_typing(self, to: Address) -> None:
         """Show a typing indicator that expires after some seconds. Raises SendError."""
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction to a message. Raises SendError."""
+    async def react(self, to: Address, message_id: str, emoji: str) -> str | None:
+        """Add a reaction to a message. Return what `take_back` needs, or None if it stays. Raises SendError."""
+        return None
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction. Raises SendError."""
 
     def largest_to(self, to: Address) -> int:
         """Largest file for this chat, in bytes."""
@@ -214,7 +220,9 @@ class ChatChannel(BaseChannel):
             self._typing[to] = asyncio.create_task(self._keep_typing(to), name=f"{self.name} typing")
 
     def turn_ended(self, to: Address, key: str) -> None:
-        """Stop the typing indicator, unless another turn of this chat runs."""
+        """Stop the typing indicator, unless another turn of this chat runs. Take the receipt back."""
+        if (receipt := self._receipts.pop(key, None)) is not None:
+            self._show_later(self.take_back(to, *receipt))
         running = self._active_turns.get(to, set())
         running.discard(key)
         if not running:
@@ -226,13 +234,17 @@ class ChatChannel(BaseChannel):
         """Add the reaction of the config to the message, if it names one."""
         emoji = str(getattr(self.config, "done_emoji", "") or "")
         if self.can_react and emoji:
-            task = asyncio.create_task(self._show_answered(to, message_id, emoji), name=f"{self.name} reaction")
-            self._reactions.add(task)
-            task.add_done_callback(self._reactions.discard)
+            self._show_later(self.react(to, message_id, emoji))
 
-    async def _show_answered(self, to: Address, message_id: str, emoji: str) -> None:
+    def _show_later(self, work: Coroutine[Any, Any, object]) -> None:
+        """Change a reaction, while nobody waits for it."""
+        task = asyncio.create_task(self._show_quietly(work), name=f"{self.name} reaction")
+        self._reactions.add(task)
+        task.add_done_callback(self._reactions.discard)
+
+    async def _show_quietly(self, work: Coroutine[Any, Any, object]) -> None:
         try:
-            await self.react(to, message_id, emoji)
+            await work
         except Exception as error:  # an SDK may raise anything, and only the answer counts
             log.debug("%s: a reaction was not shown: %s", self.name, error)
 
@@ -331,7 +343,13 @@ class ChatChannel(BaseChannel):
         """Show that a message waits its turn: a reaction if the platform has them, else a text."""
         emoji = str(getattr(self.config, "react_emoji", "") or "")
         if self.can_react and message.reply_to is not None and emoji:
-            await self.react(to, message.reply_to, emoji)
+            key = message.answers or ""
+            put_bounded(self._receipts, key, None, _MAX_STREAMS)
+            reaction = await self.react(to, message.reply_to, emoji)
+            if reaction is not None and key in self._receipts:
+                self._receipts[key] = (message.reply_to, reaction)
+            elif reaction is not None:  # the turn has ended meanwhile
+                await self.take_back(to, message.reply_to, reaction)
         else:
             await self.send(message)
 

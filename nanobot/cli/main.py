@@ -34,6 +34,7 @@ COMMANDS = {
     "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
     "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
     "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
+    "web": ("nanobot.cli.commands.web:web", "Open the gateway's page in a browser, by a one-time link."),
     "send": ("nanobot.cli.commands.send:send", "Send a message through the running gateway."),
     "config get": ("nanobot.cli.commands.config:get", "Print one value, or the whole file; secrets are masked."),
     "config set": ("nanobot.cli.commands.config:set_", "Set one value; it is checked before it is saved."),
@@ -106,7 +107,7 @@ GROUPS = {
 
 SECTIONS = {
     "Start": ("onboard", "provider", "config", "status", "doctor"),
-    "Talk": ("agent", "sessions", "replay"),
+    "Talk": ("agent", "web", "sessions", "replay"),
     "Channels": ("gateway", "channels", "pairing", "send"),
     "Memory and jobs": ("memory", "cron"),
     "Tools": ("skills", "mcp", "tools", "approvals"),

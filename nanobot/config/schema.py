@@ -256,11 +256,22 @@ class HeartbeatConfig(Section):
     to: Text = ""
 
 
+class WebConfig(Section):
+    """The page that the gateway serves."""
+
+    enabled: bool = True
+    public_url: Text = ""
+    """Its address behind a proxy with TLS, such as `https://bot.example.org`; needed on another host than loopback."""
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Further names by which browsers may call it."""
+
+
 class GatewayConfig(Section):
     """The gateway's HTTP server and heartbeat."""
 
     host: str = "127.0.0.1"
     port: Port = 18790
+    web: WebConfig = Field(default_factory=WebConfig)
     heartbeat: HeartbeatConfig = Field(default_factory=HeartbeatConfig)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.feed import FEED_CHANNELS
 from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 TERMINAL = "cli"
 """The channel of chats at the terminal."""
+_INTERNAL = {TERMINAL, *FEED_CHANNELS}
+"""Channels without a platform. They are always there, and no config names them."""
 
 
 def channel_section(channels: ChannelsConfig, name: str) -> Any:
@@ -127,16 +130,16 @@ class GatewayChannels:
 
     @property
     def names(self) -> list[str]:
-        """The channels that were created, without the terminal."""
-        return [name for name in self.manager.names if name != TERMINAL]
+        """The channels of platforms that were created."""
+        return [name for name in self.manager.names if name not in _INTERNAL]
 
     def statuses(self) -> dict[str, ChannelStatus]:
-        """The status of each channel but the terminal, by name."""
-        return {name: status for name, status in self.manager.statuses().items() if name != TERMINAL}
+        """The status of each platform's channel, by name."""
+        return {name: status for name, status in self.manager.statuses().items() if name not in _INTERNAL}
 
-    async def open_terminal(self, channel: BaseChannel) -> None:
-        """Add the channel of terminal chats."""
-        await self.manager.change(TERMINAL, self._attach(channel, AccessPolicy(TERMINAL)))
+    async def open_internal(self, channel: BaseChannel) -> None:
+        """Add a channel without a platform."""
+        await self.manager.change(channel.name, self._attach(channel, AccessPolicy(channel.name)))
 
     async def open_all(self) -> None:
         """Create every enabled channel."""

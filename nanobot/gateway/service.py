@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot import __version__
+from nanobot.agent.feed import Feed
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
 from nanobot.bus.journal import SqliteJournal
@@ -16,13 +19,13 @@ from nanobot.channels.status import ChannelState
 from nanobot.config.loader import closed_channels
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import ConfigError
+from nanobot.errors import ConfigError, NanobotError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.dead_letters import DeadLetters
+from nanobot.gateway.feed_channels import ApiChannel, WebChannel
 from nanobot.gateway.heartbeat import heartbeat_task
-from nanobot.gateway.http import gateway_server
 from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.lock import LockHolder, is_lost, single_instance
@@ -32,16 +35,24 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
+from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
+from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
+from nanobot.security.credentials import CredentialKind, Credentials
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import open_database
+from nanobot.webui.services import WebServices
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 log = logging.getLogger(__name__)
 
+_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
@@ -71,6 +82,7 @@ class Gateway:
     supervisor: TaskSupervisor
     reporter: HealthReporter
     http: HttpServer
+    web: WebServices
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -137,8 +149,8 @@ async def open_gateway(
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
-        database = await stack.enter_async_context(open_database(places.database, JOURNAL_SCHEMA + LEDGER_SCHEMA))
-        bus = MessageBus(SqliteJournal(database))
+        database = await stack.enter_async_context(open_database(places.database, _SCHEMA))
+        bus, feed = MessageBus(SqliteJournal(database)), Feed()
         await stack.enter_async_context(bus.open())
         runtime = await stack.enter_async_context(
             build_runtime(
@@ -149,12 +161,13 @@ async def open_gateway(
                 environ=environ,
                 bus=bus,
                 database=database,
+                feed=feed,
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
-        gateway = await _assemble(runtime, places, options, shutdown)
+        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
@@ -169,12 +182,14 @@ async def open_gateway(
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
-            await _shut_down(gateway, running, options.turns_s)
+            await _shut_down(gateway, running, feed, options.turns_s)
 
 
-async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutdown: ShutdownRequests) -> Gateway:
+async def _assemble(
+    runtime: Runtime, feed: Feed, credentials: Credentials, options: Options, shutdown: ShutdownRequests
+) -> Gateway:
     """Create all parts without starting them. Raises ConfigError if no channel can start."""
-    config, bus, clock = runtime.config, runtime.bus, runtime.clock
+    config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
     dead_letters = DeadLetters(bus)
     menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
     pairing = PairingNotices(clock)
@@ -186,7 +201,9 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
-    await channels.open_terminal(terminal)
+    web, api = WebChannel(bus, feed), ApiChannel(bus, feed)
+    for channel in (terminal, web, api):
+        await channels.open_internal(channel)
     _register_message_tool(runtime, channels)
     loop_monitor = LoopMonitor(clock, channels.statuses)
     assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
@@ -194,8 +211,19 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
-    http = gateway_server(config.gateway.host, port, reporter.report, channels.webhooks)
-    control = ControlServer(places, runtime, reporter, shutdown, terminal)
+
+    async def new_link() -> str:
+        return await _new_link(runtime, credentials, http)
+
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
+
+    def make_http_app() -> "ASGIApp":
+        from nanobot.gateway.http import make_app  # loads Starlette
+
+        return make_app(config.gateway.host, services, channels.webhooks)
+
+    http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
+    control = ControlServer(places, runtime, reporter, shutdown, terminal, new_link)
     dreams = runtime.memory.dreams
 
     async def renew() -> None:
@@ -233,13 +261,26 @@ async def _assemble(runtime: Runtime, places: DataPaths, options: Options, shutd
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, services, control, shutdown)
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
     """Register the tool that sends messages to chats."""
     paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
     runtime.tools.register(MessageTool(runtime.bus, channels.manager, paths))
+
+
+async def _new_link(runtime: Runtime, credentials: Credentials, http: HttpServer) -> str:
+    """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
+    web = runtime.config.gateway.web
+    if not web.enabled:
+        raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
+    if http.port is None:
+        raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
+    host = runtime.config.gateway.host
+    address = web.public_url.rstrip("/") or f"http://{host if is_loopback(host) else '127.0.0.1'}:{http.port}"
+    secret = await credentials.add(CredentialKind.LINK, secrets.token_hex(8))
+    return f"{address}/#k={secret}"
 
 
 async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownRequests, poll_s: float) -> None:
@@ -269,7 +310,7 @@ def _log_start(gateway: Gateway) -> None:
         log.warning("%s", line)
 
 
-async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: float) -> None:
+async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", feed: Feed, turns_s: float) -> None:
     """Stop accepting work, let running turns finish and messages go out, then cancel. The journal keeps the rest."""
     log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
     turns_end = asyncio.get_running_loop().time() + turns_s
@@ -277,6 +318,7 @@ async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: f
     with suppress(TimeoutError):
         async with asyncio.timeout_at(max(turns_end, asyncio.get_running_loop().time()) + SENDS_S):
             await gateway.channels.manager.drain()
+    feed.close()
     running.cancel()
     await asyncio.wait([running], timeout=CANCEL_S)
     log.info("stopped")

@@ -16,6 +16,7 @@ from nanobot.agent.approval.taint_policies import ExecTaint, FileTaint, TaskTain
 from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.feed import Feed
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
@@ -127,6 +128,7 @@ async def build_runtime(
     chains: ProviderChains | None = None,
     bus: MessageBus | None = None,
     database: Database | None = None,
+    feed: Feed | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
@@ -135,12 +137,12 @@ async def build_runtime(
 ) -> AsyncIterator[Runtime]:
     """Build a bot. On exit, its turns are stopped and its connections closed.
 
-    `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `streams` tells
-    whether the channel of that name shows an answer while it is generated. `model` overrides the config's. `provider`
-    is used instead of any configured one, without retries or fallback; `chains` builds the configured ones with retry,
-    fallback and circuit breaker. `restart` is called by `/restart`. `hooks` judge each tool call; `own_hooks` watch
-    whole turns, after the hooks of plugins. No model is called and no network is used before the first turn. Raises
-    NanobotError if the workspace cannot be created.
+    `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `feed` gets the
+    events of all turns; `streams` tells whether the channel of that name shows an answer while it is generated. `model`
+    overrides the config's. `provider` is used instead of any configured one, without retries or fallback; `chains`
+    builds the configured ones with retry, fallback and circuit breaker. `restart` is called by `/restart`. `hooks`
+    judge each tool call; `own_hooks` watch whole turns, after the hooks of plugins. No model is called and no network
+    is used before the first turn. Raises NanobotError if the workspace cannot be created.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
@@ -157,7 +159,7 @@ async def build_runtime(
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
-    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts)
+    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts, feed)
 
     async def renew() -> None:
         core.models.renew()
@@ -409,6 +411,7 @@ def _turn_deps(
     plugins: _PluginParts,
     command_context: CommandContext,
     timeouts: TurnTimeouts | None,
+    feed: Feed | None,
 ) -> TurnDeps:
     defaults, consolidation = services.config.agents.defaults, core.memory.consolidation
     return TurnDeps(
@@ -438,6 +441,7 @@ def _turn_deps(
         subagents=background.subagents,
         goals=background.goals,
         reminder_answer=partial(reminder_answer, toolbox),
+        feed=feed,
     )
 
 

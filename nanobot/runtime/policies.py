@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanobot.agent.delivery import DeliveryPolicy
+from nanobot.agent.feed import FEED_CHANNELS
 from nanobot.agent.loop import LoopPolicy
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
@@ -122,6 +123,8 @@ def _delivery_policies(config: Config, streams: Callable[[str], bool]) -> Callab
 
     def policy(name: str) -> DeliveryPolicy:
         channels = config.channels
+        if name in FEED_CHANNELS:
+            return DeliveryPolicy(progress=False)
         section = channels.section(name)
         return DeliveryPolicy(
             channels.send_progress if section.send_progress is None else section.send_progress,

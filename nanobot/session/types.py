@@ -178,6 +178,18 @@ class Session:
         start = next((at for at in positions if rows[at].get("role") == "user"), len(rows))
         return rows[start:]
 
+    @_serialised
+    def page(self, before: int | None, limit: int) -> tuple[int, list[ChatMessage]]:
+        """Return the last `limit` messages before number `before` (None: the newest), and the first one's number.
+
+        Loads only as many older messages as needed. May raise StorageError.
+        """
+        end = self.message_count if before is None else min(max(before, 0), self.message_count)
+        start = max(end - limit, 0)
+        if start < self._skipped:
+            self._load_since(start)
+        return start, self._rows[start - self._skipped : end - self._skipped]
+
     @property
     def last_message(self) -> ChatMessage | None:
         return self._rows[-1] if self._rows else None

@@ -276,10 +276,3 @@ class FakeTeams:
         if self.onedrive_status == 201:
             self.files[request.match_info["name"]] = data
         return web.json_response({}, status=self.onedrive_status)
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Cut every connection."""
-    for connection in [*(runner.server.connections if runner.server is not None else ())]:
-        if connection.transport is not None:
-            connection.transport.abort()

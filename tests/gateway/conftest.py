@@ -1,47 +1,10 @@
-"""A whole gateway inside the test: everything but the model and the platform is real."""
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nanobot.config.loader import load_config
-from nanobot.gateway.service import Options, open_gateway
-from nanobot.testing import ScriptedProvider
-from tests.support.running_gateway import TOYS, OpenGateway, Running
-from tests.support.toy_gateway import Toy, free_port, install_toys, written
+from tests.support.running_gateway import OpenGateway, gateway_opener
 
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
-    """Opens a gateway whose config has two toys; `config` is put over it. With `uses_config` the models are its own."""
-    monkeypatch.syspath_prepend(install_toys(tmp_path / "site"))
-    toys = {name: Toy(tmp_path / name) for name in TOYS}
-
-    @asynccontextmanager
-    async def opened(
-        *script: Any,
-        home: Path = tmp_path / "home",
-        options: Options | None = None,
-        uses_config: bool = False,
-        **config: Any,
-    ) -> AsyncIterator[Running]:
-        home.mkdir(exist_ok=True)
-        channels = {
-            name: {"enabled": True, "folder": str(toy.folder), "allowFrom": ["7"]} for name, toy in toys.items()
-        }
-        written(home / "config.json", {"channels": channels, "gateway": {"port": free_port()}, **config})
-        model = ScriptedProvider(*script)
-        async with open_gateway(
-            load_config(home / "config.json"),
-            data_dir=home,
-            workspace=home / "workspace",
-            options=options or Options(poll_s=0.02, turns_s=0.2),
-            provider=None if uses_config else model,
-            environ={},
-        ) as gateway:
-            yield Running(gateway, home, model, toys)
-
-    return opened
+    return gateway_opener(tmp_path, monkeypatch)

@@ -76,7 +76,12 @@ async def test_a_model_that_does_not_answer_makes_it_503_until_one_does(running:
 
 
 async def test_other_questions_get_their_answers_and_who_speaks_no_http_is_let_go(running: OpenGateway):
-    questions = {("GET", "/"): 404, ("POST", "/health"): 405, ("HEAD", "/health"): 200, ("GET", "/health?x=1"): 200}
+    questions = {
+        ("GET", "/nothing"): 404,
+        ("POST", "/health"): 405,
+        ("HEAD", "/health"): 200,
+        ("GET", "/health?x=1"): 200,
+    }
     questions |= {("POST", "/hooks/nobody"): 404}
     async with running() as here:
         for said in (b"hello?\r\n\r\n", b"GET /" + b"x" * 20_000, b"\x16\x03\x01\r\n\r\n"):

@@ -1,15 +1,19 @@
 """A gateway that runs inside the test."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.gateway.service import Gateway
+import pytest
+
+from nanobot.config.loader import load_config
+from nanobot.gateway.service import Gateway, Options, open_gateway
+from nanobot.providers.base import LLMProvider
 from nanobot.testing import ScriptedProvider
-from tests.support.toy_gateway import Toy, written
+from tests.support.toy_gateway import Toy, free_port, install_toys, written
 
 TOYS = ("toy", "plush")
 
@@ -37,3 +41,38 @@ class Running:
 
 
 OpenGateway = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+def gateway_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
+    """Opens a gateway whose config has two toys; `config` is put over it. With `uses_config` the models are its own;
+    `provider` takes the place of the scripted one.
+    """
+    monkeypatch.syspath_prepend(install_toys(tmp_path / "site"))
+    toys = {name: Toy(tmp_path / name) for name in TOYS}
+
+    @asynccontextmanager
+    async def opened(
+        *script: Any,
+        home: Path = tmp_path / "home",
+        options: Options | None = None,
+        uses_config: bool = False,
+        provider: LLMProvider | None = None,
+        **config: Any,
+    ) -> AsyncIterator[Running]:
+        home.mkdir(exist_ok=True)
+        channels = {
+            name: {"enabled": True, "folder": str(toy.folder), "allowFrom": ["7"]} for name, toy in toys.items()
+        }
+        written(home / "config.json", {"channels": channels, "gateway": {"port": free_port()}, **config})
+        model = ScriptedProvider(*script)
+        async with open_gateway(
+            load_config(home / "config.json"),
+            data_dir=home,
+            workspace=home / "workspace",
+            options=options or Options(poll_s=0.02, turns_s=0.2),
+            provider=None if uses_config else provider or model,
+            environ={},
+        ) as gateway:
+            yield Running(gateway, home, model, toys)
+
+    return opened

@@ -16,11 +16,13 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.feed import Feed
 from nanobot.agent.hooks.api import TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.recorder import TraceRecorder
@@ -45,11 +47,11 @@ class PromptBuilder(SystemPrompt, Protocol):
         history: Sequence[ChatMessage],
         *,
         scope: Scope = OWNERS,
-        goal: str = "",
+        note: str = "",
         folder: str = "",
     ) -> str:
         """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
-        unless `history` shows them, and the note about the session's goal.
+        unless `history` shows them, and `note`, which is about the message.
         """
         ...
 
@@ -185,6 +187,8 @@ class TurnDeps:
     """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
+    feed: Feed | None = None
+    """Gets the events of all turns; None in a process without other readers."""
     reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
@@ -273,6 +277,24 @@ def _kind_of(event: TurnEvent) -> str:
     return event.type.partition("_")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """What the caller of a single turn may ask for."""
+
+    tools: Sequence[Tool] = ()
+    """More tools. None has the name of another one."""
+    instructions: str = ""
+    """Added to the system prompt."""
+    budget_usd: float | None = None
+    """What its model calls may cost; those of its subagents do not count."""
+    ephemeral: bool = False
+    """Whether it has an empty session that is not stored. It leaves nothing but its trace and its ledger rows."""
+    answer_format: str = ""
+    """The form of the answer, described for the model."""
+    format_problem: Callable[[str], str] | None = None
+    """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
+
+
 @dataclass(slots=True)
 class Turn:
     """One message and all that comes of it."""
@@ -298,6 +320,7 @@ class Turn:
     """The hooks of the bot and those of this turn."""
     model: str | None = None
     """The model of this turn; overrides that of its session."""
+    options: TurnOptions = field(default_factory=TurnOptions)
     for_model: bool = False
     """Whether it got as far as BUILD: then hooks see its end."""
     ending: TurnEnding | None = None
@@ -376,6 +399,9 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
     message.content = redact_known(message.content)  # a pasted configured secret must reach no model and no file
     trace = deps.traces.open_turn(turn_id, message)
     progress = RunProgress(on_step_end)
-    emit = Emitter(turn_id, progress, trace, sink)
+    feed = deps.feed.open_turn(turn_id, message) if deps.feed is not None else None
+    emit = Emitter(turn_id, progress, trace, feed, sink)
     result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
-    return Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
+    turn = Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
+    turn.attended = message.attended
+    return turn

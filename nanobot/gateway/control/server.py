@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from nanobot import __version__
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.requests import ControlClient, ControlRequests
 from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.control.wire import (
+from nanobot.gateway.report import HealthReporter
+from nanobot.gateway.shutdown import ShutdownRequests
+from nanobot.net.gateway_socket import (
     LONGEST_LINE,
     LONGEST_PATH,
     PROTOCOL,
@@ -31,8 +34,6 @@ from nanobot.gateway.control.wire import (
     settings_in,
     socket_file,
 )
-from nanobot.gateway.report import HealthReporter
-from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.net.listener import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
@@ -54,11 +55,12 @@ class ControlServer(Listener):
         reporter: HealthReporter,
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
+        new_link: Callable[[], Awaitable[str]],
     ) -> None:
         super().__init__()
         self._places = places
         self._workspace = runtime.workspace
-        self._requests = ControlRequests(runtime, reporter, shutdown, terminal)
+        self._requests = ControlRequests(runtime, reporter, shutdown, terminal, new_link)
         self._token: str | None = None
         self._clients: set[ControlClient] = set()
 

@@ -137,7 +137,7 @@ class MeteredProvider(LLMProvider):
         """Yield the inner provider's deltas. Raises BudgetExceededError before sending anything if a limit forbids the
         call.
 
-        The ledger row is written before the last delta: whoever has the response finds its row.
+        The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
         model = model or self.get_default_model()
         call = _MeteredCall(self._meter, messages, tools or (), model)
@@ -176,7 +176,11 @@ class _MeteredCall:
             json.dumps(tools, default=str) if tools else ""
         )
         notify = self._context.notify
-        self._budgeted = BudgetedCall(self._context.turn_id, notify=None if notify is ignore_notice else notify)
+        self._budgeted = BudgetedCall(
+            self._context.turn_id,
+            turn_budget_usd=self._context.budget_usd,
+            notify=None if notify is ignore_notice else notify,
+        )
         self._response: LLMResponse | None = None
         self._was_sent = False
         self._ended = False
@@ -184,8 +188,10 @@ class _MeteredCall:
     async def reserve(self, max_tokens: int) -> None:
         """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
         meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
-        if limits.any:
-            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if limits.in_dollars else None
+        has_turn_budget = self._budgeted.turn_budget_usd is not None
+        if limits.any or has_turn_budget:
+            in_dollars = limits.in_dollars or has_turn_budget
+            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if in_dollars else None
             self._budgeted = replace(
                 self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
             )
@@ -226,7 +232,7 @@ class _MeteredCall:
             self._response = replace(response, cost_usd=usd)
         meter.budget.settle(self._budgeted, self._facts.sent_at, usd, tokens.total)
         facts = replace(self._facts, seconds=meter.clock.monotonic() - self._started, error=error)
-        await meter.ledger.write(meter.row(facts, _outcome(error), tokens, usd, estimated=estimated))
+        meter.ledger.write_soon(meter.row(facts, _outcome(error), tokens, usd, estimated=estimated))
         await meter.budget.notify_limits(self._budgeted)
 
     def _was_processed(self, error: BaseException | None) -> bool:

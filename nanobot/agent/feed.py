@@ -1,0 +1,235 @@
+"""The feed: the events of all turns in this process, for the page, the API and the local socket.
+
+A reader takes a snapshot, which carries its position in the feed, and continues from there without a gap. The feed is
+bounded: a reader that fell too far behind takes a new snapshot.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
+
+from nanobot.agent import events
+from nanobot.agent.events import EventSink, TurnEvent
+from nanobot.bus.events import InboundMessage, OutboundMessage
+from nanobot.errors import NanobotError
+
+WEB_CHANNEL = "web"
+FEED_CHANNELS = (WEB_CHANNEL, "api")
+"""Channels whose people read the feed. Nothing is sent to them."""
+
+_MAX_ITEMS = 20_000
+_MAX_SIZE = 8_000_000
+"""Characters of text in all items."""
+
+
+class FeedClosedError(NanobotError):
+    """The process ends: there will be no more events."""
+
+
+class FeedPositionError(NanobotError):
+    """The feed does not reach back to this position, or it belongs to another process. Take a new snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted(TurnEvent):
+    """The agent took a message. Only in the feed, before all other events of the turn."""
+
+    type: ClassVar[str] = "turn_started"
+    text: str
+    message_id: str | None
+    sender_id: str
+    origin: str
+    media: list[str]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePosted(TurnEvent):
+    """A message to a session of the feed's own channels that answers none of its messages, such as a job's report."""
+
+    type: ClassVar[str] = "message_posted"
+    text: str
+    media: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(TurnEvent):
+    """Something changed that readers may have on screen: `sessions`, `inbox`, `jobs`, `memory`, `config`."""
+
+    type: ClassVar[str] = "changed"
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedItem:
+    """An event, its position, and the session and channel of its turn (empty for Changed)."""
+
+    position: int
+    session: str
+    channel: str
+    event: TurnEvent
+
+
+@dataclass(slots=True)
+class TurnView:
+    """What a running turn has shown so far. The page has the same reducer: webui/static/app/turn_view.js."""
+
+    started: TurnStarted
+    session: str
+    channel: str
+    seq: int = -1
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """In order: `text`, `reasoning`, `tool`, `notice` and `approval` parts."""
+
+    def apply(self, event: TurnEvent) -> None:
+        """Apply the next event."""
+        self.seq = event.seq
+        match event:
+            case events.TextStarted():
+                self.parts.append({"type": "text", "text": []})
+            case events.ReasoningStarted():
+                self.parts.append({"type": "reasoning", "text": []})
+            case events.TextDelta(text=text):
+                self._last("text")["text"].append(text)
+            case events.ReasoningDelta(text=text):
+                self._last("reasoning")["text"].append(text)
+            case events.TextEnded(text=text):
+                self._last("text")["text"] = [text]
+            case events.ReasoningEnded(text=text):
+                self._last("reasoning")["text"] = [text]
+            case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
+                self.parts.append({"type": "tool", "call_id": call_id, "name": name, "arguments": arguments})
+            case events.ToolDelta(call_id=call_id, text=text):
+                self._last("tool", call_id=call_id)["progress"] = text
+            case events.ToolEnded(call_id=call_id):
+                result = {"ok": event.ok, "content": event.content, "seconds": event.seconds, "display": event.display}
+                self._last("tool", call_id=call_id).update(result)
+            case events.Notice(text=text, kind=kind):
+                self.parts.append({"type": "notice", "text": text, "kind": kind})
+            case events.ApprovalAsked():
+                self.parts.append({**event.to_json(), "type": "approval"})
+            case events.ApprovalAnswered(question=question, answer=answer):
+                self._last("approval", question=question)["answer"] = answer
+            case _:
+                pass
+
+    def to_json(self) -> dict[str, Any]:
+        """The view as `{turn_id, session, channel, seq, started, parts}`."""
+        parts = [{**part, "text": "".join(part["text"])} if "text" in part else part for part in self.parts]
+        return {
+            "turn_id": self.started.turn_id,
+            "session": self.session,
+            "channel": self.channel,
+            "seq": self.seq,
+            "started": self.started.to_json(),
+            "parts": parts,
+        }
+
+    def _last(self, kind: str, **fields: str) -> dict[str, Any]:
+        """The newest part of this kind with these fields; a new one if there is none."""
+        part: dict[str, Any]
+        for part in reversed(self.parts):
+            if part["type"] == kind and all(part.get(name) == value for name, value in fields.items()):
+                return part
+        new: dict[str, Any] = {"type": kind, **fields} if fields else {"type": kind, "text": []}
+        self.parts.append(new)
+        return new
+
+
+class Feed:
+    """The newest events of all turns, and a view of each running turn."""
+
+    def __init__(self) -> None:
+        self.epoch = secrets.token_hex(4)
+        """Names this process: positions of another one mean nothing here."""
+        self._items: list[FeedItem] = []
+        self._next = 0
+        self._size = 0
+        self._views: dict[str, TurnView] = {}
+        self._readers: list[asyncio.Future[None]] = []
+        self._is_closed = False
+
+    @property
+    def position(self) -> int:
+        """The position of the newest item; -1 before the first."""
+        return self._next - 1
+
+    def views(self, session: str | None = None) -> Iterator[TurnView]:
+        """The running and waiting turns, of one session or of all, oldest first."""
+        return (view for view in [*self._views.values()] if session in (None, view.session))
+
+    def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
+        """Publish that a turn starts. Return the sink for its events."""
+        session, channel = message.session_key, message.channel
+        started = TurnStarted(
+            turn_id=turn_id,
+            text=message.content,
+            message_id=message.message_id,
+            sender_id=message.sender_id,
+            origin=message.origin,
+            media=message.media,
+            at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        )
+        view = self._views[turn_id] = TurnView(started, session, channel)
+        self._publish(session, channel, started)
+
+        def sink(event: TurnEvent) -> None:
+            view.apply(event)
+            if isinstance(event, events.TurnEnded):
+                self._views.pop(turn_id, None)
+            self._publish(session, channel, event)
+
+        return sink
+
+    def changed(self, topic: str) -> None:
+        """Tell readers that something changed."""
+        self._publish("", "", Changed(topic=topic))
+
+    def post(self, message: OutboundMessage) -> int:
+        """Publish a message that was sent to a session. Return its position."""
+        event = MessagePosted(turn_id=message.turn_id or "", text=message.content, media=message.media)
+        self._publish(f"{message.channel}:{message.chat_id}", message.channel, event)
+        return self.position
+
+    async def read(self, after: int) -> list[FeedItem]:
+        """Return the items after this position, at least one: wait for it.
+
+        Raises FeedPositionError, FeedClosedError.
+        """
+        while after == self.position:
+            if self._is_closed:
+                raise FeedClosedError("nanobot stops")
+            reader = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            await reader
+        start = after + 1 - (self._next - len(self._items))
+        if not 0 <= start < len(self._items):
+            raise FeedPositionError("These events are no longer kept. Load the session again.")
+        return self._items[start:]
+
+    def close(self) -> None:
+        """End the readers once they have read everything."""
+        self._is_closed = True
+        self._wake_readers()
+
+    def _publish(self, session: str, channel: str, event: TurnEvent) -> None:
+        self._items.append(FeedItem(self._next, session, channel, event))
+        self._next += 1
+        self._size += _size_of(event)
+        if len(self._items) > _MAX_ITEMS or self._size > _MAX_SIZE:
+            del self._items[: (len(self._items) + 1) // 2]
+            self._size = sum(_size_of(item.event) for item in self._items)
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
+
+
+def _size_of(event: TurnEvent) -> int:
+    return len(getattr(event, "text", "")) + len(getattr(event, "content", ""))

@@ -1,0 +1,176 @@
+"""The access check of the HTTP server. Every endpoint names what it requires; nothing is served without it.
+
+The Host header has to name this server, which stops DNS rebinding. A request that a browser sends for another site is
+refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, programs a key.
+"""
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from nanobot.errors import NanobotError, StorageError
+from nanobot.net.http import is_loopback
+from nanobot.security.credentials import Credential, CredentialKind, Credentials, HttpRole
+
+M = TypeVar("M", bound=BaseModel)
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """A JSON answer that nothing stores."""
+    return JSONResponse(content, status, HEADERS)
+
+
+class HttpError(NanobotError):
+    """Ends a request with a status other than 400, which all other NanobotErrors have."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read the body. Raises HttpError if it is larger."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > max_bytes:
+            raise HttpError(413, f"The request is larger than {max_bytes >> 20} MB.")
+    return bytes(body)
+
+
+async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
+    """Read and validate the body. Raises HttpError."""
+    body = await read_body(request, max_bytes)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HttpError(400, f"The request is not valid: {where}: {first['msg']}" if where else first["msg"]) from error
+
+
+class Requires(Enum):
+    """What an endpoint requires of a request, besides the right Host."""
+
+    NOTHING = "nothing"
+    SAME_ORIGIN = "same origin"
+    """Nobody needs to be signed in, but no other site may send it."""
+    DEVICE = "device"
+    """The cookie of a paired browser; to change something, one with the role owner."""
+    API_KEY = "API key"
+    """`Authorization: Bearer KEY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path of the HTTP server and its handler. `handler` gets whose request it is; None if that does not matter."""
+
+    path: str
+    handler: Callable[[Request, Credential | None], Awaitable[Response]]
+    requires: Requires
+    methods: Sequence[str] = ("GET",)
+    guest_may: bool = False
+    """Whether a guest may call it; for API keys and, where it changes something, for devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAccess:
+    """Decides about requests."""
+
+    credentials: Credentials
+    own_host: str
+    """The configured host it listens on."""
+    hosts: frozenset[str] = field(default_factory=frozenset)
+    """Further names of this server, such as that of a proxy before it."""
+    api_token: Callable[[], str] = lambda: ""
+    """A key of the config with the role owner; empty for none."""
+    error: Callable[[int, str], Response] = lambda status, text: json_response({"error": text}, status)
+
+    def routes(self, endpoints: Sequence[Endpoint]) -> list[Route]:
+        """The endpoints as routes that check each request first."""
+        return [Route(each.path, self._guarded(each), methods=[*each.methods]) for each in endpoints]
+
+    def _guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            if not self.is_expected_host(request.headers.get("host", "")):
+                return self.error(421, "Ask localhost, or set gateway.web.allowedHosts.")
+            caller = None
+            if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
+                return self.error(403, "Another site may not send this request.")
+            if endpoint.requires is Requires.DEVICE:
+                cookie = request.cookies.get(cookie_name(request), "")
+                caller = await self.credentials.check(CredentialKind.DEVICE, cookie)
+                if caller is None:
+                    return self.error(401, "Sign in with a link from `nanobot web`.")
+            elif endpoint.requires is Requires.API_KEY:
+                caller = await self._caller_of(request)
+                if caller is None:
+                    unauthorized = self.error(
+                        401, "Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME"
+                    )
+                    unauthorized.headers["WWW-Authenticate"] = "Bearer"
+                    return unauthorized
+            if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
+                return self.error(403, "Only an owner may do that.")
+            try:
+                return await endpoint.handler(request, caller)
+            except HttpError as error:
+                return self.error(error.status, str(error))
+            except StorageError as error:
+                return self.error(503, str(error))
+            except NanobotError as error:
+                return self.error(400, str(error))
+
+        return answer
+
+    def is_expected_host(self, header: str) -> bool:
+        """Whether a Host header names this server."""
+        name = _host_name(header)
+        names = {self.own_host.lower(), *self.hosts}
+        return name in names or (is_loopback(self.own_host) and is_loopback(name.strip("[]")))
+
+    async def _caller_of(self, request: Request) -> Credential | None:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            return None
+        if (token := self.api_token()) and hmac.compare_digest(token.encode(), key.strip().encode()):
+            return Credential(CredentialKind.API_KEY, "", HttpRole.OWNER, 0.0, 0.0, None)
+        return await self.credentials.check(CredentialKind.API_KEY, key.strip())
+
+
+def cookie_name(request: Request) -> str:
+    """The cookie of a device. Its name has the port, since cookies do not."""
+    port = urlsplit(f"//{request.headers.get('host', '')}").port
+    return "__Host-nanobot" if request.url.scheme == "https" else f"nanobot_{port or 80}"
+
+
+def _guest_may(endpoint: Endpoint, request: Request) -> bool:
+    return endpoint.guest_may or (endpoint.requires is Requires.DEVICE and request.method in _SAFE_METHODS)
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether a browser sends it for our own page. Sec-Fetch-Site is only sent to https and loopback addresses."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site not in (None, "same-origin", "none"):
+        return False
+    if request.method in _SAFE_METHODS:
+        return True
+    if origin is None:
+        return False
+    return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+
+
+def _host_name(header: str) -> str:
+    return (header.rpartition(":")[0] if re.search(r":\d*\Z", header) else header).lower()

@@ -1,0 +1,1 @@
+"""The page of the gateway and its HTTP endpoints."""

@@ -1,0 +1,63 @@
+"""A chat of the page over HTTP: paired by a link, followed by the feed, heard once."""
+
+from nanobot.testing import calls
+from tests.fakes.tools import command, page
+from tests.support.running_gateway import OpenGateway
+from tests.support.web_client import browser, follow
+
+
+async def test_a_message_is_answered_and_the_feed_shows_it(running: OpenGateway):
+    async with running("Hello back") as here, browser(here) as client:
+        before = (await client.get("/api/sessions/web:one/rows")).json()
+        sent = await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "hello"})
+        items = await follow(client, before["feed"], "turn_ended")
+        after = (await client.get("/api/sessions/web:one/rows")).json()
+
+    assert (sent.status_code, sent.json()["accepted"]) == (202, True)
+    assert items[0]["event"]["type"] == "turn_started"
+    assert (items[0]["event"]["text"], items[0]["event"]["message_id"]) == ("hello", "message-1")
+    assert items[-1]["event"]["text"] == "Hello back"
+    assert [(row["role"], row["text"]) for row in after["rows"]] == [("user", "hello"), ("assistant", "Hello back")]
+    assert after["live"] == []
+
+
+async def test_a_message_sent_twice_is_heard_once(running: OpenGateway):
+    async with running("one", "two") as here, browser(here) as client:
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        for _ in range(2):
+            again = await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "hello"})
+        await follow(client, before, "turn_ended")
+
+        assert (again.status_code, again.json()["accepted"]) == (202, False)
+        assert len(here.model.requests) == 1
+
+
+async def test_an_approval_is_asked_in_the_feed_and_answered_once(running: OpenGateway):
+    script = (calls(("web_page", {"url": "https://example.org/a"})), calls(("run", {"target": "ls"})), "done")
+    async with running(*script) as here, browser(here) as client:
+        run = command()
+        for tool in (page(), run):
+            here.gateway.runtime.tools.register(tool)
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "run it"})
+        asked = (await follow(client, before, "approval_asked"))[-1]["event"]
+        live = (await client.get("/api/sessions/web:one/rows")).json()["live"]
+        url = f"/api/approvals/{asked['question']}"
+        answers = [await client.post(url, json={"answer": answer}) for answer in ("once", "no")]
+        ended = (await follow(client, before, "turn_ended"))[-1]["event"]
+
+    assert live[0]["parts"][-1]["type"] == "approval"
+    assert asked["arguments"] == {"target": "ls"}
+    assert [answer.status_code for answer in answers] == [200, 409]
+    assert answers[1].json()["answer"] == "once"
+    assert (ended["text"], run.done) == ("done", ["ls"])
+
+
+async def test_a_turn_of_another_channel_is_in_the_feed(running: OpenGateway):
+    async with running("hi there") as here, browser(here) as client:
+        before = (await client.get("/api/sessions")).json()["feed"]
+        here.toy.write("hello from the toy", message_id="1")
+        items = await follow(client, before, "turn_ended")
+
+    assert {item["channel"] for item in items} == {"toy"}
+    assert items[0]["event"]["text"] == "hello from the toy"
