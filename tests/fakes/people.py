@@ -219,7 +219,7 @@ def of_two(name: str) -> OpenMouths:
 
     @asynccontextmanager
     async def open_mouths(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
-        (own := folder / name).mkdir()
+        (own := home.data / "media" / f"sent-{name}").mkdir(parents=True)  # where WhatsApp's bridge may put files
         async with platform_class(name)(own).open() as platform:
             config = platform.channel(MessageBus()).config
             section = config.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -23,7 +23,7 @@ async def test_a_stop_behind_a_voice_message_is_answered_within_a_second(tmp_pat
     (voice := tmp_path / "voice.ogg").write_bytes(b"OggS" + bytes(60))
     took: dict[str, float] = {}
     with FakeTranscription() as hearing, FakeModels(default=Fitting(heard), strict=False) as server:
-        hearing.script = [Answer(after_s=60)] * len(ALL)
+        hearing.script = [Answer(after_s=5)] * len(ALL)
         home = GatewayHome(tmp_path / "home", server)
         groq = {"apiKey": hearing.api_key, "apiBase": hearing.v1}
         home.change(providers={**home.config["providers"], "groq": groq})
@@ -43,7 +43,6 @@ async def test_a_stop_behind_a_voice_message_is_answered_within_a_second(tmp_pat
                     await one.say(0, "/stop")
                     await eventually(lambda one=one, before=before: len(one.shown(0)) > before)  # type: ignore[misc]
                     took[name] = time.monotonic() - began
-                    print(name, took, flush=True)
             finally:
                 lives.close()
 
