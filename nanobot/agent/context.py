@@ -174,11 +174,11 @@ class ContextBuilder:
         history: Sequence[ChatMessage] = (),
         *,
         scope: Scope = OWNERS,
-        goal: str = "",
+        note: str = "",
         folder: str = "",
     ) -> str:
-        """The context sent with a message: today's notes unless the history shows them already, the note about the
-        session's goal, then the metadata block.
+        """The context sent with a message: today's notes unless the history shows them already, the `note` about the
+        message, then the metadata block.
 
         `folder` is where the person's terminal is; it is named if tools may read it.
         """
@@ -186,8 +186,8 @@ class ContextBuilder:
         fields = {"Channel": channel, "Chat ID": chat_id, "Current Folder": self._describe_folder(folder)}
         lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in fields.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
-        if goal:
-            block = f"{goal}\n\n{block}"
+        if note:
+            block = f"{note}\n\n{block}"
         notes = self.memory_of(scope).todays_notes()
         return f"{notes}\n\n{block}" if notes and not _was_shown(notes, history) else block
 

@@ -75,6 +75,11 @@ class TurnEvent:
     turn_id: str = ""
     seq: int = -1
 
+    @property
+    def delta(self) -> str:
+        """The new text of the answer: that of a TextDelta, empty for all others."""
+        return ""
+
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
         fields = {key: value for key, value in asdict(self).items() if value is not None}
@@ -130,6 +135,10 @@ class TextStarted(TurnEvent):
 class TextDelta(TurnEvent):
     type: ClassVar[str] = "text_delta"
     text: str
+
+    @property
+    def delta(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from nanobot.agent.lanes import Backlog, Lanes
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turn
 from nanobot.agent.pipeline.phases import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
-from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, Waiting, new_turn
+from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, TurnOptions, Waiting, new_turn
 from nanobot.agent.recovery import plan_recovery
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.bus.journal import InboundState
@@ -158,17 +158,20 @@ class AgentLoop:
         attended: bool = False,
         hooks: Sequence[Hook] = (),
         model: str | None = None,
+        options: TurnOptions | None = None,
     ) -> TurnResult:
         """Run a turn for this message in its session's lane and return the result.
 
         Never raises for a failure of a model or a tool. Cancelling stops the turn; text produced so far is kept.
         `waiting` is called at each tool boundary with a maximum and returns messages of the same chat that join the
-        turn. `attended`: the reader of the events speaks for the owner and answers approval questions. `hooks` and
-        `model` apply to this turn only. Raises TypeError for an object that is not a hook.
+        turn. `attended`: the reader of the events speaks for the owner and answers approval questions. `hooks`,
+        `model` and `options` apply to this turn only; an ephemeral turn needs a session key of its own. Raises
+        TypeError for an object that is not a hook.
         """
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         turn.attended, turn.model = attended or turn.attended, model
+        turn.options = options or turn.options
         turn.hook_runner = turn.hook_runner.with_hooks(hooks)
         if waiting is not None and self._policy.steering:
             turn.waiting = waiting

@@ -184,6 +184,8 @@ class CallContext:
     turn_id: str = ""
     goal: bool = False
     """Whether the call works on a goal that may take hours; then no total time limit applies."""
+    budget_usd: float | None = None
+    """What the calls of the turn may cost."""
     has_fallback: bool = False
     """Whether another model can be tried if this one is slow; then the first-token limit is shorter."""
     prompt_tokens: int = field(default=0, compare=False)

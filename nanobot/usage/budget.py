@@ -74,6 +74,8 @@ class BudgetedCall:
     """None if it does not count in dollars: no known price, or free."""
     notify: Callable[[str], None] | None = None
     """Notifies the person who waits for the call; None if nobody does."""
+    turn_budget_usd: float | None = None
+    """What the calls of its turn may cost together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Budget:
         self._reserved_usd = 0.0
         self._reserved_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
+        self._turn_usd: dict[str, float] = {}
         self._raised: Additions = {}
         self._reported: dict[str, tuple[str, float, str]] = {}
         """The last notification by key: period, limit, level."""
@@ -134,7 +137,7 @@ class Budget:
         Raises BudgetExceededError, which names the limit, the spending, the key to raise and when it resets; nothing is
         reserved then. Cancelling is safe. Returns at once if there are no limits.
         """
-        if not self.limits.any:
+        if not self.limits.any and call.turn_budget_usd is None:
             self._hold(call)
             return
         has_notified = False
@@ -186,6 +189,8 @@ class Budget:
         if left <= 0:
             del self._reserved_tokens[call.turn_id]
         self._count_turn(call.turn_id, tokens)
+        if call.turn_budget_usd is not None:
+            put_bounded(self._turn_usd, call.turn_id, self._turn_usd.get(call.turn_id, 0.0) + (usd or 0.0), _MAX_TURNS)
         call_ended, self._call_ended = self._call_ended, asyncio.Event()
         call_ended.set()
 
@@ -206,6 +211,12 @@ class Budget:
 
     def _must_wait(self, call: BudgetedCall) -> bool:
         """Raises BudgetExceededError if waiting would not help."""
+        turn_usd = self._turn_usd.get(call.turn_id, 0.0)
+        if call.turn_budget_usd is not None and turn_usd >= call.turn_budget_usd:
+            raise BudgetExceededError(
+                f"The budget of this turn is used up: {format_dollars(turn_usd)} of "
+                f"{format_dollars(call.turn_budget_usd)} spent. Ask with a larger one."
+            )
         must_wait = False
         for cap in self._caps() if call.max_usd is not None else ():
             spent = self._spent(cap)

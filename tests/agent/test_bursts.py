@@ -51,12 +51,12 @@ class Toilsome:
         history: Sequence[ChatMessage],
         *,
         scope: Scope = OWNERS,
-        goal: str = "",
+        note: str = "",
         folder: str = "",
     ) -> str:
         self.seconds += 1
         self.built[self._passes] += 1
-        return self._prompt.runtime_context(channel, chat_id, history, scope=scope, goal=goal)
+        return self._prompt.runtime_context(channel, chat_id, history, scope=scope, note=note)
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         return self._prompt.build_system_prompt(summary, scope=scope, began=began)

@@ -41,6 +41,7 @@ from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 
 MAX_CONTINUATIONS = 3
+MAX_FORMAT_REPAIRS = 2
 MAX_STREAM_RETRIES = 1
 """How often a run asks for the rest of an answer whose stream broke off."""
 _RESUMED = (
@@ -82,6 +83,7 @@ class _Run:
         self._draft: ChatMessage | None = None
         """An answer that is recorded once its review is done."""
         self._sent_back_count = 0
+        self._format_repairs = 0
 
     async def run(self) -> RunResult:
         spec = self._spec
@@ -158,6 +160,8 @@ class _Run:
                 await self._transcript.add_instruction(CONTINUE_TRUNCATED)
             elif text.strip() or parts:
                 answer = "".join([*parts, text])
+                if await self._has_wrong_format(answer):
+                    continue
                 note = await self._check_claim(answer)
                 if note is None or await self._is_sent_back(answer):
                     continue
@@ -174,6 +178,17 @@ class _Run:
                 return await self._end_early("The model gave no answer, twice.")
         return await self._answer_without_steps("".join(parts))
 
+    async def _has_wrong_format(self, answer: str) -> bool:
+        """Return whether the model was asked to correct the form of its answer, at most MAX_FORMAT_REPAIRS times."""
+        problem = self._spec.format_problem(answer) if self._spec.format_problem is not None else ""
+        if not problem or self._format_repairs == MAX_FORMAT_REPAIRS:
+            return False
+        self._format_repairs += 1
+        self._answer_parts.clear()
+        await self._record_draft(sent_back=True)
+        await self._transcript.add_instruction(problem, self._transcript.trust)
+        return True
+
     async def _check_claim(self, answer: str) -> str | None:
         """Return the note to append to an answer: empty, or that what it claims was not done.
 
@@ -181,6 +196,8 @@ class _Run:
         """
         if self._spec.context.answers_report or _has_only_read_tools(self._spec):
             return ""  # the actions it reports were done by others
+        if self._spec.format_problem is not None:
+            return ""  # data for a program: a note would spoil its form
         from nanobot.agent.claims import claim_feedback, claim_note, find_claim  # compiles many patterns; lazy
 
         tools = self._spec.tools

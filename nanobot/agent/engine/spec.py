@@ -77,6 +77,8 @@ class RunSpec:
     """Untrusted content in `system`, as rows without a turn."""
     review: bool = False
     """Whether a second model call reviews the answer before it is shown."""
+    format_problem: Callable[[str], str] | None = None
+    """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
     stop_reason: Callable[[], str] = field(default_factory=lambda: never_over_budget)
     """Called before each model call but the first: why no further one may be made; empty if one may."""
 

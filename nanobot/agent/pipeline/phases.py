@@ -46,6 +46,7 @@ from nanobot.providers.errors import ModelCallError
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.types import Session
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.storage_error import error_text
@@ -59,6 +60,8 @@ _PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SA
 """Phases expensive enough that many turns at once enter them one by one."""
 _BEFORE_BUILD = (TurnPhase.RESTORE, TurnPhase.COMMAND, TurnPhase.COMPACT)
 _LOGGED_CHARS = 500
+_SESSION_TOOLS = ("spawn", "goal")
+"""Tools that go on working in the session after the turn."""
 _COMPACT_S = 60.0
 """Time limit of COMPACT: a person waits for the answer meanwhile."""
 _NOTICE_AFTER_S = 10.0
@@ -72,6 +75,7 @@ _NO_ANSWER = {
 _UNDELIVERED_ANSWER = "nanobot was interrupted before it could give you this answer:\n{answer}"
 _ROLLED_OVER = """\
 This conversation became {why}, so it goes on in a fresh session. The old one is kept: nanobot sessions show {name}"""
+_INSTRUCTIONS = "\n\n---\n\n# Instructions of the Program\n\n{}"
 RESUMES_LATER = "nanobot is stopping; this goes on at the next start."
 SEND_AGAIN_LATER = "nanobot is stopping; send the message again later."
 
@@ -158,10 +162,15 @@ class Pipeline:
             hint = " Ctrl+C gives up; -s NAME uses another session." if turn.message.channel == "cli" else ""
             turn.emit(Notice(text=f"{key} is busy in another nanobot; waiting.{hint}"))
 
-        session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
+        if turn.options.ephemeral:
+            session = Session(key)
+        else:
+            session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
         while session.notices:
             turn.emit(Notice(text=session.notices.pop(0)))
         checkpoint = Checkpoint(self._deps.turns_folder, key)
+        if turn.options.ephemeral:
+            checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
         turn.scope = await self._deps.scope_of(turn.message)
         if any(name in session.metadata for name in original_state.METADATA_KEYS):
@@ -299,6 +308,11 @@ class Pipeline:
             checkpoint.partial(text)
 
         first = turn.session.message_count - len(built.history)
+        tools, options = deps.tools.snapshot(), turn.options
+        for tool in options.tools:
+            tools.register(tool)
+        for name in _SESSION_TOOLS if options.ephemeral else ():
+            tools.unregister(name)
 
         async def take_joining() -> list[ChatMessage]:
             if turn.abandoned:
@@ -308,15 +322,9 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=redact_known(
-                deps.prompt.build_system_prompt(
-                    self._session_summary(turn, first + built.window.start),
-                    scope=turn.scope,
-                    began=turn.session.created_at.date(),
-                )
-            ),
+            system=redact_known(self._system_prompt(turn, first + built.window.start)),
             history=built.history,
-            tools=deps.tools.snapshot(),
+            tools=tools,
             context=ToolContext(
                 session_key=message.session_key,
                 address=message.address,
@@ -341,7 +349,7 @@ class Pipeline:
             else None,
             window=built.window,
             save_window_state=lambda window: save_window(turn.session, first, window),
-            last_request=self._last_request_of(turn.session.key),
+            last_request=LastRequest() if options.ephemeral else self._last_request_of(turn.session.key),
             tool_policies=tuple(deps.tool_policies),
             hook_runner=turn.hook_runner,
             untrusted_rows=[
@@ -350,6 +358,7 @@ class Pipeline:
             ],
             stop_reason=self._stop_check(turn),
             review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
+            format_problem=options.format_problem,
         )
         turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn, deps.goals)):
@@ -365,6 +374,12 @@ class Pipeline:
             retryable=result.retryable,
         )
         return TurnPhase.SAVE
+
+    def _system_prompt(self, turn: Turn, shown_from: int) -> str:
+        prompt = self._deps.prompt.build_system_prompt(
+            self._session_summary(turn, shown_from), scope=turn.scope, began=turn.session.created_at.date()
+        )
+        return prompt + _INSTRUCTIONS.format(turn.options.instructions) if turn.options.instructions else prompt
 
     def _session_summary(self, turn: Turn, shown_from: int) -> str:
         """The session summary, with a warning if messages left the window and could not be summarised."""
@@ -396,7 +411,9 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
-        if turn.restored is not None:
+        if turn.options.ephemeral:
+            self._deps.status.forget(turn.message.session_key)
+        elif turn.restored is not None:
             self._deps.on_session_released(turn.session, turn.scope)
         return TurnPhase.RESPOND
 
@@ -423,7 +440,8 @@ class Pipeline:
         if turn.ending is TurnEnding.INTERRUPT:
             passed_hooks = turn.checkpoint is not None or not turn.for_model  # before that, nothing is stored
             has_begun = turn.phase not in _BEFORE_BUILD and passed_hooks
-            later = turn.resumes or turn.message.journal_key is not None or has_begun
+            is_stored = has_begun and not turn.options.ephemeral
+            later = turn.resumes or turn.message.journal_key is not None or is_stored
             turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
             await finish(self._interrupt(turn))
         else:
@@ -502,7 +520,10 @@ class Pipeline:
         row.setdefault("timestamp", timestamp(self._deps.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
-        await self._deps.sessions.append(turn.session, row)
+        if turn.options.ephemeral:
+            turn.session.add_rows([row])
+        else:
+            await self._deps.sessions.append(turn.session, row)
         if turn.checkpoint is not None:
             turn.checkpoint.set_message_count(turn.session.message_count)
 
@@ -514,9 +535,15 @@ class Pipeline:
         # before `note_for`, which may consume an answer
         untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
         goal = deps.goals.note_for(message) if deps.goals is not None else ""
+        answer_format = turn.options.answer_format if message is turn.message else ""
         folder = message.folder if message.origin is Origin.CLI else ""
         context = deps.prompt.runtime_context(
-            message.channel, message.chat_id, history, scope=turn.scope, goal=goal, folder=folder
+            message.channel,
+            message.chat_id,
+            history,
+            scope=turn.scope,
+            note="\n\n".join(filter(None, [goal, answer_format])),
+            folder=folder,
         )
         row: ChatMessage = {
             "role": "user",
@@ -576,6 +603,7 @@ def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
         message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
         message.session_key,
         turn.turn_id,
+        budget_usd=turn.options.budget_usd,
         goal=goals is not None and goals.serves(message),
         notify=lambda text: emit(Notice(text=text)),
     )

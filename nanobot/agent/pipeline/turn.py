@@ -22,6 +22,7 @@ from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.recorder import TraceRecorder
@@ -46,11 +47,11 @@ class PromptBuilder(SystemPrompt, Protocol):
         history: Sequence[ChatMessage],
         *,
         scope: Scope = OWNERS,
-        goal: str = "",
+        note: str = "",
         folder: str = "",
     ) -> str:
         """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
-        unless `history` shows them, and the note about the session's goal.
+        unless `history` shows them, and `note`, which is about the message.
         """
         ...
 
@@ -276,6 +277,24 @@ def _kind_of(event: TurnEvent) -> str:
     return event.type.partition("_")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """What the caller of a single turn may ask for."""
+
+    tools: Sequence[Tool] = ()
+    """More tools. None has the name of another one."""
+    instructions: str = ""
+    """Added to the system prompt."""
+    budget_usd: float | None = None
+    """What its model calls may cost; those of its subagents do not count."""
+    ephemeral: bool = False
+    """Whether it has an empty session that is not stored. It leaves nothing but its trace and its ledger rows."""
+    answer_format: str = ""
+    """The form of the answer, described for the model."""
+    format_problem: Callable[[str], str] | None = None
+    """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
+
+
 @dataclass(slots=True)
 class Turn:
     """One message and all that comes of it."""
@@ -301,6 +320,7 @@ class Turn:
     """The hooks of the bot and those of this turn."""
     model: str | None = None
     """The model of this turn; overrides that of its session."""
+    options: TurnOptions = field(default_factory=TurnOptions)
     for_model: bool = False
     """Whether it got as far as BUILD: then hooks see its end."""
     ending: TurnEnding | None = None

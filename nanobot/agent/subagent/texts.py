@@ -77,12 +77,12 @@ class SubagentPrompt:
         history: Sequence[ChatMessage],
         *,
         scope: Scope = OWNERS,
-        goal: str = "",
+        note: str = "",
         folder: str = "",
     ) -> str:
-        """Return the time and the goal's notes; a subagent has no chat."""
+        """Return the time and the note; a subagent has no chat."""
         block = self.clock_block(scope)
-        return f"{goal}\n\n{block}" if goal else block
+        return f"{note}\n\n{block}" if note else block
 
 
 def task_label(task: str, label: str | None) -> str:

@@ -176,7 +176,11 @@ class _MeteredCall:
             json.dumps(tools, default=str) if tools else ""
         )
         notify = self._context.notify
-        self._budgeted = BudgetedCall(self._context.turn_id, notify=None if notify is ignore_notice else notify)
+        self._budgeted = BudgetedCall(
+            self._context.turn_id,
+            turn_budget_usd=self._context.budget_usd,
+            notify=None if notify is ignore_notice else notify,
+        )
         self._response: LLMResponse | None = None
         self._was_sent = False
         self._ended = False
@@ -184,8 +188,10 @@ class _MeteredCall:
     async def reserve(self, max_tokens: int) -> None:
         """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
         meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
-        if limits.any:
-            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if limits.in_dollars else None
+        has_turn_budget = self._budgeted.turn_budget_usd is not None
+        if limits.any or has_turn_budget:
+            in_dollars = limits.in_dollars or has_turn_budget
+            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if in_dollars else None
             self._budgeted = replace(
                 self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
             )
