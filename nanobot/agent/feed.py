@@ -6,19 +6,23 @@ bounded: a reader that fell too far behind takes a new snapshot.
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
 from nanobot.agent import events
+from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED, CONTINUE_TRUNCATED, is_interrupted
 from nanobot.agent.events import EventSink, TurnEvent
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
+from nanobot.messages.types import ChatMessage, Origin, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 
 FEED_CHANNELS = ("web", "api")
 """Channels whose people read the feed. Nothing is sent to them."""
 
+_MAX_ENDED = 100
 _MAX_ITEMS = 20_000
 _MAX_SIZE = 8_000_000
 """Characters of text in all items."""
@@ -78,13 +82,32 @@ class TurnView:
     seq: int = -1
     parts: list[dict[str, Any]] = field(default_factory=list)
     """In order: `text`, `reasoning`, `tool`, `notice` and `approval` parts."""
+    ended: events.TurnEnded | None = None
+    version: int = 0
+    """Counts the changes."""
+    _readers: list[asyncio.Future[None]] = field(default_factory=list)
+
+    async def wait(self, version: int) -> None:
+        """Wait until it has changed since this version."""
+        while version == self.version:
+            reader = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            await reader
+
+    def changed(self) -> None:
+        """Wake the readers."""
+        self.version += 1
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
 
     def apply(self, event: TurnEvent) -> None:
         """Apply the next event."""
         self.seq = event.seq
         match event:
-            case events.TextStarted():
-                self.parts.append({"type": "text", "text": []})
+            case events.TextStarted(continues=continues):
+                self.parts.append({"type": "text", "text": [], **({"continues": True} if continues else {})})
             case events.ReasoningStarted():
                 self.parts.append({"type": "reasoning", "text": []})
             case events.TextDelta(text=text):
@@ -108,8 +131,11 @@ class TurnView:
                 self.parts.append({**event.to_json(), "type": "approval"})
             case events.ApprovalAnswered(question=question, answer=answer):
                 self._last("approval", question=question)["answer"] = answer
+            case events.TurnEnded():
+                self.ended = event
             case _:
                 pass
+        self.changed()
 
     def to_json(self) -> dict[str, Any]:
         """The view as `{turn_id, session, channel, seq, started, parts}`."""
@@ -144,6 +170,8 @@ class Feed:
         self._next = 0
         self._size = 0
         self._views: dict[str, TurnView] = {}
+        self._ended: dict[str, TurnView] = {}
+        """Of programs, which may come back for the rest of an answer."""
         self._readers: list[asyncio.Future[None]] = []
 
     @property
@@ -154,6 +182,16 @@ class Feed:
     def views(self, session: str | None = None) -> Iterator[TurnView]:
         """The running and waiting turns, of one session or of all, oldest first."""
         return (view for view in [*self._views.values()] if session in (None, view.session))
+
+    def view(self, turn_id: str) -> TurnView | None:
+        """The view of a turn that runs or waits, or of a program's that ended just now."""
+        return self._views.get(turn_id) or self._ended.get(turn_id)
+
+    def restore(self, turn_id: str, rows: Iterable[ChatMessage]) -> None:
+        """Put what a resumed turn had shown before the crash, by the rows of its session, in front of its view."""
+        if (view := self._views.get(turn_id)) is not None:
+            view.parts[:0] = parts_of(rows, turn_id)
+            view.changed()
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
         """Publish that a turn starts. Return the sink for its events."""
@@ -174,6 +212,7 @@ class Feed:
             view.apply(event)
             if isinstance(event, events.TurnEnded):
                 self._views.pop(turn_id, None)
+                self._keep(view)
             self._publish(session, channel, event)
 
         return sink
@@ -199,6 +238,12 @@ class Feed:
             raise FeedPositionError("These events are no longer kept. Load the session again.")
         return self._items[start:]
 
+    def _keep(self, view: TurnView) -> None:
+        if view.started.origin == Origin.API:
+            self._ended[view.started.turn_id] = view
+            while len(self._ended) > _MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
+
     def _publish(self, session: str, channel: str, event: TurnEvent) -> None:
         self._items.append(FeedItem(self._next, session, channel, event))
         self._next += 1
@@ -210,6 +255,30 @@ class Feed:
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
+
+
+def parts_of(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, Any]]:
+    """The texts and tool calls of a turn as parts of its view, from the rows of its session."""
+    parts: list[dict[str, Any]] = []
+    tools: dict[str, dict[str, Any]] = {}
+    continues = False
+    for row in rows:
+        if row.get("turn_id") != turn_id:
+            continue
+        if row["role"] == "user":
+            continues = is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
+        elif row["role"] == "tool" and (result_of := tools.get(row.get("tool_call_id", ""))) is not None:
+            result_of |= {"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0}
+        elif row["role"] == "assistant":
+            if (text := text_of(row["content"])) and "reply" not in row and not row.get("sent_back"):
+                parts.append({"type": "text", "text": [text], **({"continues": True} if continues else {})})
+            for call in row.get("tool_calls", ()):
+                arguments, _ = parse_arguments(call["function"]["arguments"])
+                tool = {"type": "tool", "call_id": call["id"], "name": call["function"]["name"], "arguments": arguments}
+                tools[call["id"]] = tool
+                parts.append(tool)
+            continues = is_interrupted(row)
+    return parts
 
 
 def _size_of(event: TurnEvent) -> int:
