@@ -188,9 +188,9 @@ class Feed:
         return self._views.get(turn_id) or self._ended.get(turn_id)
 
     def restore(self, turn_id: str, rows: Iterable[ChatMessage]) -> None:
-        """Put what a resumed turn had shown before the crash, by the rows of its session, in front of its view."""
+        """Show what a resumed turn had shown before the crash, by the rows of its session."""
         if (view := self._views.get(turn_id)) is not None:
-            view.parts[:0] = parts_of(rows, turn_id)
+            view.parts += parts_of(rows, turn_id)
             view.changed()
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:

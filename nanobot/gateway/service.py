@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.feed import Feed
 from nanobot.agent.tools.message import MessageTool
+from nanobot.api.options import turn_options
+from nanobot.api.services import ApiServices
+from nanobot.api.store import SCHEMA as API_SCHEMA
+from nanobot.api.store import ApiRequests
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
 from nanobot.bus.journal import SqliteJournal
 from nanobot.bus.queue import MessageBus
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA
+_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
@@ -67,6 +71,8 @@ class Options:
 
     port: int | None = None
     """Port of the HTTP server; None means `gateway.port` of the config."""
+    api_port: int | None = None
+    """Port of the API; None means `api.port` of the config, if the API is enabled there."""
     allow_empty: bool = False
     """Whether to run without any channel."""
     poll_s: float = POLL_S
@@ -82,6 +88,8 @@ class Gateway:
     supervisor: TaskSupervisor
     reporter: HealthReporter
     http: HttpServer
+    api_http: HttpServer | None
+    """The API's own port."""
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -161,17 +169,21 @@ async def open_gateway(
                 bus=bus,
                 database=database,
                 feed=feed,
+                options_of=turn_options,
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
-        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), options, shutdown)
+        requests = ApiRequests(database, runtime.clock)
+        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), requests, options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
         await gateway.http.bind()
+        if gateway.api_http is not None:
+            await gateway.api_http.bind()
         await gateway.control.bind()
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
@@ -185,7 +197,12 @@ async def open_gateway(
 
 
 async def _assemble(
-    runtime: Runtime, feed: Feed, credentials: Credentials, options: Options, shutdown: ShutdownRequests
+    runtime: Runtime,
+    feed: Feed,
+    credentials: Credentials,
+    requests: ApiRequests,
+    options: Options,
+    shutdown: ShutdownRequests,
 ) -> Gateway:
     """Create all parts without starting them. Raises ConfigError if no channel can start."""
     config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
@@ -211,13 +228,22 @@ async def _assemble(
     )
     port = config.gateway.port if options.port is None else options.port
     services = WebServices(runtime, feed, web, credentials, reporter.report)
+    api_services = ApiServices(runtime, feed, api, requests)
 
     def make_http_app() -> "ASGIApp":
         from nanobot.gateway.http import make_app  # loads Starlette
 
-        return make_app(config.gateway.host, services, channels.webhooks)
+        return make_app(config.gateway.host, services, api_services, channels.webhooks)
+
+    def make_api_http_app() -> "ASGIApp":
+        from nanobot.gateway.http import make_api_app  # as above
+
+        return make_api_app(config.api.host, services, api_services)
 
     http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
+    has_api_port = config.api.enabled or options.api_port is not None
+    api_port = config.api.port if options.api_port is None else options.api_port
+    api_http = HttpServer(config.api.host, api_port, make_api_http_app, "Set api.port, or start with --port.")
     control = ControlServer(places, runtime, reporter, shutdown, terminal, lambda: _new_link(services, http))
     dreams = runtime.memory.dreams
 
@@ -253,10 +279,11 @@ async def _assemble(
         *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         SupervisedTask("config", live.run, problem=lambda: live.problem),
         SupervisedTask("http", http.run, problem=lambda: http.problem),
+        *([SupervisedTask("api", api_http.run, problem=lambda: api_http.problem)] if has_api_port else []),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, api_http if has_api_port else None, control, shutdown)
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
