@@ -95,6 +95,8 @@ COMMANDS = {
     "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
 }
 GROUPS = {
+    "api": "The HTTP API for programs.",
+    "api key": "Keys of programs.",
     "gateway": "Run the bot: chat apps, reminders and jobs (Ctrl+C stops).",
     "channels": "Connect chat apps.",
     "config": "Read and change the configuration.",
@@ -115,6 +117,7 @@ SECTIONS = {
     "Channels": ("gateway", "channels", "pairing", "send"),
     "Memory and jobs": ("memory", "cron"),
     "Tools": ("skills", "mcp", "tools", "approvals"),
+    "Programs": ("serve", "api"),
     "Costs": ("usage",),
 }
 """The order of `nanobot --help`. A command in no section is listed at the end."""
@@ -135,6 +138,8 @@ EXAMPLES = {
     "cron": ('nanobot cron add "tomorrow 9am" "Call Ann"', 'nanobot cron add -m "Water the plants" -c "0 18 * * *"'),
     "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
     "skills": ("nanobot skills list", "nanobot skills install ./my-skill"),
+    "serve": ("nanobot serve",),
+    "api": ("nanobot api key add laptop", "nanobot api key add kitchen --role guest"),
     "usage": ("nanobot usage --by model", "nanobot usage --days 7 --json"),
     "mcp": ("nanobot mcp add time -- uvx mcp-server-time", "nanobot mcp test time"),
 }
@@ -151,7 +156,6 @@ SYNONYMS = {
     "stop": ("gateway stop", "disable"),
     "pause": ("disable", "stop"),
     "restart": ("gateway restart",),
-    "serve": ("gateway",),
     "job jobs reminder reminders schedule": ("cron",),
     "remind": ("cron add",),
     "cost costs": ("usage",),
@@ -348,13 +352,14 @@ class RootGroup(Group):
                 with formatter.section(section):
                     formatter.write_dl(rows)
 
-    def _get_group(self, name: str = "") -> TyperGroup:
-        if not name:
-            return self
-        if name not in self.commands:
-            epilog = "\n".join(EXAMPLES.get(name, ()))
-            self.add_command(Group(name=name, help=GROUPS[name], epilog=epilog, rich_markup_mode=None))
-        return self.commands[name]  # type: ignore[return-value]
+    def _get_group(self, *names: str) -> TyperGroup:
+        group: TyperGroup = self
+        for count, name in enumerate(names, 1):
+            if name not in group.commands:
+                epilog, text = "\n".join(EXAMPLES.get(names[0], ())), GROUPS[" ".join(names[:count])]
+                group.add_command(Group(name=name, help=text, epilog=epilog, rich_markup_mode=None))
+            group = group.commands[name]  # type: ignore[assignment]
+        return group
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *other: Any, **extra: Any) -> Any:
         """Run a command and exit. Known errors are printed in two lines at most; others propagate as a traceback."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,6 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
-from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
+DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
@@ -73,6 +72,10 @@ class Options:
     """Port of the HTTP server; None means `gateway.port` of the config."""
     api_port: int | None = None
     """Port of the API; None means `api.port` of the config, if the API is enabled there."""
+    api_host: str | None = None
+    """Its host; None means `api.host` of the config."""
+    api_only: bool = False
+    """Whether to serve the API only: no channels, no jobs, no heartbeat."""
     allow_empty: bool = False
     """Whether to run without any channel."""
     poll_s: float = POLL_S
@@ -156,7 +159,7 @@ async def open_gateway(
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
-        database = await stack.enter_async_context(open_database(places.database, _SCHEMA))
+        database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
         bus, feed = MessageBus(SqliteJournal(database)), Feed()
         await stack.enter_async_context(bus.open())
         runtime = await stack.enter_async_context(
@@ -212,8 +215,9 @@ async def _assemble(
     channels = GatewayChannels(
         config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, pairing.put
     )
-    await channels.open_all()
-    if not channels.names and not options.allow_empty:
+    if not options.api_only:
+        await channels.open_all()
+    if not channels.names and not (options.allow_empty or options.api_only):
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
@@ -238,14 +242,19 @@ async def _assemble(
     def make_api_http_app() -> "ASGIApp":
         from nanobot.gateway.http import make_api_app  # as above
 
-        return make_api_app(config.api.host, services, api_services)
+        return make_api_app(options.api_host or config.api.host, services, api_services)
 
     http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
-    has_api_port = config.api.enabled or options.api_port is not None
-    api_port = config.api.port if options.api_port is None else options.api_port
-    api_http = HttpServer(config.api.host, api_port, make_api_http_app, "Set api.port, or start with --port.")
-    control = ControlServer(places, runtime, reporter, shutdown, terminal, lambda: _new_link(services, http))
-    dreams = runtime.memory.dreams
+    api_http = _api_server(config, options, make_api_http_app)
+    control = ControlServer(
+        places,
+        runtime,
+        reporter,
+        shutdown,
+        terminal,
+        lambda: _new_link(services, http),
+        lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
+    )
 
     async def renew() -> None:
         await runtime.renew()
@@ -273,17 +282,34 @@ async def _assemble(
         SupervisedTask("dead letters", lambda: dead_letters.run(runtime, channels.manager)),
         SupervisedTask("pairing", lambda: pairing.run(runtime, channels.manager)),
         SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
-        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
-        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
+        *(_scheduled_tasks(runtime, channels) if not options.api_only else ()),
         SupervisedTask("search", runtime.archive.keep_up),
-        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         SupervisedTask("config", live.run, problem=lambda: live.problem),
         SupervisedTask("http", http.run, problem=lambda: http.problem),
-        *([SupervisedTask("api", api_http.run, problem=lambda: api_http.problem)] if has_api_port else []),
+        *([SupervisedTask("api", api_http.run, problem=lambda: api_http.problem)] if api_http is not None else []),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
     return Gateway(runtime, channels, supervisor, reporter, http, api_http if has_api_port else None, control, shutdown)
+
+
+def _scheduled_tasks(runtime: Runtime, channels: GatewayChannels) -> list[SupervisedTask]:
+    """Jobs, heartbeat and Dream."""
+    dreams = runtime.memory.dreams
+    return [
+        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
+        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
+        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
+    ]
+
+
+def _api_server(config: Config, options: Options, make_app: "Callable[[], ASGIApp]") -> HttpServer | None:
+    """The API's own port; None if it is only on the gateway's."""
+    if not config.api.enabled and not options.api_only:
+        return None
+    host = options.api_host or config.api.host
+    port = config.api.port if options.api_port is None else options.api_port
+    return HttpServer(host, port, make_app, "Set api.port, or start with --port.")
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
@@ -299,8 +325,7 @@ async def _new_link(services: WebServices, http: HttpServer) -> str:
         raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
     if http.port is None:
         raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
-    host = services.runtime.config.gateway.host
-    address = web.public_url.rstrip("/") or f"http://{host if is_loopback(host) else '127.0.0.1'}:{http.port}"
+    address = web.public_url.rstrip("/") or http.url
     secret = await services.credentials.add(CredentialKind.LINK, secrets.token_hex(8))
     return f"{address}/#k={secret}"
 

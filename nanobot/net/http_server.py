@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from nanobot.net.http import is_loopback
 from nanobot.net.listener import Listener
 from nanobot.utils.storage_error import os_reason
 
@@ -39,6 +40,12 @@ class HttpServer(Listener):
     def port(self) -> int | None:
         """The port it listens on; None if it does not."""
         return self._server.getsockname()[1] if isinstance(self._server, socket.socket) else None
+
+    @property
+    def url(self) -> str:
+        """Its address for programs on this machine."""
+        host = self._host if is_loopback(self._host) else "127.0.0.1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port or self._configured_port}"
 
     async def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

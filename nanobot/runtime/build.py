@@ -141,10 +141,11 @@ async def build_runtime(
 
     `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `feed` gets the
     events of all turns; `options_of` reads what a program asks of a turn; `streams` tells whether the channel of that
-    name shows an answer while it is generated. `model` overrides the config's. `provider` is used instead of any configured one, without retries or fallback; `chains`
-    builds the configured ones with retry, fallback and circuit breaker. `restart` is called by `/restart`. `hooks`
-    judge each tool call; `own_hooks` watch whole turns, after the hooks of plugins. No model is called and no network
-    is used before the first turn. Raises NanobotError if the workspace cannot be created.
+    name shows an answer while it is generated. `model` overrides the config's. `provider` is used instead of any
+    configured one, without retries or fallback; `chains` builds the configured ones with retry, fallback and circuit
+    breaker. `restart` is called by `/restart`. `hooks` judge each tool call; `own_hooks` watch whole turns, after the
+    hooks of plugins. No model is called and no network is used before the first turn. Raises NanobotError if the
+    workspace cannot be created.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
