@@ -290,7 +290,7 @@ async def _assemble(
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, api_http if has_api_port else None, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, api_http, control, shutdown)
 
 
 def _scheduled_tasks(runtime: Runtime, channels: GatewayChannels) -> list[SupervisedTask]:

@@ -38,7 +38,7 @@ async def test_a_conversation_goes_on_by_its_name(running: OpenGateway):
         await ask(client, "first", user="chat-1")
         await ask(client, "second", user="chat-1")
 
-        texts = [message["content"] for message in here.model.requests[-1] if message["role"] == "user"]
+        texts = [str(message["content"]) for message in here.model.requests[-1] if message["role"] == "user"]
     assert "first" in texts[0]
     assert "second" in texts[1]
 

@@ -58,9 +58,7 @@ def serve(
 
 def add(
     name: Annotated[str, typer.Argument(help="A name for the program, such as laptop.")],
-    role: Annotated[
-        str, typer.Option("--role", metavar="ROLE", help="owner, or guest: sessions of its own.")
-    ] = "owner",
+    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="owner, or guest: own sessions.")] = "owner",
     config: ConfigOption = None,
 ) -> None:
     """Make a key and print it, once. Owners may do everything; guests talk like a person who is allowed to write."""
