@@ -5,6 +5,7 @@ import httpx
 from nanobot.security.credentials import HttpRole
 from tests.support.api_client import ask, base_url, program
 from tests.support.running_gateway import OpenGateway
+from tests.support.toy_gateway import free_port
 
 PATHS = ("/chat/completions", "/responses", "/models", "/sessions", "/feed", "/capabilities", "/no-such-thing")
 
@@ -47,7 +48,7 @@ async def test_a_guest_sees_only_its_own_sessions(running: OpenGateway):
 
 
 async def test_the_api_has_a_port_of_its_own_without_the_page(running: OpenGateway):
-    async with running("hi", api={"enabled": True, "port": 0}) as here, program(here) as client:
+    async with running("hi", api={"enabled": True, "port": free_port()}) as here, program(here) as client:
         assert here.gateway.api_http is not None
         url = here.gateway.api_http.url
         answer = await ask(client, "hello")

@@ -1,9 +1,11 @@
 """A request that is sent again joins its turn instead of repeating it."""
 
 import asyncio
-from typing import Any
+import json
 
+from nanobot.testing import Pause
 from tests.support.api_client import ask, program, read_events
+from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
@@ -26,15 +28,10 @@ async def test_an_idempotency_key_gets_the_same_answer(running: OpenGateway):
 
 
 async def test_an_automatic_retry_joins_the_turn_that_takes_too_long(running: OpenGateway):
-    go_on = asyncio.Event()
-
-    async def slow(_: Any) -> str:
-        await go_on.wait()
-        return "at last"
-
-    async with running(slow, api={"timeout": 0.3}) as here, program(here) as client:
+    pause = Pause()
+    async with running(pause, "at last", api={"timeout": 1}) as here, program(here) as client:
         first = await client.post("/chat/completions", json=BODY)
-        go_on.set()
+        pause.resume.set()
         again = await client.post("/chat/completions", json=BODY, headers=RETRY)
 
         assert (first.status_code, first.headers["x-should-retry"]) == (504, "true")
@@ -50,19 +47,19 @@ async def test_two_equal_requests_are_two_turns(running: OpenGateway):
 
 
 async def test_a_turn_is_stopped_when_its_client_leaves(running: OpenGateway):
-    ended = asyncio.Event()
-
-    async def slow(_: Any) -> str:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.set()
-        return "never"
-
-    async with running(slow) as here, program(here) as client:
+    pause = Pause("Well, ")
+    async with running(pause, "never") as here, program(here) as client:
         async with client.stream("POST", "/chat/completions", json={**BODY, "stream": True}) as answer:
-            await anext(answer.aiter_lines())
-        await asyncio.wait_for(ended.wait(), 20)
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    completion_id = json.loads(line.removeprefix("data: "))["id"]
+                    break
+            await pause.reached.wait()
+        await eventually(lambda: not here.gateway.runtime.status.running)
+        completion = (await client.get(f"/chat/completions/{completion_id}")).json()
+
+    assert completion["nanobot"]["outcome"] == "stopped"
+    assert completion["choices"][0]["message"]["content"] == "Well, "
 
 
 async def test_messages_of_one_conversation_wait_for_each_other(running: OpenGateway):
