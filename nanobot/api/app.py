@@ -4,12 +4,12 @@ import asyncio
 import mimetypes
 from collections.abc import AsyncIterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
@@ -21,8 +21,11 @@ from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, session_key
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.net import sse
+from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathDeniedError
+from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_json
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _MAX_MESSAGES = 200
@@ -183,11 +186,22 @@ class _Rest:
         turn_id, _, index = request.path_params["id"].rpartition("-")
         following = await self._turns.find(caller, turn_id)
         files = sent_files(following.view)
-        paths = [self._runtime.workspace / files[int(index)]] if index.isdigit() and int(index) < len(files) else []
-        if not paths or not await asyncio.to_thread(Path.is_file, paths[0]):
-            raise HttpError(404, "There is no such file any more.", code="file_not_found")
-        kind = mimetypes.guess_type(paths[0].name)[0] or "application/octet-stream"
-        return FileResponse(paths[0], media_type=kind, filename=paths[0].name)
+        if not index.isdigit() or int(index) >= len(files):
+            raise HttpError(404, "There is no such file.", code="file_not_found")
+        try:
+            name, content = await asyncio.to_thread(self._read_file, files[int(index)])
+        except (OSError, PathDeniedError) as error:
+            raise HttpError(404, f"The file cannot be read any more: {error}", code="file_not_found") from error
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
+        return Response(content, media_type=kind, headers=headers)
+
+    def _read_file(self, path: str) -> tuple[str, bytes]:
+        """The name and the content of a file, if it may be sent still: it may be another one by now."""
+        files = Opener(path_policy(self._runtime.config, self._runtime.data_dir, self._runtime.workspace))
+        real, file = files.open(files.resolve_sendable(path))
+        with file:
+            return real.name, file.read()
 
     async def feed(self, request: Request, caller: Credential | None) -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""

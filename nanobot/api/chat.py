@@ -80,7 +80,7 @@ class ChatCompletions:
                 lambda: self._expire_approvals(view, asked_at),
                 timeout_s=self._services.runtime.config.api.timeout,
             )
-        check_outcome(view)
+        check_outcome(following)
         reader = _reader(following)
         pieces = [*reader.read()]
         text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in _texts(pieces))
@@ -108,7 +108,7 @@ class ChatCompletions:
                 "outcome": ended.outcome if ended is not None else None,
                 "cost_usd": ended.cost_usd if ended is not None else None,
                 "steps": sum(part["type"] == "tool" for part in view.parts),
-                "files": files_of(view, following.request.turn_id),
+                "files": files_of(view, self._services.runtime.workspace),
             },
         }
 
@@ -150,7 +150,7 @@ class ChatCompletions:
             if note := position.mismatch:
                 yield chunk({"content": note})
             try:
-                check_outcome(view)
+                check_outcome(following)
             except HttpError as error:
                 yield sse.event(error_object(error))
                 return

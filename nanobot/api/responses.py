@@ -7,6 +7,7 @@ follow from what the turn shows, and each text delta has DELTA_CHARS characters.
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -128,7 +129,7 @@ class Responses:
 
     async def _wait(self, request: Request, following: Following) -> None:
         timeout_s = self._services.runtime.config.api.timeout
-        writer = _Events(following)
+        writer = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
             await wait_for(
                 request, self._turns, following, lambda: None, lambda: writer.has_open_question, timeout_s=timeout_s
@@ -137,11 +138,11 @@ class Responses:
                 self._turns.detach(following.request)
 
     def _answer(self, following: Following, *, is_background: bool = False) -> Response:
-        events = _Events(following)
+        events = _Events(following, self._services.runtime.workspace)
         for _ in events.new():
             pass
         if following.view.ended is not None and not is_background and not following.request.echo.get("background"):
-            check_outcome(following.view)
+            check_outcome(following)
         if following.view.ended is not None or events.has_open_question:
             self._services.requests.set_read(following.request.id)
         return json_response(events.response())
@@ -151,7 +152,7 @@ class Responses:
         return StreamingResponse(stream, media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
 
     async def _stream(self, following: Following, after: int) -> AsyncIterator[bytes]:
-        events = _Events(following)
+        events = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
             async for is_news in changes(following.view):
                 if not is_news:
@@ -172,7 +173,9 @@ class Responses:
 class _Events:
     """The events of a response, and the response itself."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: Following, workspace: Path) -> None:
+        self._following = following
+        self._workspace = workspace
         self._record = following.request
         self._view = following.view
         is_json = following.request.echo.get("schema") is not None
@@ -299,9 +302,9 @@ class _Events:
         error, usage, extra = None, None, {}
         if ended is not None and status != "in_progress":
             usage = _usage(view)
-            extra = {"outcome": ended.outcome, "cost_usd": ended.cost_usd, "files": files_of(view, record.turn_id)}
+            extra = {"outcome": ended.outcome, "cost_usd": ended.cost_usd, "files": files_of(view, self._workspace)}
             try:
-                check_outcome(view)
+                check_outcome(self._following)
             except HttpError as problem:
                 details = error_object(problem)["error"]
                 assert isinstance(details, dict)  # noqa: S101 made above

@@ -13,6 +13,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.agent.feed import TurnView
 from nanobot.api.answers import sent_files
 from nanobot.api.errors import NO_RETRY
+from nanobot.api.options import answer_problem
 from nanobot.api.turns import ApiTurns, Following, changes
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError
@@ -62,10 +63,15 @@ async def wait_for(
     )
 
 
-def check_outcome(view: TurnView) -> None:
-    """Raise HttpError if a turn ended without an answer."""
-    ended = view.ended
-    if ended is None or (ended.outcome not in (TurnOutcome.FAILED, TurnOutcome.REFUSED) and not ended.later):
+def check_outcome(following: Following) -> None:
+    """Raise HttpError if a turn ended without an answer, or with one that has not the form that was asked for."""
+    ended, schema = following.view.ended, following.request.echo.get("schema")
+    if ended is None:
+        return
+    if ended.outcome not in (TurnOutcome.FAILED, TurnOutcome.REFUSED) and not ended.later:
+        if schema is not None and ended.outcome is TurnOutcome.ANSWERED and answer_problem(schema, ended.text):
+            text = f"The model's answer does not fit the schema: {ended.text[:1000]}"
+            raise HttpError(422, text, code="invalid_response_format", param="response_format", headers=NO_RETRY)
         return
     if ended.later:
         text = "nanobot was stopped. The turn goes on when it has started again: send the request again."
@@ -101,10 +107,10 @@ def usage_of(view: TurnView) -> dict[str, Any]:
     }
 
 
-def files_of(view: TurnView, turn_id: str) -> list[dict[str, Any]]:
+def files_of(view: TurnView, workspace: Path) -> list[dict[str, Any]]:
     """The files that the agent sent, with the addresses to fetch them from."""
-    files = []
-    for index, path in enumerate(map(Path, sent_files(view))):
+    files, turn_id = [], view.started.turn_id
+    for index, path in enumerate(workspace / Path(name).expanduser() for name in sent_files(view)):
         with suppress(OSError):
             mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             url = f"/v1/files/{turn_id}-{index}/content"
