@@ -19,13 +19,18 @@ from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Origin, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
 
-FEED_CHANNELS = ("web", "api")
+WEB_CHANNEL = "web"
+FEED_CHANNELS = (WEB_CHANNEL, "api")
 """Channels whose people read the feed. Nothing is sent to them."""
 
 _MAX_ENDED = 100
 _MAX_ITEMS = 20_000
 _MAX_SIZE = 8_000_000
 """Characters of text in all items."""
+
+
+class FeedClosedError(NanobotError):
+    """The process ends: there will be no more events."""
 
 
 class FeedPositionError(NanobotError):
@@ -173,6 +178,7 @@ class Feed:
         self._ended: dict[str, TurnView] = {}
         """Of programs, which may come back for the rest of an answer."""
         self._readers: list[asyncio.Future[None]] = []
+        self._is_closed = False
 
     @property
     def position(self) -> int:
@@ -228,8 +234,13 @@ class Feed:
         return self.position
 
     async def read(self, after: int) -> list[FeedItem]:
-        """Return the items after this position, at least one: wait for it. Raises FeedPositionError."""
+        """Return the items after this position, at least one: wait for it.
+
+        Raises FeedPositionError, FeedClosedError.
+        """
         while after == self.position:
+            if self._is_closed:
+                raise FeedClosedError("nanobot stops")
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             await reader
@@ -244,6 +255,11 @@ class Feed:
             while len(self._ended) > _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
 
+    def close(self) -> None:
+        """End the readers once they have read everything."""
+        self._is_closed = True
+        self._wake_readers()
+
     def _publish(self, session: str, channel: str, event: TurnEvent) -> None:
         self._items.append(FeedItem(self._next, session, channel, event))
         self._next += 1
@@ -251,6 +267,9 @@ class Feed:
         if len(self._items) > _MAX_ITEMS or self._size > _MAX_SIZE:
             del self._items[: (len(self._items) + 1) // 2]
             self._size = sum(_size_of(item.event) for item in self._items)
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():

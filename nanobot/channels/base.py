@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy, Allowed, PairingOffered, decide
-from nanobot.channels.cursors import load_state
+from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
@@ -26,6 +26,7 @@ from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.state import PairedUsers
 from nanobot.security.redaction import redact_known
+from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class BaseChannel(ABC):
         self.refusal: asyncio.Future[ChannelSetupError] | None = None
         """Ends a connection once it is set. The supervisor makes one for each."""
         self._services: ChannelServices | None = None
+        self._saving = asyncio.Lock()
 
     def attach(self, services: ChannelServices) -> None:
         """Set the dependencies. Called before `start`."""
@@ -138,6 +140,11 @@ class BaseChannel(ABC):
         """The saved state of this bot, else `new`."""
         saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
         return saved if saved.bot == new.bot else new
+
+    async def save_state(self, state: object) -> None:
+        """Save it now. Never raises: what is stale costs another request, not a message."""
+        async with self._saving:  # the newer one last
+            await finish(save_state(self.state_path, state))
 
     @abstractmethod
     async def start(self) -> None:

@@ -10,13 +10,13 @@ import logging
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, StreamUpdate
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE, BaseChannel, repeat_note
 from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
@@ -26,8 +26,6 @@ from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
-TYPING_S = 4.0
-"""How often the typing indicator is renewed."""
 _MAX_STREAMS = 256
 """Streamed answers kept in memory; interrupted turns never end theirs."""
 
@@ -70,6 +68,11 @@ class _StreamingMessage:
     """Whether it comes from the journal of a previous process."""
 
     @property
+    def note(self) -> str:
+        """The note for text that may be there twice."""
+        return (MAY_REPEAT_NOTE if self.recovered else UNCONFIRMED_NOTE) if self.doubtful else ""
+
+    @property
     def update(self) -> StreamUpdate:
         """The state for the journal."""
         return StreamUpdate(tuple(self.ids), self.pending, self.since, self.doubtful)
@@ -83,6 +86,8 @@ class ChatChannel(BaseChannel):
     """Largest file the platform accepts, in bytes."""
     dedupe_s: ClassVar[float] = 0.0
     """How long the platform drops a second post with the same nonce; 0 if it has no such thing."""
+    typing_s: ClassVar[float] = 4.0
+    """How often the typing indicator is renewed."""
     can_edit: ClassVar[bool] = False
     can_react: ClassVar[bool] = False
 
@@ -93,6 +98,8 @@ class ChatChannel(BaseChannel):
         self._active_turns: dict[Address, set[str]] = {}
         """Keys of the messages whose turns run, by chat."""
         self._reactions: set[asyncio.Task[None]] = set()
+        self._receipts: dict[str, tuple[str, str] | None] = {}
+        """Platform id and reaction of messages that wait their turn, by key; None while it is being added."""
 
     @abstractmethod
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
@@ -112,8 +119,12 @@ class ChatChannel(BaseChannel):
     async def show_typing(self, to: Address) -> None:
         """Show a typing indicator that expires after some seconds. Raises SendError."""
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction to a message. Raises SendError."""
+    async def react(self, to: Address, message_id: str, emoji: str) -> str | None:
+        """Add a reaction to a message. Return what `take_back` needs, or None if it stays. Raises SendError."""
+        return None
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction. Raises SendError."""
 
     def largest_to(self, to: Address) -> int:
         """Largest file for this chat, in bytes."""
@@ -209,7 +220,9 @@ class ChatChannel(BaseChannel):
             self._typing[to] = asyncio.create_task(self._keep_typing(to), name=f"{self.name} typing")
 
     def turn_ended(self, to: Address, key: str) -> None:
-        """Stop the typing indicator, unless another turn of this chat runs."""
+        """Stop the typing indicator, unless another turn of this chat runs. Take the receipt back."""
+        if (receipt := self._receipts.pop(key, None)) is not None:
+            self._show_later(self.take_back(to, *receipt))
         running = self._active_turns.get(to, set())
         running.discard(key)
         if not running:
@@ -221,13 +234,17 @@ class ChatChannel(BaseChannel):
         """Add the reaction of the config to the message, if it names one."""
         emoji = str(getattr(self.config, "done_emoji", "") or "")
         if self.can_react and emoji:
-            task = asyncio.create_task(self._show_answered(to, message_id, emoji), name=f"{self.name} reaction")
-            self._reactions.add(task)
-            task.add_done_callback(self._reactions.discard)
+            self._show_later(self.react(to, message_id, emoji))
 
-    async def _show_answered(self, to: Address, message_id: str, emoji: str) -> None:
+    def _show_later(self, work: Coroutine[Any, Any, object]) -> None:
+        """Change a reaction, while nobody waits for it."""
+        task = asyncio.create_task(self._show_quietly(work), name=f"{self.name} reaction")
+        self._reactions.add(task)
+        task.add_done_callback(self._reactions.discard)
+
+    async def _show_quietly(self, work: Coroutine[Any, Any, object]) -> None:
         try:
-            await self.react(to, message_id, emoji)
+            await work
         except Exception as error:  # an SDK may raise anything, and only the answer counts
             log.debug("%s: a reaction was not shown: %s", self.name, error)
 
@@ -243,13 +260,16 @@ class ChatChannel(BaseChannel):
         if stream is None or stream.is_complete:
             stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
-        await self._show(to, stream, stream.text, growing=True)
+        if not self._is_unconfirmed(stream):  # else its end is shown, with a note
+            await self._show(to, stream, stream.text, growing=True)
 
     async def _end_part(self, to: Address, message: OutboundMessage) -> None:
         stream = self._streams.get(message.turn_id or "")
         if stream is not None and not stream.is_complete:
             stream.text, stream.is_complete = message.content or stream.text, True
-            await self._show(to, stream, stream.text)
+            if self._is_unconfirmed(stream):
+                stream.pending, stream.doubtful = "", True
+            await self._show(to, stream, stream.text + stream.note)
 
     async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
         """Edit the streamed answer into the reply, or send the reply if it was not streamed.
@@ -259,7 +279,7 @@ class ChatChannel(BaseChannel):
         stream = self._find_stream(message)
         if stream is None:
             return await self.send(message)
-        if stream.pending and not self.is_deduped(stream.pending, stream.since):
+        if self._is_unconfirmed(stream):
             stream.pending, stream.doubtful = "", True
         message.unconfirmed = message.unconfirmed or (stream.doubtful and not stream.recovered)
         message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
@@ -268,8 +288,10 @@ class ChatChannel(BaseChannel):
         if (stream.ids or stream.pending) and stream.text.strip() in message.content:
             try:
                 await self._show(to, stream, message.content + repeat_note(message))
-            except UndeliverableError as error:  # somebody deleted it
+            except UndeliverableError as error:  # somebody deleted it, or a process wrote it that has crashed
                 log.debug("%s: a streamed answer is gone (%s); sending it again", self.name, error)
+                if stream.recovered:
+                    message.may_repeat, message.held_at = True, 0.0  # all of it may have been seen
             else:
                 sent = (*stream.ids, *(await self._send_parts(message, message.media)))
                 del self._streams[stream.turn_id]
@@ -278,6 +300,10 @@ class ChatChannel(BaseChannel):
         message.sent_ids = ()  # drop the files behind the deleted answer
         await self.bus.record_shown(stream.turn_id, StreamUpdate())
         return await self.send(message)
+
+    def _is_unconfirmed(self, stream: _StreamingMessage) -> bool:
+        """Whether its last message may have been posted, and posting it again would show it twice."""
+        return bool(stream.pending) and not self.is_deduped(stream.pending, stream.since)
 
     async def _show(self, to: Address, stream: _StreamingMessage, text: str, *, growing: bool = False) -> None:
         """Edit and post messages so that they show this text."""
@@ -302,10 +328,8 @@ class ChatChannel(BaseChannel):
         options = SendOptions(reply_to=reply_to, nonce=stream.pending, growing=True, is_retry=is_retry)
         try:
             posted = await self.post(to, chunk, options)
-            if is_retry and self.is_deduped(stream.pending, stream.since):
+            if is_retry:
                 await self.edit(to, posted, chunk)
-            elif is_retry:
-                stream.doubtful = True
         except (SendError, ChannelSetupError) as error:
             if not (is_retry or getattr(error, "may_have_arrived", False)):
                 stream.pending = ""
@@ -319,7 +343,13 @@ class ChatChannel(BaseChannel):
         """Show that a message waits its turn: a reaction if the platform has them, else a text."""
         emoji = str(getattr(self.config, "react_emoji", "") or "")
         if self.can_react and message.reply_to is not None and emoji:
-            await self.react(to, message.reply_to, emoji)
+            key = message.answers or ""
+            put_bounded(self._receipts, key, None, _MAX_STREAMS)
+            reaction = await self.react(to, message.reply_to, emoji)
+            if reaction is not None and key in self._receipts:
+                self._receipts[key] = (message.reply_to, reaction)
+            elif reaction is not None:  # the turn has ended meanwhile
+                await self.take_back(to, message.reply_to, reaction)
         else:
             await self.send(message)
 
@@ -340,11 +370,11 @@ class ChatChannel(BaseChannel):
 
     async def _keep_typing(self, to: Address) -> None:
         while True:
-            pause_s = TYPING_S
+            pause_s = self.typing_s
             try:
                 await self.show_typing(to)
             except RateLimitedError as error:
-                pause_s = max(TYPING_S, error.retry_after_s)
+                pause_s = max(self.typing_s, error.retry_after_s)
             except (SendError, TimeoutError):
                 pass  # optional; the next one may work
             except Exception:  # an SDK may raise anything

@@ -39,7 +39,8 @@ class CatchUp:
     def __init__(self, channel: str) -> None:
         self._channel = channel
         self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self.slots = asyncio.Semaphore(_AT_ONCE)
+        """Hold one while fetching."""
 
     def lock_of(self, chat: object) -> asyncio.Lock:
         """Hold it while a message of this chat is processed."""
@@ -48,7 +49,7 @@ class CatchUp:
     @asynccontextmanager
     async def missed(self, chat: object) -> AsyncIterator[None]:
         """Fetch and process the missed messages of a chat in this block. An error is logged: new ones must not wait."""
-        async with self.lock_of(chat), self._slots:
+        async with self.lock_of(chat), self.slots:
             try:
                 yield
             except UndeliverableError as error:  # such as a permission that was never granted

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import stat
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,8 @@ from nanobot.channels.errors import UndeliverableError
 from nanobot.channels.media_kinds import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
 from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
+
+CHUNK = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,15 @@ def open_outgoing(path: Path) -> BufferedReader:
     The tools resolved its links already: a link that replaced the file since leads to what nobody approved.
     """
     return os.fdopen(open_no_follow(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+
+
+async def stream_outgoing(path: Path) -> AsyncIterator[bytes]:
+    """The content of a file, in chunks. Raises MediaError if it is no file, OSError."""
+    with await asyncio.to_thread(open_outgoing, path) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise MediaError(f"{path.name} is not a regular file")
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk
 
 
 async def read_outgoing(path: Path, *, largest: int) -> bytes:

@@ -40,10 +40,10 @@ class Payload(dict[str, Any]):
         return [Payload.of(part) for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
 
     def number(self, *path: str) -> float:
-        """A positive number, or the text of a whole one; else 0."""
+        """A positive number, also as a text; else 0."""
         value = self._at(path)
-        if isinstance(value, str) and value.isdecimal() and len(value) < 20:
-            value = int(value)
+        if isinstance(value, str) and value.replace(".", "", 1).isdecimal() and len(value) < 20:
+            value = float(value)
         return float(value) if isinstance(value, int | float) and 0 < value < _LARGEST else 0.0
 
     def time(self, *path: str, ticks_per_s: int = 1000) -> datetime | None:
@@ -52,6 +52,14 @@ class Payload(dict[str, Any]):
             return datetime.fromtimestamp(self.number(*path) / ticks_per_s, UTC) if self.number(*path) else None
         except (ValueError, OverflowError, OSError):
             return None
+
+    def iso_time(self, *path: str) -> datetime | None:
+        """A time in ISO 8601; without a zone, of UTC."""
+        try:
+            time = datetime.fromisoformat(self.text(*path))
+        except ValueError:
+            return None
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
     def _at(self, path: tuple[str, ...]) -> object:
         value: object = self

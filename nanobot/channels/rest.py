@@ -8,8 +8,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 from nanobot.channels.errors import ErrorCode, ErrorCodes, NotConnectedError, RateLimitedError, SendError
 from nanobot.channels.media_kinds import MediaError
@@ -21,7 +21,7 @@ load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx
 
 _TIMEOUT = httpx.Timeout(100, connect=10)  # an upload may take long
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """With other errors of the connection the request may have arrived."""
 _PAUSES = ("retry-after", "x-ogw-ratelimit-reset")
 _LONGEST_TEXT = 300
@@ -39,6 +39,7 @@ class Answer:
     body: Payload
     status: int
     """Of HTTP."""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.text}, {self.code}"
@@ -60,7 +61,10 @@ class RestClient(ABC):
         self._pools = HttpPools()
         self._token, self._token_until = "", 0.0
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Close all connections. The next request opens another."""
         pools, self._pools = self._pools, HttpPools()
         await pools.close()
@@ -107,7 +111,7 @@ class RestClient(ABC):
         url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
             async with self._pools.borrow_client(url) as client:
-                response = await client.request(method, url, timeout=_TIMEOUT, **request)
+                response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
         answer = self._read(response)
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or self.is_limited(answer.code):
             pause = next((response.headers[name] for name in _PAUSES if name in response.headers), "")
@@ -125,7 +129,7 @@ class RestClient(ABC):
         if not isinstance(code, int | str) or (not code and (response.is_error or not is_json)):
             code = status  # without JSON, that of a server before the platform
         text = body.line("msg") or body.line("message") or body.line("errmsg") or f"HTTP {status}"
-        return Answer(0 if code in self.codes.accepted else code, text[:_LONGEST_TEXT], body, status)
+        return Answer(0 if code in self.codes.accepted else code, text[:_LONGEST_TEXT], body, status, response.headers)
 
 
 @contextmanager
@@ -133,16 +137,18 @@ def as_send_errors(platform: str, *, may_have_arrived: bool = True) -> Iterator[
     """Convert the errors of httpx. `may_have_arrived`: whether a request without an answer may have had an effect."""
     try:
         yield
-    except _NOT_SENT as error:
+    except NOT_SENT as error:
         raise NotConnectedError(f"{platform} cannot be reached: {connection_error_reason(error)}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         text = f"connection to {platform} lost: {type(error).__name__}"
         raise SendError(text, may_have_arrived=may_have_arrived) from None
 
 
-async def download(platform: str, url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
+async def download(
+    platform: str, url: str, headers: Mapping[str, str] | None = None, proxy: str | None = None
+) -> AsyncIterator[bytes]:
     """Yield a file in chunks. Follows no redirects. Raises MediaError, SendError."""
-    async with open_download(platform, url, headers) as response:
+    async with open_download(platform, url, headers, proxy) as response:
         if response.status_code != httpx.codes.OK:
             raise MediaError(f"{platform} answered {response.status_code}")
         async for chunk in response.aiter_bytes():
@@ -151,12 +157,12 @@ async def download(platform: str, url: str, headers: Mapping[str, str] | None = 
 
 @asynccontextmanager
 async def open_download(
-    platform: str, url: str, headers: Mapping[str, str] | None = None
+    platform: str, url: str, headers: Mapping[str, str] | None = None, proxy: str | None = None
 ) -> AsyncIterator[httpx.Response]:
     """The answer to a GET request, before its body. Follows no redirects. Raises SendError."""
     with as_send_errors(platform):
         async with (
-            new_client(await ssl_context(url), proxy_for(url)) as client,
+            new_client(await ssl_context(url), proxy_for(url, proxy)) as client,
             client.stream("GET", url, headers=headers, timeout=_TIMEOUT) as response,
         ):
             yield response

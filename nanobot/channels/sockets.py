@@ -11,6 +11,7 @@ from websockets.exceptions import WebSocketException
 
 from nanobot.channels.errors import NotConnectedError
 from nanobot.net.http import proxy_for, ssl_context
+from nanobot.utils.storage_error import os_reason
 
 _wire = logging.getLogger(f"{__name__}.wire")
 _wire.setLevel(logging.CRITICAL)  # it would log tokens, and whole messages
@@ -25,6 +26,7 @@ async def open_socket(platform: str, url: str, **options: Any) -> AsyncIterator[
     Raises NotConnectedError, also if the connection breaks later. Its text does not have the URL, which may be secret.
     """
     http_url = url.replace("ws", "http", 1)
+    failure = f"{platform} cannot be reached"
     try:
         async with connect(
             url,
@@ -35,9 +37,11 @@ async def open_socket(platform: str, url: str, **options: Any) -> AsyncIterator[
             logger=_wire,
             **options,
         ) as socket:
+            failure = f"the connection to {platform} is lost"
             yield socket
     except (OSError, WebSocketException) as error:
-        raise NotConnectedError(f"the connection to {platform} is lost ({type(error).__name__})") from None
+        reason = os_reason(error) if isinstance(error, OSError) else type(error).__name__
+        raise NotConnectedError(f"{failure} ({reason})") from None
 
 
 async def read_messages(

@@ -95,7 +95,7 @@ def ask_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any] | N
     """Send a request and return the answer, or None where no gateway is running. Raises GatewayError if it refuses."""
     import asyncio  # slow; not needed for --help
 
-    from nanobot.gateway.control.client import connect
+    from nanobot.net.gateway_socket import connect
 
     async def ask() -> dict[str, Any] | None:
         async with connect(paths.state) as connection:

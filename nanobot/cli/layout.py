@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TextIO
+from unicodedata import east_asian_width
 
 import typer
 
@@ -49,11 +50,13 @@ def hang(head: str, text: str, width: int | None, indent: int | None = None) -> 
 
 
 def _wrap(text: str, room: int) -> list[str]:
+    if not text.isascii():  # so that `len` counts columns: a mark behind each wide character
+        text = "".join(f"{char}\1" if east_asian_width(char) in "WF" else char for char in text)
     if len(text) <= room:
-        return [text]
+        return [text.replace("\1", "")]
     kept = _CODE.sub(lambda code: code[0].replace(" ", "\0") if len(code[0]) <= room else code[0], text)
     lines = wrap(kept, room, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines] or [""]
+    return [line.replace("\0", " ").replace("\1", "") for line in lines] or [""]
 
 
 def print_line(text: str, head: str = "", *, indent: int | None = None, err: bool = False) -> None:

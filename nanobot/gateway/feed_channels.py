@@ -2,7 +2,7 @@
 
 import asyncio
 
-from nanobot.agent.feed import FEED_CHANNELS, Feed
+from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL, Feed
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
@@ -27,7 +27,8 @@ class FeedChannel(BaseChannel):
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Turn events show what answers a message; the rest, such as a job's report, is published."""
-        if message.answers is None and message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE):
+        is_posted = message.answers is None or message.by_tool
+        if is_posted and message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE):
             return await self.send(message)
         return (f"feed-{self._feed.position}",)
 
@@ -38,7 +39,7 @@ class FeedChannel(BaseChannel):
 class WebChannel(FeedChannel):
     """Chats of the page."""
 
-    name = FEED_CHANNELS[0]
+    name = WEB_CHANNEL
 
 
 class ApiChannel(FeedChannel):

@@ -93,6 +93,7 @@ class Gateway:
     http: HttpServer
     api_http: HttpServer | None
     """The API's own port."""
+    web: WebServices
     control: ControlServer
     shutdown: ShutdownRequests
 
@@ -196,7 +197,7 @@ async def open_gateway(
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
-            await _shut_down(gateway, running, options.turns_s)
+            await _shut_down(gateway, running, feed, options.turns_s)
 
 
 async def _assemble(
@@ -231,7 +232,11 @@ async def _assemble(
         runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
     )
     port = config.gateway.port if options.port is None else options.port
-    services = WebServices(runtime, feed, web, credentials, reporter.report)
+
+    async def new_link() -> str:
+        return await _new_link(runtime, credentials, http)
+
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
     api_services = ApiServices(runtime, feed, api, requests)
 
     def make_http_app() -> "ASGIApp":
@@ -252,7 +257,7 @@ async def _assemble(
         reporter,
         shutdown,
         terminal,
-        lambda: _new_link(services, http),
+        new_link,
         lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
     )
 
@@ -290,7 +295,7 @@ async def _assemble(
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, api_http, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, api_http, services, control, shutdown)
 
 
 def _scheduled_tasks(runtime: Runtime, channels: GatewayChannels) -> list[SupervisedTask]:
@@ -318,15 +323,15 @@ def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
     runtime.tools.register(MessageTool(runtime.bus, channels.manager, paths))
 
 
-async def _new_link(services: WebServices, http: HttpServer) -> str:
+async def _new_link(runtime: Runtime, credentials: Credentials, http: HttpServer) -> str:
     """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
-    web = services.runtime.config.gateway.web
+    web = runtime.config.gateway.web
     if not web.enabled:
         raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
     if http.port is None:
         raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
     address = web.public_url.rstrip("/") or http.url
-    secret = await services.credentials.add(CredentialKind.LINK, secrets.token_hex(8))
+    secret = await credentials.add(CredentialKind.LINK, secrets.token_hex(8))
     return f"{address}/#k={secret}"
 
 
@@ -357,7 +362,7 @@ def _log_start(gateway: Gateway) -> None:
         log.warning("%s", line)
 
 
-async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: float) -> None:
+async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", feed: Feed, turns_s: float) -> None:
     """Stop accepting work, let running turns finish and messages go out, then cancel. The journal keeps the rest."""
     log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
     turns_end = asyncio.get_running_loop().time() + turns_s
@@ -365,6 +370,7 @@ async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", turns_s: f
     with suppress(TimeoutError):
         async with asyncio.timeout_at(max(turns_end, asyncio.get_running_loop().time()) + SENDS_S):
             await gateway.channels.manager.drain()
+    feed.close()
     running.cancel()
     await asyncio.wait([running], timeout=CANCEL_S)
     log.info("stopped")

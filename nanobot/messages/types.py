@@ -73,7 +73,7 @@ def is_outside(provenance: str) -> bool:
     return least_trusted([provenance, Provenance.TOOL]) is not Provenance.TOOL
 
 
-OWNER_CHANNELS = frozenset({"cli", "sdk", "api", "heartbeat", "cron", "unified"})
+OWNER_CHANNELS = frozenset({"cli", "web", "sdk", "api", "heartbeat", "cron", "unified"})
 """Session key prefixes of conversations with the owner only; used for rows without a provenance."""
 _TOOL_PROVENANCE = {"web_": Provenance.WEB, "mcp_": Provenance.MCP, "inbox": Provenance.MAIL}
 

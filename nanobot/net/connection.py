@@ -82,7 +82,7 @@ class Connection(Protocol):
         """Whether a request may be sent: the last response is read to its end and the server has not closed."""
         ...
 
-    async def post(self, headers: Mapping[str, str], body: bytes) -> None:
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Send a request and wait for the response head. Raises HttpError."""
         ...
 

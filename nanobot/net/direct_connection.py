@@ -64,17 +64,18 @@ class DirectConnection(asyncio.Protocol):
         """As in the protocol. Unsolicited bytes also mean that the server is closing."""
         return self._wire.our_state is h11.IDLE and not (self._unread or self._closed)
 
-    async def post(self, headers: Mapping[str, str], body: bytes) -> None:
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         # Each name once, in any spelling; a Host header from the config overrides ours.
         headers_by_name = {
             name.lower(): (name, value) for name, value in (("Host", self.address.authority), *headers.items())
         }
-        headers_by_name["content-length"] = ("Content-Length", str(len(body)))
+        if method != "GET":
+            headers_by_name["content-length"] = ("Content-Length", str(len(body)))
         if self.address.authorization is not None:
             headers_by_name["authorization"] = ("Authorization", self.address.authorization)
         try:
             head = self._wire.send(
-                h11.Request(method="POST", target=self.address.target, headers=[*headers_by_name.values()])
+                h11.Request(method=method, target=self.address.target, headers=[*headers_by_name.values()])
             )
         except (h11.LocalProtocolError, UnicodeError) as error:
             raise HttpError(f"the request cannot be built: {type(error).__name__}") from None

@@ -12,14 +12,14 @@ import ssl
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from nanobot.net.clients import load_httpx, new_client
-from nanobot.net.connection import KEEP_ALIVE_S, Connection, HttpError, ServerAddress
+from nanobot.net.connection import KEEP_ALIVE_S, Connection, HttpError, ServerAddress, parse_server_address
 from nanobot.net.pace import Pace
 
 if TYPE_CHECKING:
@@ -31,13 +31,18 @@ _DRAIN_WAIT_S = 0.002
 """How long a caller waits for it, so that the next call finds the connection."""
 
 
-@cache
-def _verified_context() -> ssl.SSLContext:
-    import certifi  # only https needs it
+def verifying_context() -> ssl.SSLContext:
+    """A new TLS context that trusts the usual certificate authorities. Takes 20 ms."""
+    import certifi  # only TLS needs it
 
     folder = os.environ.get("SSL_CERT_DIR")  # set where a company has its own root certificate
     file = os.environ.get("SSL_CERT_FILE") or (None if folder else certifi.where())
-    context = ssl.create_default_context(cafile=file, capath=folder)
+    return ssl.create_default_context(cafile=file, capath=folder)
+
+
+@cache
+def _https_context() -> ssl.SSLContext:
+    context = verifying_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -52,7 +57,7 @@ async def ssl_context(url: str) -> ssl.SSLContext:
     """The shared context for this kind of URL. Loading the certificates takes 20 ms, so it runs once, in a thread."""
     if urlsplit(url).scheme != "https":
         return _plain_context()
-    return await asyncio.to_thread(_verified_context)
+    return await asyncio.to_thread(_https_context)
 
 
 def is_loopback(host: str) -> bool:
@@ -87,7 +92,7 @@ def _load(url: str, proxy: str | None) -> None:
     else:
         load_httpx()
     if urlsplit(url).scheme == "https":
-        _verified_context()
+        _https_context()
 
 
 class _Closable(Protocol):
@@ -188,6 +193,24 @@ class HttpPools:
         from nanobot.net.direct_connection import DirectConnection  # imports h11
 
         return await DirectConnection.open(address, context, connect_s)
+
+    async def get(self, url: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """The status and the body of a GET over such a connection. Raises HttpError, also for an invalid URL."""
+        body = b""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connect(parse_server_address(url), timeout_s)
+                try:
+                    await connection.request("GET", headers)
+                    while chunk := await connection.read():
+                        body += chunk
+                finally:
+                    await self.release(connection)
+        except TimeoutError:
+            raise HttpError(f"no answer within {timeout_s:g} s") from None
+        except ValueError as error:
+            raise HttpError(str(error)) from None
+        return connection.status, body
 
     async def release(self, connection: Connection, *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.

@@ -34,12 +34,12 @@ class ProxiedConnection:
         except (ImportError, ValueError) as error:  # unknown kind of proxy, or its package is missing
             raise HttpError(str(error)) from None
 
-    async def post(self, headers: Mapping[str, str], body: bytes) -> None:
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.usable = False
         timeout = httpx.Timeout(None, connect=self._connect_s)
         try:
             request = self._client.build_request(
-                "POST", self.address.url, content=body, headers=dict(headers), timeout=timeout
+                method, self.address.url, content=body or None, headers=dict(headers), timeout=timeout
             )
         except (TypeError, ValueError) as error:
             raise HttpError(f"the request cannot be built: {type(error).__name__}") from None

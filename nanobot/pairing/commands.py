@@ -11,7 +11,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError
 from nanobot.pairing.codes import VALID_S
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import PairingState
+from nanobot.pairing.state import PairingState, Pending
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.aio import finish
 from nanobot.utils.text import duration
@@ -64,12 +64,16 @@ class PairingCommands:
         state = await asyncio.to_thread(self._store.load)
         return "\n".join(_format_state(state, self._store.now())) or "Nobody has paired, and no code is pending."
 
-    async def _approve(self, code: str) -> str:
-        entry = await asyncio.to_thread(self._store.approve, code)
+    async def approve(self, code: str, *, owner: bool = False) -> Pending:
+        """Approve the person with this code and tell them. Raises NanobotError."""
+        entry = await asyncio.to_thread(lambda: self._store.approve(code, owner=owner))
         if entry.chat_id:
             welcome = OutboundMessage(entry.channel, entry.chat_id, WELCOME, kind=OutboundKind.NOTICE)
             await self._bus.publish_outbound(welcome)
-        return f"{entry} may talk to me now."
+        return entry
+
+    async def _approve(self, code: str) -> str:
+        return f"{await self.approve(code)} may talk to me now."
 
     async def _deny(self, code: str) -> str:
         entry = await asyncio.to_thread(self._store.deny, code)

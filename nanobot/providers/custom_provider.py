@@ -2,13 +2,13 @@
 proceeds.
 """
 
-import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.clients import connection_error_reason
+from nanobot.net.connection import HttpError
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import ConnectionFailedError
@@ -70,15 +70,12 @@ class CustomProvider(LLMProvider):
     async def check_key(self) -> None:
         """As in LLMProvider, with a request that is free."""
         endpoint = self._endpoint
-        url = f"{endpoint.api_base.rstrip('/')}{_KEY_CHECK_PATHS.get(self.name, '/models')}"
         try:
-            async with endpoint.pools.borrow_client(url) as client:
-                response = await client.get(url, headers=endpoint.headers(), timeout=_LIST_TIMEOUT_S)
-        except Exception as error:  # whatever answers there
-            target = endpoint.target("")
-            raise ConnectionFailedError(connection_error_reason(error), target=target) from error
-        if response.is_error and response.status_code != 403:  # a restricted key may chat, but not list models
-            parsed = parse_error_response(response.status_code, response.content)
+            status, body = await self._get(_KEY_CHECK_PATHS.get(self.name, "/models"))
+        except HttpError as error:
+            raise ConnectionFailedError(str(error), target=endpoint.target("")) from error
+        if status >= 400 and status != 403:  # a restricted key may chat, but not list models
+            parsed = parse_error_response(status, body)
             raise error_of(parsed, endpoint.target(""), endpoint.secrets)
 
     async def context_length(self, model: str) -> int | None:
@@ -88,14 +85,17 @@ class CustomProvider(LLMProvider):
 
     async def _listed(self) -> dict[str, dict[str, Any]]:
         """The entries of `GET /models` by model. Never raises."""
-        url, pools = f"{self._endpoint.api_base.rstrip('/')}/models", self._endpoint.pools
         try:
-            async with asyncio.timeout(_LIST_TIMEOUT_S), pools.borrow_client(url) as client:
-                response = await client.get(url, headers=self._endpoint.headers())
-                return {str(entry["id"]): entry for entry in response.raise_for_status().json()["data"]}
+            _, body = await self._get("/models")
+            return {str(entry["id"]): entry for entry in json.loads(body)["data"]}
         except Exception as error:  # any server may be there, and the list is only an offer
             log.debug("%s lists no models: %s", self.name, type(error).__name__)
             return {}
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        endpoint = self._endpoint
+        headers = {"User-Agent": "nanobot", "Accept": "application/json", **endpoint.headers()}
+        return await endpoint.pools.get(f"{endpoint.api_base.rstrip('/')}{path}", headers, _LIST_TIMEOUT_S)
 
     def chat_stream(
         self,

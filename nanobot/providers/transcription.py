@@ -332,6 +332,18 @@ def is_recording(path: str) -> bool:
     return PurePath(path).suffix.lower() in _AUDIO
 
 
+async def transcribe_media(text: str, media: Sequence[str], config: "Config", environ: Mapping[str, str]) -> str:
+    """Append transcriptions of the recordings among the attachments, with the configured service."""
+    if not any(map(is_recording, media)):
+        return text
+    chosen = choose_transcriber(config, environ)
+    try:
+        return await append_transcriptions(text, media, chosen)
+    finally:
+        if chosen.transcriber is not None:
+            await chosen.transcriber.close()
+
+
 async def append_transcriptions(text: str, media: Sequence[str], chosen: ChosenTranscriber) -> str:
     """Append `[transcription: ...]` to the text for each recording among the attachments.
 

@@ -32,8 +32,8 @@ def is_allowed(config: Config, pairing: PairingStore, channel: str, sender_id: s
 
 
 def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -> bool:
-    """Whether only owners read this chat: the terminal, and chats where nobody else has written."""
-    if chat.channel == "cli":
+    """Whether only owners read this chat: the terminal, the page, and chats where nobody else has written."""
+    if chat.channel in ("cli", "web"):
         return True
     if is_group(chat):
         return False

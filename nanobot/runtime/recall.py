@@ -23,6 +23,7 @@ from nanobot.session.file_names import is_temporary
 from nanobot.session.folder import SessionFolder
 
 if TYPE_CHECKING:
+    from nanobot.session.search.index import SearchIndex
     from nanobot.session.search.recall import Recall, RecallResult
     from nanobot.session.search.sources import IndexedFile
 
@@ -87,13 +88,19 @@ class ScopedArchive:
             self._recall.stop()
 
     @cached_property
-    def _recall(self) -> "Recall":
+    def index(self) -> "SearchIndex":
+        """The full-text index behind it."""
         from nanobot.session.search.index import SearchIndex  # SQLite: imported on first use
-        from nanobot.session.search.recall import Recall, sources_of
+        from nanobot.session.search.recall import sources_of
 
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
-        sources = partial(sources_of, sessions, self._workspace / "memory")
-        return Recall(SearchIndex(self._places.search, sources, self._opener), provenance_of=self._provenance_of)
+        return SearchIndex(self._places.search, partial(sources_of, sessions, self._workspace / "memory"), self._opener)
+
+    @cached_property
+    def _recall(self) -> "Recall":
+        from nanobot.session.search.recall import Recall
+
+        return Recall(self.index, provenance_of=self._provenance_of)
 
     def _may_read(self, scope: Scope, file: "IndexedFile") -> bool:
         return may_reveal(self._config, self._pairing, scope, file)

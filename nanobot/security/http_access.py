@@ -60,13 +60,13 @@ def plain_error(error: HttpError) -> Response:
     return JSONResponse({"error": str(error)}, error.status, {**HEADERS, **error.headers})
 
 
-async def read_json(request: Request, model: type[M]) -> M:
+async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
     """Read and validate the body. Raises HttpError."""
-    return validate(model, await read_body(request, 2 * 1024 * 1024))
+    return validate(model, await read_body(request, max_bytes))
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read the body. Raises HttpError."""
+    """Read the body. Raises HttpError if it is larger."""
     body = bytearray()
     async for part in request.stream():
         body += part

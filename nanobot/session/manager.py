@@ -7,9 +7,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from copy import deepcopy
 from datetime import datetime
 from glob import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -224,6 +226,28 @@ class SessionManager:
             raise storage_error(f"Session {stem} could not be reopened", error) from error
         self._load(session)
         return former
+
+    def branch(self, key: str, at: str | None = None, *, before: int | None = None, new_key: str | None = None) -> str:
+        """Copy a conversation, up to the end of the turn `at`, or up to message number `before`. Return the copy's key.
+
+        With `new_key` it is the key of the copy; a session that has it already is left as it is. Raises StorageError if
+        there is no such turn, or the files cannot be read and written.
+        """
+        new_key = new_key or f"{key}-{token_hex(4)}"
+        if self.find(new_key) is not None:
+            return new_key
+        source = self.get_or_create(key)
+        rows = list(source.messages)[:before]
+        if at is not None:
+            ends = [index for index, row in enumerate(rows, 1) if row.get("turn_id") == at]
+            if not ends:
+                raise StorageError(f"Session {key} has no turn {at}.")
+            del rows[ends[-1] :]
+        metadata = {name: value for name, value in deepcopy(source.metadata).items() if name not in ("title", "pinned")}
+        copy = Session(new_key, rows, metadata={**metadata, "branch_of": key})
+        copy.last_consolidated = min(source.last_consolidated, len(rows))
+        self.save(copy)
+        return new_key
 
     # --- sessions on the disk
 

@@ -92,6 +92,7 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
         "path": str(path),
         "archived": archived,
         "messages": messages,
+        "metadata": metadata if isinstance(metadata := record.get("metadata"), dict) else {},
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
-from nanobot.bus.journal import open_journal
+from nanobot.bus.journal import InboundState, open_journal
 from nanobot.channels.status import ChannelState
 from nanobot.testing.checks import Check, captured_logs
 from nanobot.testing.live_channel import LiveChannel, delta, live, turn_of, until
@@ -93,6 +93,18 @@ async def _run(platform: type[Platform], row: Row, folder: Path) -> None:
 def words(number: int) -> list[str]:
     """Return distinct words."""
     return [f"w{index}" for index in range(number)]
+
+
+class _Deaf:
+    """A transcriber that never ends."""
+
+    def __init__(self) -> None:
+        self.is_listening = asyncio.Event()
+
+    async def transcribe(self, path: Path) -> str:
+        self.is_listening.set()
+        await asyncio.Event().wait()
+        return ""
 
 
 def heard(life: LiveChannel) -> str:
@@ -380,6 +392,40 @@ async def test_the_person_sees_a_typing_indicator_while_the_bot_works(platform: 
         assert await until(platform.typed)
 
 
+@needs("types")
+async def test_the_typing_indicator_ends_with_the_turn_however_it_ends(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(typing_s=0.02)
+        for state in (InboundState.ANSWERED, InboundState.REFUSED, InboundState.FAILED):
+            before = platform.typed()
+            await platform.says(f"hello {state}")
+            message = await life.hears(f"hello {state}")
+            life.bus.begin(message, f"turn {state}")
+            await until(lambda before=before: platform.typed() > before)  # type: ignore[misc]
+            life.bus.settle(message, state)
+            await life.posted(message, f"next {state}")
+            shown = platform.typed()
+            await asyncio.sleep(0.1)
+
+            assert platform.typed() == shown
+
+
+@needs("files")
+async def test_a_stop_behind_a_voice_message_reaches_the_agent_at_once(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "voice.ogg").write_bytes(b"OggS" + bytes(60))
+    deaf = _Deaf()
+    async with live(
+        platform, tmp_path, transcribe=deaf, bypasses_lane=lambda message: message.content == "/stop"
+    ) as life:
+        await platform.says("listen", file=tmp_path / "voice.ogg")
+        await asyncio.wait_for(deaf.is_listening.wait(), 10)
+        await platform.says("and now?")
+        await platform.says("/stop")
+        await life.shows("You said: /stop")
+
+    assert [message.content for message in life.heard] == ["/stop"]
+
+
 @needs("reacts")
 async def test_a_message_that_has_to_wait_gets_a_reaction_or_notice(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
@@ -484,6 +530,29 @@ async def test_a_streamed_answer_continues_in_its_messages_after_a_crash(platfor
     assert [one.text for one in platform.shown()] == ["one two three", "next"]
 
 
+@needs("edits")
+async def test_a_streamed_answer_that_was_complete_before_a_crash_is_seen_once_or_repeated_with_a_note(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        for word in ("one", "two"):  # the second is an edit, so the first is written down by then
+            delta(life, message, f"{word} ")
+            await life.shows(word)
+    async with live(platform, tmp_path, silent=True) as life:
+        message = await life.hears("hello")
+        await life.is_up()
+        life.answers(message, "one two")
+        await life.posted(message, "next")
+
+    first, *again, _ = platform.shown()
+    assert first.text.split() == ["one", "two"]
+    assert len(again) == (0 if platform.resumes_edits else 1)
+    assert all("received this before" in one.text for one in again)
+
+
 @needs("edits", "refuses")
 async def test_a_failed_edit_leaves_exactly_one_message_with_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
@@ -584,6 +653,30 @@ async def test_a_message_without_a_confirmation_is_sent_four_times_at_most_and_s
     assert all("received it before" in text for text in again)
     assert not any("interrupted" in text for text in again)
     assert len(life.dead) == (0 if platform.dedupes else 1)
+
+
+@needs("edits", "loses_answers")
+async def test_a_streamed_answer_without_a_confirmation_is_seen_once_or_repeated_with_a_note(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        platform.lose_answers(2)
+        delta(life, message, "one ")
+        await life.shows("one")
+        life.post(message, "one two", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one two")
+        await until(lambda: life.channel.status.sent)
+        platform.lose_answers(0)
+        await life.posted(message, "next")
+
+    first, *again, last = [one.text for one in platform.shown()]
+    assert "received it before" not in first
+    assert all("received it before" in text for text in again)
+    assert not (again and platform.dedupes)
+    assert last == "next"
 
 
 @needs("connects")

@@ -156,6 +156,6 @@ class Platform(ABC):
         """The bot's reactions to a message."""
         raise AssertionError(f"{type(self).__name__} must implement reactions_on, or set reacts to False")
 
-    def typed(self, chat: str | None = None) -> bool:
-        """Whether a typing indicator was shown in a chat (default: `private`)."""
+    def typed(self, chat: str | None = None) -> int:
+        """How often a typing indicator was shown in a chat (default: `private`)."""
         raise AssertionError(f"{type(self).__name__} must implement typed, or set types to False")

@@ -1,13 +1,17 @@
 """The ledger: one row for every request sent to a model, in the table `calls`.
 
-A row is written before its request is sent, and updated when that ends, so a killed process leaves the rows of the
-requests that it had in flight. Commits are not synced, since after a power failure the provider's bill is still there.
+A row is written before its request is sent, so a killed process leaves the rows of the requests that it had in flight.
+It is updated with the next commit after the end. Commits are not synced, since after a power failure the provider's
+bill is still there.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
@@ -34,7 +38,10 @@ CREATE TABLE IF NOT EXISTS limits (
     reported_level TEXT, PRIMARY KEY (key, period)) WITHOUT ROWID;
 """
 _COLUMNS = tuple(LedgerRow.__annotations__)
-_WRITE = f"INSERT OR REPLACE INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"  # noqa: S608 names of ours
+_WRITE = (  # the columns of keys and indexes never change: those are left alone by an update
+    f"INSERT INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 names of ours
+    f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
+)
 _MAX_UNWRITTEN = 1000
 """Rows kept while the disk fails; the budget has counted them in any case."""
 
@@ -47,6 +54,7 @@ class Ledger:
         self.process = secrets.token_hex(4)
         self._numbers = count(1)
         self._unwritten: list[LedgerRow] = []
+        self._last_write: asyncio.Future[None] | None = None
         self._has_failed = False
 
     def new_id(self) -> str:
@@ -54,26 +62,36 @@ class Ledger:
         return f"{self.process}-{next(self._numbers)}"
 
     async def write(self, row: LedgerRow) -> None:
-        """Write a row, or update the one with its id, and write those that could not be written before.
+        """Write a row, or update the one with its id. On return it survives this process.
 
         Never raises a StorageError: a full disk must not fail a turn.
         """
+        with suppress(StorageError):
+            await self.write_soon(row, is_urgent=True)
+
+    def write_soon(self, row: LedgerRow, *, is_urgent: bool = False) -> "asyncio.Future[None]":
+        """Like `write`, with the next commit; rows that could not be written before are written, too."""
         rows, self._unwritten = [*self._unwritten, row], []
-        try:
-            await self.database.ask(lambda db: write_calls(db, rows), is_synced=False)
-        except StorageError as error:
+        written = self.database.soon(lambda db: write_calls(db, rows), is_synced=False, is_urgent=is_urgent)
+        written.add_done_callback(partial(self._check_written, rows))
+        self._last_write = written
+        return written
+
+    async def flush(self) -> None:
+        """Return once all rows are written, or have failed. Cancelling is safe."""
+        if self._last_write is not None:
+            await asyncio.wait((self._last_write,))
+
+    def _check_written(self, rows: list[LedgerRow], written: "asyncio.Future[None]") -> None:
+        """Keep the rows if the disk failed; log when that begins and ends."""
+        error = None if written.cancelled() else written.exception()
+        if error is not None:
             self._unwritten = [*rows, *self._unwritten][-_MAX_UNWRITTEN:]
             if not self._has_failed:
                 log.warning("Model usage cannot be written: %s", error)
-            self._has_failed = True
-            return
-        if self._has_failed:
+        elif self._has_failed:
             log.info("Model usage is written again")
-            self._has_failed = False
-
-    def write_soon(self, row: LedgerRow) -> None:
-        """Write a row of a request that cost nothing; if the disk fails, it is lost."""
-        self.database.soon(lambda db: write_calls(db, [row]))
+        self._has_failed = error is not None
 
 
 def read_calls(db: "Connection", since: date) -> Iterator[LedgerRow]:
@@ -85,6 +103,10 @@ def read_calls(db: "Connection", since: date) -> Iterator[LedgerRow]:
 
 def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:
     """Write rows, or update those with their ids."""
-    for row in rows:
-        values = (escape_surrogates(value) if isinstance(value, str) else value for value in row.values())
-        db.execute(_WRITE, dict(zip(row, values, strict=True)))
+    db.executemany(
+        _WRITE,
+        [
+            {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in rows
+        ],
+    )

@@ -78,6 +78,15 @@ def sum_up(db: "Connection", now: datetime, *, by: By = "day", days: int = 30, s
     )
 
 
+def turn_sums(db: "Connection", session: str, since: str) -> dict[str, tuple[str, UsageSum]]:
+    """Sum the calls of each turn of a session since a day (`2026-11-27`), with the model that answered. Blocks."""
+    query = (
+        f"SELECT turn, model, {_SUMS}, MAX(sent_at) FROM calls WHERE sent_at >= ? AND session = ? AND turn != '' "  # noqa: S608
+        "GROUP BY turn"
+    )
+    return {turn: (model, UsageSum(*sums)) for turn, model, *sums, _ in db.execute(query, (since, session))}
+
+
 def _sum(db: "Connection", start: date, end: date, session: str | None = None) -> UsageSum:
     query = f"SELECT {_SUMS} FROM calls WHERE sent_at >= ? AND sent_at < ? AND session = IFNULL(?, session)"  # noqa: S608
     return UsageSum(*db.execute(query, (f"{start}", f"{end}", session)).fetchone())

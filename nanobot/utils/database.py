@@ -69,11 +69,13 @@ def reading(path: Path, schema: str) -> Iterator["Connection"]:
 
 @dataclass(slots=True)
 class _Work(Generic[T]):
-    """A function to run with the database, and the future for its result."""
+    """A function to run with the database, its outcome, and the future that gets it."""
 
     do: Callable[["Connection"], T]
     done: "asyncio.Future[T]"
     is_synced: bool
+    result: T | None = None
+    error: StorageError | None = None
 
 
 class Database:
@@ -97,7 +99,7 @@ class Database:
         self._is_closed = False
 
     async def close(self) -> None:
-        """Commit all pending work and close the file. Later calls of `ask` and `soon` raise StorageError."""
+        """Commit all pending work and close the file. Later work fails with a StorageError."""
         self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -110,33 +112,31 @@ class Database:
 
         Without `is_synced` the commit survives the process, but not a power failure.
         """
-        done = self._put(work, is_synced=is_synced)
-        if not self._is_urgent:
-            self._set_handover(done.get_loop().call_soon(self._hand_over))
-            self._is_urgent = True
-        return await done
+        return await self.soon(work, is_synced=is_synced, is_urgent=True)
 
-    def soon(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
-        """Like `ask`, without urgency: it shares the next commit, at the latest after SOON_S.
+    def soon(
+        self, work: Callable[["Connection"], T], *, is_synced: bool = True, is_urgent: bool = False
+    ) -> "asyncio.Future[T]":
+        """Like `ask`, without waiting: it shares the next commit, at the latest after SOON_S if it is not urgent.
 
         All work runs in the order of the calls to both methods.
         """
-        done = self._put(work, is_synced=True)
-        if self._handover is None:
-            self._set_handover(done.get_loop().call_later(SOON_S, self._hand_over))
-        return done
-
-    def _put(self, work: Callable[["Connection"], T], *, is_synced: bool) -> "asyncio.Future[T]":
-        if self._is_closed:
-            raise StorageError(f"{self.path.name} is closed.")
         loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        if self._is_closed:
+            _set_results([_Work(work, done, is_synced, error=StorageError(f"{self.path.name} is closed."))])
+            return done
         if self._loop is not loop:  # handovers of another loop ended with it
             self._loop, self._handover, self._is_urgent = loop, None, False
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.path.stem, daemon=True)
             self._thread.start()
-        done: asyncio.Future[T] = loop.create_future()
         self._pending.append(_Work(work, done, is_synced))
+        if is_urgent and not self._is_urgent:
+            self._set_handover(loop.call_soon(self._hand_over))
+            self._is_urgent = True
+        elif self._handover is None:
+            self._set_handover(loop.call_later(SOON_S, self._hand_over))
         return done
 
     def _set_handover(self, handle: asyncio.Handle | None) -> None:
@@ -162,73 +162,68 @@ class Database:
                         more = self._batches.get_nowait()
                         last = more is None
                         batch += more or []
-                _set_results_in_loops(self._commit_batch(file, batch))
+                self._commit_batch(file, batch)
+                _set_results_in_loops(batch)
                 if last:
                     break
             file.recreate_if_deleted()
         finally:
             file.close()
 
-    def _commit_batch(self, file: "_OpenFile", batch: list[_Work[Any]]) -> "list[_Outcome]":
+    def _commit_batch(self, file: "_OpenFile", batch: list[_Work[Any]]) -> None:
         try:
             db = file.connection()
         except Exception as error:  # raised in the waiting callers
-            return [_Outcome(work.done, error=_storage_error(self.path, error)) for work in batch]
-        return self._commit(db, batch)
+            for work in batch:
+                work.error = _storage_error(self.path, error)
+        else:
+            self._commit(db, batch)
 
-    def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Outcome]":
+    def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
         """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
         try:
-            results = _run_in_transaction(db, batch)
+            _run_in_transaction(db, batch)
         except Exception as error:  # raised in the waiting callers
             if len(batch) == 1:
-                return [_Outcome(batch[0].done, error=_storage_error(self.path, error))]
-            return [outcome for work in batch for outcome in self._commit(db, [work])]
-        return [_Outcome(work.done, result) for work, result in zip(batch, results, strict=True)]
+                batch[0].error = _storage_error(self.path, error)
+                return
+            for work in batch:
+                self._commit(db, [work])
 
 
-def _run_in_transaction(db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
+def _run_in_transaction(db: "Connection", batch: list[_Work[Any]]) -> None:
     # In WAL mode NORMAL syncs at checkpoints only; both survive the process, and keep the file sound.
     is_synced = any(work.is_synced for work in batch)
     db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
     db.execute("BEGIN IMMEDIATE")
     try:
-        results = [work.do(db) for work in batch]
+        for work in batch:
+            work.result = work.do(db)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-    return results
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """The result of a work for its waiting caller."""
-
-    to: "asyncio.Future[Any]"
-    result: object = None
-    error: Exception | None = None
-
-
-def _set_results_in_loops(outcomes: list[_Outcome]) -> None:
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        by_loop[outcome.to.get_loop()].append(outcome)
+def _set_results_in_loops(batch: list[_Work[Any]]) -> None:
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Work[Any]]] = defaultdict(list)
+    for work in batch:
+        by_loop[work.done.get_loop()].append(work)
     for loop, of_loop in by_loop.items():
         with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             loop.call_soon_threadsafe(_set_results, of_loop)
 
 
-def _set_results(outcomes: list[_Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.to.cancelled():
+def _set_results(batch: list[_Work[Any]]) -> None:
+    for work in batch:
+        if work.done.cancelled():
             continue
-        if outcome.error is not None:
-            outcome.to.set_exception(outcome.error)
-            outcome.to.exception()  # mark as retrieved: the caller may be gone
+        if work.error is not None:
+            work.done.set_exception(work.error)
+            work.done.exception()  # mark as retrieved: the caller may be gone
         else:
-            outcome.to.set_result(outcome.result)
+            work.done.set_result(work.result)
 
 
 class _OpenFile:

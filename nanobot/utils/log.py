@@ -29,6 +29,7 @@ _NOISY_LOGGERS = (
     "httpx2",
     "httpcore",
     "httpcore2",
+    "nio",
     "asyncio",
     "LiteLLM",
     "openai",

@@ -5,15 +5,23 @@ from collections.abc import AsyncIterator
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
-from nanobot.agent.events import ReasoningDelta, TextDelta, TurnEvent
-from nanobot.agent.feed import FeedItem, FeedPositionError
+from nanobot.agent.events import ReasoningDelta, TextDelta
+from nanobot.agent.feed import FeedClosedError, FeedItem, FeedPositionError
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
 from nanobot.webui.chat import ChatEndpoints
+from nanobot.webui.files import FileEndpoints
+from nanobot.webui.jobs import JobEndpoints
+from nanobot.webui.memory import MemoryEndpoints
+from nanobot.webui.overview import OverviewEndpoints
 from nanobot.webui.services import WebServices
+from nanobot.webui.sessions import SessionEndpoints
+from nanobot.webui.settings import SettingsEndpoints
+from nanobot.webui.static_files import StaticFiles
+from nanobot.webui.turns import TurnEndpoints
 
 _BATCH_S = 0.03
 """Deltas of this time are sent together: a screen shows no more."""
@@ -21,7 +29,20 @@ _BATCH_S = 0.03
 
 def endpoints(services: WebServices) -> list[Endpoint]:
     """All endpoints of the page."""
-    return [*PageEndpoints(services).endpoints(), *ChatEndpoints(services).endpoints()]
+    files = FileEndpoints(services)
+    chat = ChatEndpoints(services, files)
+    return [
+        *StaticFiles().endpoints(),
+        *PageEndpoints(services, chat).endpoints(),
+        *chat.endpoints(),
+        *files.endpoints(),
+        *SessionEndpoints(services).endpoints(),
+        *OverviewEndpoints(services).endpoints(),
+        *MemoryEndpoints(services).endpoints(),
+        *JobEndpoints(services).endpoints(),
+        *TurnEndpoints(services).endpoints(),
+        *SettingsEndpoints(services).endpoints(),
+    ]
 
 
 class _Link(BaseModel):
@@ -31,21 +52,17 @@ class _Link(BaseModel):
 class PageEndpoints:
     """Signing in, and the feed."""
 
-    def __init__(self, services: WebServices) -> None:
+    def __init__(self, services: WebServices, chat: ChatEndpoints) -> None:
         self._services = services
+        self._chat = chat
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("/", self.shell, Requires.NOTHING),
             Endpoint("/api/pair", self.pair, Requires.SAME_ORIGIN, ("POST",)),
             Endpoint("/api/me", self.me, Requires.DEVICE),
             Endpoint("/api/feed", self.feed, Requires.DEVICE),
         ]
-
-    async def shell(self, request: Request, caller: Credential | None) -> Response:
-        """The page without any data: a link from another site brings no cookie, so everybody may have it."""
-        return HTMLResponse("<!doctype html><title>nanobot</title>")
 
     async def pair(self, request: Request, caller: Credential | None) -> Response:
         """Exchange the secret of a one-time link for the cookie of this browser."""
@@ -98,32 +115,33 @@ class PageEndpoints:
             except TimeoutError:
                 yield sse.PING
                 continue
+            except FeedClosedError:
+                return
             except FeedPositionError:
                 position = feed.position
                 yield sse.event({}, event_id=f"{feed.epoch}.{position}", name="reset")
                 continue
             position = items[-1].position
-            yield b"".join(_frame(feed.epoch, item) for item in _join_deltas(items))
+            yield b"".join(self._frame(items) for items in _join_deltas(items))
+
+    def _frame(self, items: list[FeedItem]) -> bytes:
+        """Items as an event. Joined deltas have a list of their texts, so that a reader can skip those it has."""
+        item = items[-1]
+        event = self._chat.event(item.event.to_json())
+        if len(items) > 1:
+            event["text"] = [getattr(item.event, "text", "") for item in items]
+        data = {"session": item.session, "channel": item.channel, "event": event}
+        return sse.event(data, event_id=f"{self._services.feed.epoch}.{item.position}", name="turn")
 
 
-def _frame(epoch: str, item: FeedItem) -> bytes:
-    data = {"session": item.session, "channel": item.channel, "event": item.event.to_json()}
-    return sse.event(data, event_id=f"{epoch}.{item.position}", name="turn")
-
-
-def _join_deltas(items: list[FeedItem]) -> list[FeedItem]:
-    """Join neighbouring deltas of one turn into the last of them."""
-    joined: list[FeedItem] = []
+def _join_deltas(items: list[FeedItem]) -> list[list[FeedItem]]:
+    """Group neighbouring deltas of the same kind and turn; others stay alone."""
+    groups: list[list[FeedItem]] = []
     for item in items:
-        if joined and (event := _joined(joined[-1].event, item.event)) is not None:
-            joined[-1] = FeedItem(item.position, item.session, item.channel, event)
+        before = groups[-1][-1].event if groups else None
+        is_delta = isinstance(item.event, TextDelta | ReasoningDelta)
+        if is_delta and type(before) is type(item.event) and before.turn_id == item.event.turn_id:
+            groups[-1].append(item)
         else:
-            joined.append(item)
-    return joined
-
-
-def _joined(first: TurnEvent, second: TurnEvent) -> TurnEvent | None:
-    for kind in (TextDelta, ReasoningDelta):
-        if isinstance(first, kind) and isinstance(second, kind) and first.turn_id == second.turn_id:
-            return kind(turn_id=second.turn_id, seq=second.seq, text=first.text + second.text)
-    return None
+            groups.append([item])
+    return groups

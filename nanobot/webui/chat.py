@@ -1,6 +1,8 @@
 """Chatting: sessions and their messages, new messages, stop, and answers to approval questions."""
 
 import asyncio
+import json
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -8,20 +10,40 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
+from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import ChatMessage, Origin, text_of
+from nanobot.channels.media import Attachment
+from nanobot.config.paths import DataPaths
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
+from nanobot.usage.sums import turn_sums
+from nanobot.utils.database import reading
+from nanobot.webui.files import FileEndpoints
 from nanobot.webui.services import WebServices
 
 _MAX_ROWS = 200
+_MAX_FILES = 10
+_TRANSCRIPTION = re.compile(r"^\[transcription: (.*)\]$", re.MULTILINE)
+
+
+class _Branch(BaseModel):
+    session: str
+    before: int = Field(ge=0)
+    """Number of the first message that the branch does not have."""
 
 
 class _NewMessage(BaseModel):
     id: str = Field(min_length=8, max_length=100)
     """The client's own id: a second message with it is dropped."""
     text: str = Field(max_length=1_000_000)
+    files: list[str] = Field(default=[], max_length=_MAX_FILES)
+    branch_from: _Branch | None = None
+    """The session starts as a copy of that one, unless it exists."""
 
 
 class _NewAnswer(BaseModel):
@@ -31,33 +53,20 @@ class _NewAnswer(BaseModel):
 class ChatEndpoints:
     """The endpoints of a chat view."""
 
-    def __init__(self, services: WebServices) -> None:
+    def __init__(self, services: WebServices, files: FileEndpoints) -> None:
         self._services = services
+        self._files = files
+        self._database = DataPaths(services.runtime.data_dir).database
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
         return [
-            Endpoint("/api/sessions", self.list_sessions, Requires.DEVICE),
             Endpoint("/api/sessions/{key:path}/messages", self.send, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/stop", self.stop, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/rows", self.rows, Requires.DEVICE),
             Endpoint("/api/approvals/{question}", self.answer, Requires.DEVICE, ("POST",)),
+            Endpoint("/api/commands", self.commands, Requires.DEVICE),
         ]
-
-    async def list_sessions(self, request: Request, caller: Credential | None) -> Response:
-        rows = await asyncio.to_thread(self._services.runtime.sessions.list_sessions)
-        running = {view.session for view in self._services.feed.views()}
-        sessions = [
-            {
-                "key": row["key"],
-                "updated_at": row["updated_at"],
-                "messages": row["messages"],
-                "archived": row["archived"],
-                "running": row["key"] in running,
-            }
-            for row in rows
-        ]
-        return json_response({"sessions": sessions, "feed": self._position()})
 
     async def rows(self, request: Request, caller: Credential | None) -> Response:
         """Stored messages, the running turns, and the position in the feed from which to follow both."""
@@ -68,13 +77,17 @@ class ChatEndpoints:
         except ValueError as error:
             raise HttpError(400, "`limit` and `before` are numbers.") from error
         position = self._position()  # before the rows: what is stored meanwhile comes twice, and never not at all
-        live = [view.to_json() for view in self._services.feed.views(key)]
+        live = [self._live(view.to_json()) for view in self._services.feed.views(key)]
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
+        shown = await asyncio.to_thread(lambda: [self._row(first + at, row) for at, row in enumerate(rows)])
+        turns = await asyncio.to_thread(self._turns, key, rows)
         return json_response(
             {
                 "session": key,
-                "rows": [_row(first + index, row) for index, row in enumerate(rows)],
+                "branch_of": session.metadata.get("branch_of"),
+                "rows": shown,
+                "turns": turns,
                 "live": live,
                 "feed": position,
             }
@@ -87,11 +100,17 @@ class ChatEndpoints:
         channel, _, chat_id = key.partition(":")
         if not chat_id:
             raise HttpError(400, "A session key reads channel:chat, such as web:notes.")
+        if not new.text.strip() and not new.files:
+            raise HttpError(400, "A message needs text or a file.")
+        attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]
+        if (branch := new.branch_from) is not None:
+            sessions = self._services.runtime.sessions
+            await asyncio.to_thread(lambda: sessions.branch(branch.session, before=branch.before, new_key=key))
         message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
         message = replace(message, message_id=new.id, attended=True)
         inbox = self._services.channel.inbox
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
-        accepted = await inbox.put(message)
+        accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
 
     async def stop(self, request: Request, caller: Credential | None) -> Response:
@@ -107,13 +126,83 @@ class ChatEndpoints:
         settled = questions.settled_answer(question)
         return json_response({"error": "This question is no longer open.", "answer": settled}, 409)
 
+    async def commands(self, request: Request, caller: Credential | None) -> Response:
+        """The slash commands, without those that only a terminal has."""
+        names = self._services.runtime.loop.commands.names()
+        commands = [{"name": name, "text": text} for name, text in names.items() if name not in TERMINAL_ONLY]
+        return json_response({"commands": commands})
+
+    def event(self, event: dict[str, Any]) -> dict[str, Any]:
+        """A turn event as the page shows it: its files have ids."""
+        if "media" not in event:
+            return event
+        media = event.pop("media")
+        return {**event, **_with_files(event.get("text", ""), media), "files": list(map(self._files.describe, media))}
+
+    def _live(self, view: dict[str, Any]) -> dict[str, Any]:
+        return {**view, "started": self.event(view["started"])}
+
     def _position(self) -> str:
         return f"{self._services.feed.epoch}.{self._services.feed.position}"
 
+    def _turns(self, key: str, rows: list[ChatMessage]) -> dict[str, dict[str, Any]]:
+        """Model, tokens and cost of the turns of these rows, by turn id."""
+        since = next((str(row["timestamp"])[:10] for row in rows if "timestamp" in row), None)
+        if since is None:
+            return {}
+        with reading(self._database, LEDGER_SCHEMA) as db:
+            sums = turn_sums(db, key, since)
+        names = ("usd", "prompt_tokens", "completion_tokens")
+        return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
 
-def _row(number: int, row: ChatMessage) -> dict[str, Any]:
-    shown: dict[str, Any] = {"n": number, "role": row.get("role"), "text": text_of(row.get("content"))}
-    for name in ("timestamp", "message_id", "turn_id", "name", "tool_call_id", "tool_calls", "sender_id", "origin"):
-        if row.get(name) is not None:
-            shown[name] = row.get(name)
-    return shown
+    def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
+        shown: dict[str, Any] = {"n": number, "role": row.get("role")}
+        for name in ("timestamp", "turn_id", "inbound", "tool_call_id", "name", "failure", "sender_id", "origin"):
+            if row.get(name) is not None:
+                shown[name] = row.get(name)
+        if row.get("role") == "tool":
+            return {**shown, "text": text_of(row.get("content"))}
+        error = row.get("error")
+        if error is not None and error != INTERRUPTED:  # the content is a placeholder for the model
+            return {**shown, "error": error, "reply": row.get("reply", "")}
+        media = row.get("media", [])
+        shown |= _with_files(visible_text(row), media)
+        if media:
+            shown["files"] = list(map(self._files.describe, media))
+        if reasoning := row.get("reasoning_content"):
+            shown["reasoning"] = reasoning
+        if calls := row.get("tool_calls"):
+            shown["calls"] = list(map(self._call, calls))
+        return shown
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        function = call["function"]
+        try:
+            arguments = json.loads(function["arguments"])
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            arguments = {"": function["arguments"]}
+        shown = {"call_id": call["id"], "name": function["name"], "arguments": arguments}
+        if function["name"] == MessageTool.name and not arguments.get("channel") and not arguments.get("chat_id"):
+            shown["posted"] = self._posted(arguments)
+        return shown
+
+    def _posted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the message tool has sent to this chat. Only files of the workspace: a model wrote the paths."""
+        workspace = self._services.runtime.workspace.resolve()
+        media = arguments.get("media")
+        paths = [(workspace / str(path)).resolve() for path in (media if isinstance(media, list) else ())]
+        files = [self._files.describe(str(path)) for path in paths if path.is_relative_to(workspace)]
+        return {"text": arguments.get("content"), "files": files}
+
+
+def _with_files(text: str, media: list[str]) -> dict[str, Any]:
+    """The text without what stands in it for its files, and the transcriptions of recordings."""
+    if not media:
+        return {"text": text}
+    for path in media:
+        text = re.sub(rf"^\[\w+: {re.escape(path)}\]\n?", "", text, flags=re.MULTILINE)
+    transcripts = _TRANSCRIPTION.findall(text)
+    text = _TRANSCRIPTION.sub("", text).strip()
+    return {"text": text, "transcripts": transcripts} if transcripts else {"text": text}

@@ -19,5 +19,7 @@ class WebServices:
     channel: BaseChannel
     """The channel of the page's own chats."""
     credentials: Credentials
+    new_link: Callable[[], Awaitable[str]]
+    """Returns a one-time link for another browser. Raises NanobotError."""
     report: Callable[[], Awaitable[dict[str, Any]]]
     """The health report of the gateway."""

@@ -1,6 +1,7 @@
 """A mailbox: which mails are heard, as whose words and in which session, and what goes back."""
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import AsyncIterator
@@ -162,9 +163,8 @@ async def test_a_mail_that_is_too_long_is_shortened_and_kept_whole(mailbox, tmp_
 
 async def test_of_a_mail_beyond_all_bounds_the_head_is_read_and_that_is_said(mailbox, tmp_path, monkeypatch):
     monkeypatch.setattr("nanobot.channels.email.receive.LARGEST_MAIL", 2000)
-    monkeypatch.setattr("nanobot.channels.email.receive.HEAD", 1000)
     async with live(mailbox, tmp_path) as life:
-        mailbox.fake.deliver(mail("the head\n" + "x" * 70 * 100, Message_ID="<1@friends.test>"))
+        mailbox.fake.deliver(mail("x" * 70 * 100, Message_ID="<1@friends.test>", Subject="the head"))
         message = await life.hears("the head")
 
     assert "only its head was read" in message.content
@@ -381,9 +381,7 @@ async def test_the_same_message_is_the_same_mail_after_a_crash(mailbox, tmp_path
         body = '{"channel": "email", "chat_id": "anna@friends.test", "content": "news", "kind": "notice"}'
         db.execute("UPDATE outbound SET state = 'sending', body = ?, platform_ids = NULL", (body,))
     db.close()
-    with sqlite3.connect(tmp_path / "email.db") as book:  # nor there
-        book.execute("DELETE FROM mails")
-    book.close()
+    (tmp_path / "email.json").write_text(json.dumps(json.loads((tmp_path / "email.json").read_text()) | {"mails": {}}))
     async with live(mailbox, tmp_path, silent=True) as life:
         await eventually(lambda: len(mailbox.fake.sent) == 2)
 
@@ -462,11 +460,32 @@ async def test_server_whose_clock_is_wrong_keeps_no_mail_from_being_answered(mai
         assert await after(life, mailbox) == ["first", "now"]
 
 
+async def test_mail_is_fetched_once(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        for words in ("one", "two", "three"):
+            await life.asked(words)
+
+    fetched = [one for one in mailbox.fake.commands if one.startswith("UID FETCH") and "[]" in one]
+    assert len(fetched) == len(set(fetched)) == 3
+
+
+async def test_large_mail_on_a_slow_line_is_no_dead_connection(mailbox, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 0.4)
+    mailbox.fake.pause_s = 0.35  # three pauses are more than `stall_s`
+    async with live(mailbox, tmp_path) as life:
+        life.adjust(stall_s=0.8)
+        await life.asked("large")
+
+    assert len([one for one in mailbox.fake.commands if one.startswith("SELECT")]) == 1
+
+
 async def test_a_mailbox_that_was_renumbered_loses_nothing_and_repeats_nothing(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         await life.asked("before")
+        await life.asked("and before")
+    del mailbox.fake.mails[0]
     mailbox.fake.deliver(mail("meanwhile", Message_ID="<1@friends.test>"), seen=True)
-    mailbox.fake.renumber()
+    mailbox.fake.renumber()  # "meanwhile" has a number that another mail had
     async with live(mailbox, tmp_path) as life:
         assert await after(life, mailbox) == ["meanwhile"]
 

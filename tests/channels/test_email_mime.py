@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.email.message import read_mail, readable
+from nanobot.channels.email.message import MailFile, read_mail, readable
 from nanobot.channels.email.quotes import split_quote
-from nanobot.channels.email.send import MailAttachment, OutgoingMail, first_subject, message_id, reply_subject
+from nanobot.channels.email.send import OutgoingMail, first_subject, fit_references, message_id, reply_subject
 from nanobot.utils.html import visible_markdown
 
 
@@ -127,9 +127,11 @@ def test_a_mail_in_a_mail_is_a_file():
 
 
 def test_lines_that_only_the_width_parted_are_joined():
-    raw = b"Content-Type: text/plain; format=flowed\n\nOne long \nline.\n\n> quoted \n> on\n-- \nAnna"
+    head = b"Content-Type: text/plain; format=flowed"
+    text = b"\n\nOne long \nline.\n\n> quoted \n> on\n-- \nAnna"
 
-    assert read_mail(raw).text == "One long line.\n\n> quoted on\n-- \nAnna"
+    assert read_mail(head + text).text == "One long line.\n\n> quoted \n> on\n-- \nAnna"
+    assert read_mail(head + b"; delsp=yes" + text).text.startswith("One longline.")
 
 
 @pytest.mark.parametrize(
@@ -329,11 +331,11 @@ def letter(**more: Any) -> OutgoingMail:
     st.lists(st.text("abc.@-", min_size=1, max_size=120), max_size=40),
 )
 def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
-    raw = letter(subject=subject, text=text, ancestors=tuple(ancestors)).to_bytes()
+    raw = letter(subject=subject, text=text, ancestors=fit_references(ancestors)).to_bytes()
 
     message = email.message_from_bytes(raw, policy=email.policy.default)
     assert readable(message["Subject"]) == " ".join(subject.split())
-    assert message.get_content().replace("\r\n", "\n") == text
+    assert message.get_content().replace("\r\n", "\n").rstrip("\n") == text.rstrip("\n")
     assert max(len(line) for line in raw.split(b"\r\n")) <= 998
     assert b"\n" not in raw.replace(b"\r\n", b"")
     if ancestors:
@@ -342,7 +344,8 @@ def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
 
 
 def test_files_go_along_under_their_names():
-    raw = letter(files=(MailAttachment("Bär.pdf", b"%PDF-"), MailAttachment('a "b".eml', b"x"))).to_bytes()
+    files = (MailFile("Bär.pdf", "application/pdf", b"%PDF-"), MailFile('a "b".eml', "application/octet-stream", b"x"))
+    raw = letter(files=files).to_bytes()
 
     assert [(one.name, one.data) for one in read_mail(raw).files] == [("Bär.pdf", b"%PDF-"), ('a "b".eml', b"x")]
 

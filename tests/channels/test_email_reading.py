@@ -146,13 +146,3 @@ async def test_what_the_owner_has_to_mend_or_has_taken_back_is_named_by_its_key(
 
     with pytest.raises(ChannelSetupError, match=says):
         await found(reader)
-
-
-async def test_a_head_that_comes_as_a_quoted_string_is_read_too(server, reader, monkeypatch):
-    said = '* 1 FETCH (BODY[HEADER.FIELDS (FROM SUBJECT)]<0> "Subject: \\"Hi\\"" UID 1 FLAGS () RFC822.SIZE 9)\r\n'
-    monkeypatch.setattr(FakeMail, "_fetched", lambda self, told, **_: [said])
-    server.deliver(mail())
-
-    (one,) = await found(reader)
-
-    assert (one["subject"], one["mail"], one["received"]) == ('"Hi"', "1-1", "")

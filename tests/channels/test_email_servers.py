@@ -17,7 +17,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.email import EmailChannel
 from nanobot.channels.email.message import read_mail
 from nanobot.channels.email.reading import MailReader
-from nanobot.channels.email.receive import open_mailbox
+from nanobot.channels.email.receive import in_mailbox
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.status import ChannelState
 from nanobot.config.channels import EmailConfig
@@ -172,8 +172,8 @@ async def test_a_connection_may_begin_plain_and_be_hidden_from_then_on(mail):
     config = mail.channel(MessageBus(), imap_port=mail.servers.imap_port, imap_use_ssl=False).config
     settings = MailSettings.of(config)
     assert settings.imap_tls is None  # on this machine
-    async with open_mailbox(replace(settings, imap_tls=settings.tls)) as mailbox:  # the server takes no login before
-        assert mailbox.validity
+    encrypted = replace(settings, imap_tls=settings.tls)  # the server takes no login before
+    assert await in_mailbox(encrypted, lambda mailbox: mailbox.validity)
 
 
 async def test_what_came_while_it_was_down_is_heard_once_and_flagged(mail, tmp_path):

@@ -31,13 +31,6 @@ from tests.support.eventually import eventually
 HALL, TRIO = "C0HALL", "G0TRIO"
 
 
-@pytest.fixture
-async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
-    (folder := tmp_path / "platform").mkdir()
-    async with SlackPlatform(folder).open() as platform:
-        yield platform
-
-
 # the tokens
 
 
@@ -690,7 +683,7 @@ async def test_a_history_that_cannot_be_had_stops_nothing(slack, tmp_path, statu
     async with live(slack, tmp_path) as life:
         await life.asked("after")
 
-    assert f"missed messages in D0ANNA cannot be fetched (Slack answered {status})" in caplog.text
+    assert f"missed messages in D0ANNA cannot be fetched (Slack: HTTP {status}" in caplog.text
 
 
 async def test_a_history_that_has_to_wait_is_waited_for(slack, tmp_path):

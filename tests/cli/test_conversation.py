@@ -5,8 +5,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cli.commands.conversation import format_markdown, format_text
 from nanobot.messages.types import ChatMessage
+from nanobot.session.conversation import format_markdown, format_text
 from nanobot.session.manager import Session
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from nanobot.cli.layout import hang
@@ -24,6 +25,15 @@ def test_no_word_is_broken_and_no_line_is_wider_than_the_window(head: str, words
 
     assert " ".join(lines).split() == [*head.split(), *words]
     assert max(map(len, lines)) <= width
+
+
+def test_wide_characters_count_as_two_columns():
+    text = "In WeCom (企业微信): Workbench (工作台), Smart Robot (智能机器人), create a robot, manually"
+
+    lines = hang("", text, 50)
+
+    assert " ".join(lines) == text
+    assert max(cell_len(line) for line in lines) <= 50
 
 
 def test_a_command_to_copy_stays_on_one_line():

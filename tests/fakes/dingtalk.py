@@ -11,7 +11,6 @@ What was pushed and not acknowledged is pushed again as soon as somebody is conn
 person here waits until the robot is connected: what DingTalk does with a message meanwhile is not documented.
 """
 
-import asyncio
 import json
 import mimetypes
 import re
@@ -263,7 +262,7 @@ class FakeDingTalk:
 
         return answer
 
-    def refuse(self, times: int, status: int) -> None:
+    def refuse(self, times: int, status: int, _: float | None = None) -> None:
         """Refuse the next so many sendings."""
         code, status = {
             500: ("ServiceUnavailable", 503),
@@ -437,12 +436,3 @@ def as_seen(post: Post) -> str:
     """What a person reads: line ends and escapes undone, marks as they are."""
     text = str(post.card.get("msgContent", "") if post.card is not None else post.parameters.get("text", ""))
     return re.sub(r"\\([\\`*_<\]#>.+-])", r"\1", text.replace("  \n", "\n"))
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Break every connection."""
-    assert runner.server is not None
-    for connection in runner.server.connections:
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)

@@ -125,6 +125,8 @@ class Feishu:
         self.tokens_seen: list[str] = []
         self.calls: list[str] = []
         self.files: dict[str, tuple[str, bytes]] = {}
+        self.reactions: dict[str, str] = {}
+        """The emoji of each reaction."""
         self.cards: dict[str, Card] = {}
         self.refusals: deque[RefusedError] = deque()
         self.loses_answers = 0
@@ -156,6 +158,7 @@ class Feishu:
                     ("GET", "/im/v1/messages/{message}", self._get_message),
                     ("POST", "/im/v1/messages/{message}/reply", self._reply),
                     ("POST", "/im/v1/messages/{message}/reactions", self._react),
+                    ("DELETE", "/im/v1/messages/{message}/reactions/{reaction}", self._take_back),
                     ("GET", "/im/v1/messages/{message}/resources/{key}", self._resource),
                     ("POST", "/im/v1/images", self._upload_image),
                     ("POST", "/im/v1/files", self._upload_file),
@@ -486,7 +489,16 @@ class Feishu:
         if emoji not in _EMOJI:
             raise RefusedError(231001, "reaction type is invalid.")
         post.signs.append(emoji)
-        return {"data": {"reaction_id": f"re{next(self._ids)}"}}
+        self.reactions[reaction := f"re{next(self._ids)}"] = emoji
+        return {"data": {"reaction_id": reaction}}
+
+    async def _take_back(self, request: web.Request) -> Json:
+        post = self.post_of(request.match_info["message"])
+        emoji = self.reactions.pop(request.match_info["reaction"], None)
+        if post is None or emoji is None:
+            raise RefusedError(231007, "The reaction is not found.")
+        post.signs.remove(emoji)
+        return {"data": {}}
 
     async def _resource(self, request: web.Request) -> web.Response:
         post, key = self.post_of(request.match_info["message"]), request.match_info["key"]

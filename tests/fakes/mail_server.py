@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 
 USER = "bot@bot.test"
@@ -99,6 +100,8 @@ class FakeMail:
         self.capabilities = "IMAP4rev1 ID IDLE"
         self.wants_id = False
         """Whether no mailbox is opened for a client that did not say what it is, as at 163.com."""
+        self.pause_s = 0.0
+        """Between the parts of a mail, as on a slow line."""
         self.refusals: list[str] = []
         """What the next recipients are answered with."""
         self.commands: list[str] = []
@@ -225,6 +228,8 @@ class FakeMail:
                     to.say(f"* SEARCH {found}\r\n{to.news()}{tag} OK done\r\n")
                 case "UID FETCH" if to.selected:
                     for part in self._fetched(told, only_looks=to.only_looks):
+                        if "BODY.PEEK[]" in told:
+                            await asyncio.sleep(self.pause_s)
                         to.say(part)
                     to.say(f"{tag} OK done\r\n")
                 case "UID STORE" if to.selected and to.only_looks:
@@ -249,19 +254,50 @@ class FakeMail:
         return words == [USER, self.password]
 
     def _found(self, criteria: str) -> list[StoredMail]:
-        criteria = criteria.removeprefix("CHARSET US-ASCII ")
-        if found := re.fullmatch(r"UID (\d+):\*", criteria):
-            last = max((mail.uid for mail in self.mails), default=0)
-            return [mail for mail in self.mails if mail.uid >= min(int(found[1]), last)]
-        mails = [mail for mail in self.mails if "UNSEEN" not in criteria or "\\Seen" not in mail.flags]
-        if found := re.search(r"SINCE (\d+)-(\w+)-(\d+)", criteria):
-            day = datetime(int(found[3]), MONTHS.index(found[2]) + 1, int(found[1]), tzinfo=UTC)
-            mails = [mail for mail in mails if mail.received >= day]
-        return mails
+        words = re.findall(r"[()]|[^\s()]+", criteria)
+        fits = self._key(words)
+        assert not words, f"more than one search key: {words}"
+        return [mail for mail in self.mails if fits(mail)]
+
+    def _key(self, words: list[str]) -> Callable[[StoredMail], bool]:
+        """The first search key of these words (RFC 3501, 6.4.4), which are removed."""
+        match words.pop(0):
+            case "(":
+                keys = []
+                while words[0] != ")":
+                    keys.append(self._key(words))
+                del words[0]
+                return lambda mail: all(key(mail) for key in keys)
+            case "OR":
+                one, other = self._key(words), self._key(words)
+                return lambda mail: one(mail) or other(mail)
+            case "ALL":
+                return lambda mail: True
+            case "UNSEEN":
+                return lambda mail: "\\Seen" not in mail.flags
+            case "SINCE":
+                day = _day(words.pop(0))
+                return lambda mail: mail.received >= day
+            case "SENTSINCE":
+                sent_day = _day(words.pop(0))
+                return lambda mail: (sent := _sent(mail.raw)) is not None and sent >= sent_day
+            case "UID":
+                uids = self._uids(words.pop(0))
+                return lambda mail: mail.uid in uids
+        raise AssertionError(f"an unknown search key before {words}")
+
+    def _uids(self, told: str) -> set[int]:
+        """A sequence set; `*` is the last mail."""
+        last = max((mail.uid for mail in self.mails), default=0)
+        uids = set[int]()
+        for part in told.split(","):
+            first, end = (last if one == "*" else int(one) for one in (part.split(":") * 2)[:2])
+            uids |= set(range(min(first, end), max(first, end) + 1))
+        return uids
 
     def _fetched(self, told: str, *, only_looks: bool) -> list[str | bytes]:
         uids, _, what = told.partition(" ")
-        wanted = {int(uid) for uid in uids.split(",")}
+        wanted = self._uids(uids)
         said: list[str | bytes] = []
         for number, mail in enumerate(self.mails, 1):
             if mail.uid in wanted:
@@ -272,19 +308,19 @@ class FakeMail:
     def _told(number: int, mail: StoredMail, what: str, *, only_looks: bool) -> list[str | bytes]:
         day = mail.received
         date = f"{day.day:2d}-{MONTHS[day.month - 1]}-{day.year} {day:%H:%M:%S} +0000"
-        head = f"* {number} FETCH (UID {mail.uid} "
-        about = f'FLAGS ({" ".join(mail.flags)}) INTERNALDATE "{date}" RFC822.SIZE {len(mail.raw)}'
-        if fields := re.search(r"BODY\.PEEK\[HEADER\.FIELDS \(([^)]*)\)\]<0\.(\d+)>", what):
-            data = _head_lines(mail.raw, fields[1].lower().split())[: int(fields[2])]
-            return [f"{head}{about} BODY[HEADER.FIELDS ({fields[1]})]<0> {{{len(data)}}}\r\n", data, ")\r\n"]
-        if partial := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", what):
-            data = mail.raw[int(partial[1]) : int(partial[1]) + int(partial[2])]
-            return [f"{head}BODY[]<{partial[1]}> {{{len(data)}}}\r\n", data, ")\r\n"]
+        about = {
+            "UID": f"UID {mail.uid}",
+            "FLAGS": f"FLAGS ({' '.join(mail.flags)})",
+            "INTERNALDATE": f'INTERNALDATE "{date}"',
+            "RFC822.SIZE": f"RFC822.SIZE {len(mail.raw)}",
+        }
+        head = f"* {number} FETCH ({' '.join(about[one] for one in re.findall(r'[A-Z0-9.]+', what) if one in about)}"
         if "BODY[]" in what and not only_looks:  # to ask without a peek is to have read it
             mail.flags.add("\\Seen")
-        if "BODY[]" in what or "BODY.PEEK[]" in what:
-            return [f"{head}BODY[] {{{len(mail.raw)}}}\r\n", mail.raw, ")\r\n"]
-        return [f"{head}{about})\r\n"]
+        if body := re.search(r"BODY(?:\.PEEK)?(\[(?:HEADER)?\])", what):
+            data = mail.raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if "HEADER" in body[1] else mail.raw
+            return [f"{head} BODY{body[1]} {{{len(data)}}}\r\n", data, ")\r\n"]
+        return [f"{head})\r\n"]
 
     # -- SMTP
 
@@ -332,12 +368,15 @@ class FakeMail:
                     to.say("502 not known\r\n")
 
 
-def _head_lines(raw: bytes, names: list[str]) -> bytes:
-    """The header lines of these names, folded ones whole, and the blank line behind them."""
-    head = raw.partition(b"\r\n\r\n")[0]
-    lines = re.split(rb"\r\n(?![ \t])", head)
-    kept = [line for line in lines if line.partition(b":")[0].decode("ascii", "replace").lower() in names]
-    return b"".join(line + b"\r\n" for line in kept) + b"\r\n"
+def _day(told: str) -> datetime:
+    day, month, year = told.split("-")
+    return datetime(int(year), MONTHS.index(month) + 1, int(day), tzinfo=UTC)
+
+
+def _sent(raw: bytes) -> datetime | None:
+    """When a mail was sent by its own Date, if it has one."""
+    date = message_from_bytes(raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")["Date"]
+    return parsedate_to_datetime(date).replace(tzinfo=UTC) if date else None
 
 
 def _address(told: str) -> str:

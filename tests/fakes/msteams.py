@@ -154,7 +154,7 @@ class FakeTeams:
     async def request(
         self, activity: Json, *, key: str = "key-1", kid: str | None = None, token: str | None = None, **claims: Any
     ) -> int:
-        """One request to the webhook, signed like those of the Bot Connector. 0 if nobody listens."""
+        """One request to the webhook, signed like those of the Bot Connector. 0 if nobody answers."""
         now = int(time.time())
         usual = {"iss": ISSUER, "aud": APP_ID, "nbf": now, "exp": now + 3600, "serviceurl": activity.get("serviceUrl")}
         signed = token or jwt.encode(usual | claims, private_key(key), "RS256", headers={"kid": kid or key})
@@ -162,7 +162,7 @@ class FakeTeams:
         async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             try:
                 return (await client.post(self.webhook, json=activity, headers=headers)).status_code
-            except httpx.ConnectError:
+            except httpx.TransportError:
                 return 0
 
     async def presses(self, post: Post, label: str) -> None:
@@ -276,10 +276,3 @@ class FakeTeams:
         if self.onedrive_status == 201:
             self.files[request.match_info["name"]] = data
         return web.json_response({}, status=self.onedrive_status)
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Cut every connection."""
-    for connection in [*(runner.server.connections if runner.server is not None else ())]:
-        if connection.transport is not None:
-            connection.transport.abort()

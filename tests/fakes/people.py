@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
+from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE
+from nanobot.channels.registry import CHANNELS
 from nanobot.testing.model_server import Say, Slow, Step
 from nanobot.testing.platform import Platform
-from tests.fakes import feishu
 from tests.fakes.discord import world as discord
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_email import EmailPlatform
 from tests.fakes.platform_email import config as mail_account
-from tests.fakes.platform_feishu import FeishuPlatform
 from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platform_websocket import Client, clients_section
+from tests.fakes.platforms import platform_class
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
 from tests.support.eventually import eventually
@@ -33,7 +34,7 @@ from tests.support.forkserver import started
 from tests.support.home import ended
 from tests.support.toy_gateway import GatewayHome, Toy, free_port
 
-_TOKEN = re.compile(r"q\d+")
+_TOKEN = re.compile(r"\bq\d+\b")
 _ANSWER = re.compile(r"the end of it: ([^.:]*)\.")
 """What an answer names, once it is whole: it may have been cut off at any word."""
 
@@ -42,6 +43,8 @@ class Mouths(ABC):
     """People on one channel, each in a chat of their own."""
 
     dedupes = False
+    loses = False
+    """Whether what the gateway has not taken when it is killed never comes again."""
 
     @abstractmethod
     def section(self) -> dict[str, Any]:
@@ -69,7 +72,8 @@ class OnPlatform(Mouths):
 
     def __init__(self, platform: Platform, section: dict[str, Any], people: list[str], chats: list[str]) -> None:
         self.platform, self.people, self.chats = platform, people, chats
-        self.dedupes = platform.dedupes
+        self.dedupes = platform.dedupes and platform.resumes_edits
+        self.loses = not (platform.acknowledges or platform.queues_messages)
         self._section = section
 
     def section(self) -> dict[str, Any]:
@@ -120,16 +124,6 @@ async def on_slack(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator
         platform.workspace.rooms |= {room: Room(room, "im") for room in rooms}
         section = {"botToken": BOT_TOKEN, "appToken": APP_TOKEN, "apiBase": f"{platform.workspace.url}/api"}
         yield OnPlatform(platform, section, people, rooms)
-
-
-@asynccontextmanager
-async def on_feishu(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
-    """Each in a private chat."""
-    async with FeishuPlatform(folder).open() as platform:
-        people = [f"ou_p{number}" for number in range(chats)]
-        platform.feishu.rooms |= {f"oc_p{person}": feishu.Room(f"oc_p{person}", person) for person in people}
-        section = {"appId": feishu.APP_ID, "appSecret": feishu.SECRET, "domain": platform.feishu.url}
-        yield OnPlatform(platform, section, people, people)
 
 
 @asynccontextmanager
@@ -207,15 +201,39 @@ async def with_toys(folder: Path, home: GatewayHome, chats: int) -> AsyncIterato
     yield WithToys(home.toy)
 
 
-FIVE: dict[str, Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[Mouths]]] = {
+OpenMouths = Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[Mouths]]
+
+
+def of_two(name: str) -> OpenMouths:
+    """On other platforms: the two people of the contract suite, each in a private chat."""
+
+    @asynccontextmanager
+    async def open_mouths(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+        (own := folder / name).mkdir()
+        async with platform_class(name)(own).open() as platform:
+            config = platform.channel(MessageBus()).config
+            section = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            people, chats_of = (platform.person, platform.stranger), (platform.private, platform.stranger_chat)
+            yield OnPlatform(platform, section | {"allowFrom": [*people]}, [*people], [*chats_of])
+
+    return open_mouths
+
+
+FIVE: dict[str, OpenMouths] = {
     "telegram": on_telegram,
     "discord": on_discord,
     "slack": on_slack,
     "email": by_mail,
     "websocket": on_sockets,
 }
-"""The channels that are there, by name."""
-ALL = FIVE | {"feishu": on_feishu, "toy": with_toys}
+"""The channels where any number of people may be."""
+OTHERS = [spec.name for spec in CHANNELS if spec.name not in FIVE or spec.name == "websocket"]
+ALL = FIVE | {name: of_two(name) for name in OTHERS} | {"toy": with_toys}
+"""All channels, and a plugin."""
+
+
+MOST_REPEATS = 3
+"""Of an answer that may have arrived, each with a note."""
 
 
 def heard(body: dict[str, Any], before: str = "") -> Step:
@@ -233,7 +251,9 @@ def heard(body: dict[str, Any], before: str = "") -> Step:
 
 
 @asynccontextmanager
-async def everybody(home: GatewayHome, on: Mapping[str, Any] = ALL, chats: int = 5) -> AsyncIterator[dict[str, Mouths]]:
+async def everybody(
+    home: GatewayHome, on: Mapping[str, OpenMouths] = ALL, chats: int = 2
+) -> AsyncIterator[dict[str, Mouths]]:
     """People on these channels, and a config that has them all."""
     async with AsyncExitStack() as there:
         mouths: dict[str, Mouths] = {
@@ -247,10 +267,10 @@ async def everybody(home: GatewayHome, on: Mapping[str, Any] = ALL, chats: int =
 class Lives:
     """A gateway that is killed and begun anew."""
 
-    def __init__(self, home: GatewayHome, *words: str) -> None:
-        """`words`: those for `stepped_gateway`."""
+    def __init__(self, home: GatewayHome, *words: str, program: str = "stepped_gateway") -> None:
+        """`words`: those for the program."""
         self.home = home
-        self.command = [sys.executable, "-m", "tests.crash.stepped_gateway", *words]
+        self.command = [sys.executable, "-m", f"tests.crash.{program}", *words]
         self.begin()
 
     def begin(self) -> None:
@@ -293,6 +313,12 @@ def unanswered(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> l
     return [(name, chat, token) for name, chat, token in said if token not in there[name, chat]]
 
 
+def is_accepted(home: GatewayHome, token: str) -> bool:
+    """Whether the journal or a session has this message."""
+    files = [*(home.data / "state").glob("nanobot.db*"), *home.sessions.rglob("*.jsonl")]
+    return any(re.search(rf"\b{token}\b".encode(), file.read_bytes()) for file in files)
+
+
 def marked(texts: list[str]) -> int:
     """How many of these say that they may be a repeat."""
     return sum(MAY_REPEAT_NOTE.strip() in text or UNCONFIRMED_NOTE.strip() in text for text in texts)
@@ -305,7 +331,7 @@ def judged(name: str, mouths: Mouths, chat: int, token: str) -> list[str]:
         return []  # killed four times in one turn: it is given up, and its person told so
     if not answers:
         return [f"{name} {chat}: {token} was never answered; there is {mouths.shown(chat)}"]
-    if len(answers) > 1 + (0 if mouths.dedupes else min(marked(answers), 1)):
+    if len(answers) > 1 + (0 if mouths.dedupes else min(marked(answers), MOST_REPEATS)):
         return [f"{name} {chat}: {token} was answered {len(answers)} times: {answers}"]
     return []
 
@@ -316,7 +342,7 @@ def elsewhere(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> li
     for name, chat, token in said:
         asked.setdefault((name, chat), set()).add(token)
     return [
-        f"{name} {chat}: {token} belongs elsewhere"
+        f"{name} {chat}: {token} belongs elsewhere: {text[:200]!r}"
         for (name, chat), own in asked.items()
         for text in mouths[name].shown(chat)
         for token in {*_TOKEN.findall(text)} - own

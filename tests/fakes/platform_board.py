@@ -127,7 +127,7 @@ class BoardChannel(ChatChannel):
 
     async def show_typing(self, to: Address) -> None:
         """Knock."""
-        self._board.typing.add(to.chat_id)
+        self._board.typing.append(to.chat_id)
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Put a sign on a note."""
@@ -146,7 +146,7 @@ class BoardPlatform(Platform):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.typing: set[str] = set()
+        self.typing: list[str] = []
         self.signs: dict[str, list[str]] = {}
         self._ids = count(1)
         self._notes: list[Note] = []
@@ -196,8 +196,8 @@ class BoardPlatform(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return self.signs.get(message_id, [])
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.typing.count(chat or self.private)
 
     # what goes wrong
 

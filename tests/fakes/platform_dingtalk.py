@@ -1,22 +1,20 @@
 """DingTalk for the contract suite: on loopback, to which the channel is pointed by `apiBase` and `oapiBase`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.dingtalk import DingTalkChannel
 from nanobot.config.channels import DingTalkConfig
-from nanobot.testing.platform import Platform, Shown
-from tests.fakes.dingtalk import ANNA, CLIENT_ID, HALL, SECRET, ZOE, FakeDingTalk, Post, abort, as_seen
+from nanobot.testing.platform import Shown
+from tests.fakes.dingtalk import ANNA, CLIENT_ID, HALL, SECRET, ZOE, FakeDingTalk, Post, as_seen
+from tests.fakes.served import ServedPlatform
 
 
-class DingTalkPlatform(Platform):
+class DingTalkPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only DingTalk has."""
 
+    server: FakeDingTalk
     name = "dingtalk"
     ping_s = 0.2
     stall_s = 0.8
@@ -28,23 +26,7 @@ class DingTalkPlatform(Platform):
     edits = files = reacts = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = FakeDingTalk()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["DingTalkPlatform"]:
-        app = web.Application(client_max_size=64 << 20)
-        app.add_routes(self.server.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
+        super().__init__(folder, FakeDingTalk())
 
     def channel(self, bus: MessageBus, **settings: Any) -> DingTalkChannel:
         usual = {
@@ -92,45 +74,11 @@ class DingTalkPlatform(Platform):
 
     # what goes wrong
 
-    async def repeat_last(self) -> None:
-        await self.server.again(self._last)
-
     def acknowledged(self, message_id: str) -> bool:
         about = [one for one in self.server.pushed if one.data["msgId"] == message_id]
         return bool(about) and all(one.acknowledged for one in about)
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status)  # it names no time: the limit is a second's
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        await abort(self._runner)
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await abort(self._runner)
-
-    async def half_open(self) -> None:
-        for line in self.server.lines:
-            line.is_deaf = True
 
     async def revoke(self) -> None:
         self.server.secret = "another"
         self.server.expire_tokens()
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.server.url = f"http://127.0.0.1:{self._port}"

@@ -8,24 +8,27 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.discord import DiscordChannel
 from nanobot.config.channels import DiscordConfig
-from nanobot.testing.platform import Platform, Shown
+from nanobot.testing.platform import Shown
 from tests.fakes.discord import world as there
 from tests.fakes.discord.gateway import DIRECT_MESSAGES, GUILD_MESSAGES, Gateway
 from tests.fakes.discord.rest import Refused, Rest
 from tests.fakes.discord.world import Json, Message, World
+from tests.fakes.served import ServedPlatform
 
 _ESCAPED = re.compile(r"\\([^\w\s])")
 
 
-class DiscordPlatform(Platform):
+class DiscordPlatform(ServedPlatform):
     """The platform for the contract suite; `world`, `rest` and `gateway` for tests of what only Discord has."""
+
+    _last_message: Message
 
     name = "discord"
     person, private = there.PERSON, there.PRIVATE
@@ -36,39 +39,29 @@ class DiscordPlatform(Platform):
     acknowledges = False
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.world = World()
         self.rest = Rest(self.world)
         self.gateway = Gateway(self.world)
-        self._last: Message | None = None
-        self._runner: web.AppRunner | None = None
-        self._port = 0
+        super().__init__(folder, self.rest)
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=200 << 20)
+        app.add_subapp("/api/v10", super().app())
+        app.add_routes([web.get("/gateway/", self.gateway.serve), web.get("/cdn/{file}/{name}", self._download)])
+        return app
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["DiscordPlatform"]:
+    async def open(self) -> AsyncIterator[Self]:
         from discord.http import Route
 
-        app = web.Application(client_max_size=200 << 20)
-        api = web.Application(client_max_size=200 << 20)
-        api.add_routes(self.rest.routes())
-        app.add_subapp("/api/v10", api)
-        app.add_routes([web.get("/gateway/", self.gateway.serve), web.get("/cdn/{file}/{name}", self._download)])
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
         before = Route.BASE
-        try:
-            await self._listen()
+        async with super().open():
             Route.BASE = f"{self.url}/api/v10"
             self.gateway.url = f"{self.url.replace('http', 'ws')}/gateway/"
-            yield self
-        finally:
-            Route.BASE = before
-            await self._runner.cleanup()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._port}"
+            try:
+                yield self
+            finally:
+                Route.BASE = before
 
     def channel(self, bus: MessageBus, **settings: Any) -> DiscordChannel:
         usual = {
@@ -104,7 +97,7 @@ class DiscordPlatform(Platform):
             message.attachments[0]["url"] = message.attachments[0]["url"].replace(
                 "http://cdn.invalid", f"{self.url}/cdn"
             )
-        self.world.chats[message.chat].messages[message.id] = self._last = message
+        self.world.chats[message.chat].messages[message.id] = self._last_message = message
         await self.repeat_last()
         return message.id
 
@@ -149,41 +142,21 @@ class DiscordPlatform(Platform):
             one.messages[message_id] for one in self.world.chats.values() if message_id in one.messages
         ).reactions
 
-    def typed(self, chat: str | None = None) -> bool:
-        return self.world.chats[chat or self.private].typed > 0
+    def typed(self, chat: str | None = None) -> int:
+        return self.world.chats[chat or self.private].typed
 
     # what goes wrong
 
     async def repeat_last(self) -> None:
-        assert self._last is not None
-        chat = self.world.chats[self._last.chat]
+        chat = self.world.chats[self._last_message.chat]
         needs = DIRECT_MESSAGES if chat.guild is None else GUILD_MESSAGES
-        await self.gateway.tell("MESSAGE_CREATE", self.world.payload(self._last), needs=needs)
+        await self.gateway.tell("MESSAGE_CREATE", self.world.payload(self._last_message), needs=needs)
 
     def acknowledged(self, message_id: str) -> bool:
         return False
 
     def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
         self.rest.refusals += [Refused(status, retry_after_s)] * times
-
-    def lose_answers(self, times: int) -> None:
-        self.rest.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        for site in [*self._runner.sites]:
-            await site.stop()
-        if gone:
-            await self.drop()
-        else:
-            await self._listen()
 
     async def half_open(self) -> None:
         for socket in self.gateway.sockets:
@@ -193,12 +166,6 @@ class DiscordPlatform(Platform):
     async def revoke(self) -> None:
         self.rest.token = self.gateway.token = "another"
         await self.gateway.close(4004)
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
-        self._port = int(self._runner.addresses[0][1])
 
     async def _download(self, request: web.Request) -> web.Response:
         return web.Response(body=self.rest.files[request.match_info["file"]])

@@ -1,16 +1,12 @@
 """Feishu for the contract suite: a company on loopback, to which the channel is pointed by `domain`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.feishu import FeishuChannel
 from nanobot.config.channels import FeishuConfig
-from nanobot.testing.platform import Platform, Shown
+from nanobot.testing.platform import Shown
 from tests.fakes.feishu import (
     ANNA,
     APP_ID,
@@ -26,10 +22,13 @@ from tests.fakes.feishu import (
     as_seen,
     buttons_of,
 )
+from tests.fakes.served import ServedPlatform
 
 
-class FeishuPlatform(Platform):
+class FeishuPlatform(ServedPlatform):
     """The platform; `feishu` is for tests of what only Feishu has."""
+
+    _last_event: Event
 
     name = "feishu"
     stall_s = 2.5
@@ -40,23 +39,8 @@ class FeishuPlatform(Platform):
     edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.feishu = Feishu()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last: Event | None = None
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["FeishuPlatform"]:
-        app = web.Application(client_max_size=200 << 20)
-        app.add_routes(self.feishu.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
+        super().__init__(folder, self.feishu)
 
     def channel(self, bus: MessageBus, **settings: Any) -> FeishuChannel:
         usual = {
@@ -95,7 +79,7 @@ class FeishuPlatform(Platform):
             post.mentions = [{"key": "@_user_1", "id": {"open_id": BOT}, "name": BOT_NAME, "tenant_key": "t"}]
         if (target := self.feishu.post_of(thread or reply_to or "")) is not None:
             post.root, post.parent, post.topic = target.root or target.id, target.id, target.topic
-        self._last = await self.feishu.tell_of(post)
+        self._last_event = await self.feishu.tell_of(post)
         return post.id
 
     async def press_button(self, message_id: str, label: str, sender: str | None = None) -> None:
@@ -138,48 +122,13 @@ class FeishuPlatform(Platform):
     # what goes wrong
 
     async def repeat_last(self) -> None:
-        assert self._last is not None
-        await self.feishu.deliver(self._last)
+        await self.feishu.deliver(self._last_event)
 
     def acknowledged(self, message_id: str) -> bool:
         about = [event for event in self.feishu.events if event.about == message_id]
         return bool(about) and all(event.acknowledged for event in about)
 
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.feishu.refuse(times, status, retry_after_s)
-
-    def lose_answers(self, times: int) -> None:
-        self.feishu.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await self.drop()
-
-    async def half_open(self) -> None:
-        for line in self.feishu.lines:
-            line.is_deaf = True
-
     async def revoke(self) -> None:
         self.feishu.secret = "another"
         self.feishu.tokens.clear()
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.feishu.url = f"http://127.0.0.1:{self._port}"

@@ -1,8 +1,6 @@
 """Matrix for the contract suite: a small homeserver on loopback, to which the channel is pointed by `homeserver`."""
 
 import mimetypes
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,15 @@ from aiohttp import web
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.matrix import MatrixChannel
 from nanobot.config.channels import MatrixConfig
-from nanobot.testing.platform import Platform, Shown
+from nanobot.testing.platform import Shown
 from tests.fakes.matrix import ANNA, BOT, DIRECT, KITCHEN, STRANGE, TOKEN, ZOE, FakeHomeserver, Json, shown_texts
+from tests.fakes.served import ServedPlatform
 
 
-class MatrixPlatform(Platform):
+class MatrixPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only Matrix has."""
 
+    server: FakeHomeserver
     name = "matrix"
     stall_s = 0.6
     poll_s = 0.2
@@ -28,26 +28,10 @@ class MatrixPlatform(Platform):
     edits = threads = files = quotes = dedupes = queues_messages = reacts = types = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = FakeHomeserver()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
+        super().__init__(folder, FakeHomeserver())
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["MatrixPlatform"]:
-        self._runner = web.AppRunner(self.server.app(), access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._port}"
+    def app(self) -> web.Application:
+        return self.server.app()
 
     def channel(self, bus: MessageBus, **settings: Any) -> MatrixChannel:
         usual = {
@@ -116,8 +100,8 @@ class MatrixPlatform(Platform):
         ]
         return [relation["key"] for relation in relations if relation["event_id"] == message_id]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return self.server.rooms[chat or self.private].typed > 0
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.rooms[chat or self.private].typed
 
     # what goes wrong
 
@@ -130,33 +114,8 @@ class MatrixPlatform(Platform):
     def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
         self.server.refusals += [(status, retry_after_s)] * times
 
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await self.drop()
-
     async def half_open(self) -> None:
         await self.server.turn_deaf()
 
     async def revoke(self) -> None:
         await self.server.revoke()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
-        self._port = int(self._runner.addresses[0][1])

@@ -1,7 +1,5 @@
 """Mochat for the contract suite: on loopback, to which the channel is pointed by `baseUrl`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +8,15 @@ from aiohttp import web
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.mochat import MochatChannel
 from nanobot.config.channels import MochatConfig
-from nanobot.testing.platform import Platform, Shown
+from nanobot.testing.platform import Shown
 from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, LONGEST, TOKEN, ZOE, ZOES, FakeMochat
-from tests.fakes.qq import abort
+from tests.fakes.served import ServedPlatform
 
 
-class MochatPlatform(Platform):
+class MochatPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only Mochat has."""
 
+    server: FakeMochat
     name = "mochat"
     person, private = ANNA, DM
     stranger, stranger_chat = ZOE, ZOES
@@ -26,25 +25,17 @@ class MochatPlatform(Platform):
     quotes = queues_messages = loses_answers = True
 
     def __init__(self, folder: Path, *, msgpack: bool = True) -> None:
-        super().__init__(folder)
-        self.server = FakeMochat(msgpack=msgpack)
-        self.url = ""
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
+        super().__init__(folder, FakeMochat(msgpack=msgpack))
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["MochatPlatform"]:
+    def app(self) -> web.Application:
         app = web.Application()
         self.server.attach(app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
+
+        async def shut_down(_: web.Application) -> None:
             await self.server.io.shutdown()
-            await self._runner.cleanup()
+
+        app.on_shutdown.append(shut_down)
+        return app
 
     def channel(self, bus: MessageBus, **settings: Any) -> MochatChannel:
         is_open = settings.get("group_policy") == "open"
@@ -79,33 +70,11 @@ class MochatPlatform(Platform):
 
     # what goes wrong
 
-    async def repeat_last(self) -> None:
-        await self.server.again(self._last)
-
     def acknowledged(self, message_id: str) -> bool:
         """Whether a subscription or a poll named a cursor that is not before it."""
         session = self.server.sessions[DM]
         number = next(one["seq"] for one in session.events if one["payload"]["messageId"] == message_id)
         return session.cursor >= int(number)
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status, retry_after_s)
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        await abort(self._runner)
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await abort(self._runner)
 
     async def half_open(self) -> None:
         self.server.make_deaf()
@@ -113,11 +82,3 @@ class MochatPlatform(Platform):
     async def revoke(self) -> None:
         self.server.token = "another"
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.url = f"http://127.0.0.1:{self._port}"

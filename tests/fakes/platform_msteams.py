@@ -1,23 +1,21 @@
 """Microsoft Teams for the contract suite: on loopback, to which the channel is pointed by its addresses."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.msteams import TeamsChannel
 from nanobot.config.channels import TeamsConfig
-from nanobot.testing.platform import Platform, Shown
-from tests.fakes.msteams import ANNA, APP_ID, BOT, HALL, PASSWORD, TENANT, ZOE, FakeTeams, Post, abort, chat_of
+from nanobot.testing.platform import Shown
+from tests.fakes.msteams import ANNA, APP_ID, BOT, HALL, PASSWORD, TENANT, ZOE, FakeTeams, Post, chat_of
+from tests.fakes.served import ServedPlatform
 from tests.support.toy_gateway import free_port
 
 
-class TeamsPlatform(Platform):
+class TeamsPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only Teams has."""
 
+    server: FakeTeams
     name = "msteams"
     person, private = ANNA, chat_of(ANNA)
     stranger, stranger_chat = ZOE, chat_of(ZOE)
@@ -28,25 +26,9 @@ class TeamsPlatform(Platform):
     edits = threads = files = buttons = types = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = FakeTeams()
+        super().__init__(folder, FakeTeams())
         self._bot_port = free_port()
         self.server.webhook = f"http://127.0.0.1:{self._bot_port}/api/messages"
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["TeamsPlatform"]:
-        app = web.Application(client_max_size=64 << 20)
-        app.add_routes(self.server.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
 
     def channel(self, bus: MessageBus, **settings: Any) -> TeamsChannel:
         usual = {
@@ -99,8 +81,8 @@ class TeamsPlatform(Platform):
     async def press_button(self, message_id: str, label: str) -> None:
         await self.server.presses(next(post for post in self.server.posts if post.id == message_id), label)
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(chat or self.private)
 
     # what goes wrong
 
@@ -110,36 +92,9 @@ class TeamsPlatform(Platform):
     def acknowledged(self, message_id: str) -> bool:
         return 200 in self.server.answers.get(message_id, [])
 
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status, retry_after_s)
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        await abort(self._runner)
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await abort(self._runner)
-
     async def half_open(self) -> None:
         await self.drop()  # no connection lasts longer than a request
 
     async def revoke(self) -> None:
         self.server.password = "another"
         self.server.expire_tokens()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.server.url = f"http://127.0.0.1:{self._port}"

@@ -1,17 +1,14 @@
 """Slack for the contract suite: a workspace on loopback, to which the channel is pointed by `apiBase`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.slack import SlackChannel
 from nanobot.config.channels import SlackConfig
-from nanobot.testing.platform import Platform, Shown
+from nanobot.testing.platform import Shown
+from tests.fakes.served import ServedPlatform
 from tests.fakes.slack import (
     ANNA,
     APP_TOKEN,
@@ -26,7 +23,7 @@ from tests.fakes.slack import (
 )
 
 
-class SlackPlatform(Platform):
+class SlackPlatform(ServedPlatform):
     """The platform; `workspace` is for tests of what only Slack has."""
 
     name = "slack"
@@ -39,24 +36,9 @@ class SlackPlatform(Platform):
     edits = threads = files = queues_messages = buttons = reacts = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.workspace = Workspace()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
+        super().__init__(folder, self.workspace)
         self._presses = count(1)
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["SlackPlatform"]:
-        app = web.Application(client_max_size=200 << 20)
-        app.add_routes(self.workspace.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
 
     def channel(self, bus: MessageBus, **settings: Any) -> SlackChannel:
         usual = {
@@ -116,48 +98,11 @@ class SlackPlatform(Platform):
 
     # what goes wrong
 
-    async def repeat_last(self) -> None:
-        await self.workspace.again(self._last)
-
     def acknowledged(self, message_id: str) -> bool:
         about = [one for one in self.workspace.envelopes if one.ts == message_id]
         return bool(about) and all(one.acknowledged for one in about)
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.workspace.refuse(times, status, retry_after_s)
-
-    def lose_answers(self, times: int) -> None:
-        self.workspace.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await self.drop()
-
-    async def half_open(self) -> None:
-        for line in self.workspace.lines:
-            line.is_deaf = True
 
     async def revoke(self) -> None:
         self.workspace.good_tokens.discard(BOT_TOKEN)
         await self.workspace.tell({"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [BOT]}})
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.workspace.url = f"http://127.0.0.1:{self._port}"

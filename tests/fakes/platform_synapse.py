@@ -40,7 +40,7 @@ class Person:
         config = AsyncClientConfig(store=SqliteMemoryStore, max_timeouts=0)
         self.client = AsyncClient(url, f"@{self.name}:localhost", config=config)
         self.events: defaultdict[str, list[Json]] = defaultdict(list)
-        self.typing: set[tuple[str, str]] = set()
+        self.typing: list[tuple[str, str]] = []
         self._syncing: asyncio.Task[None] | None = None
 
     @property
@@ -128,7 +128,7 @@ class Person:
         self.events[room.room_id].append(event.source)
 
     async def _see_typing(self, room: MatrixRoom, event: TypingNoticeEvent) -> None:
-        self.typing |= {(room.room_id, user) for user in event.users}
+        self.typing += [(room.room_id, user) for user in event.users]
 
 
 class SynapsePlatform(Platform):
@@ -236,8 +236,8 @@ class SynapsePlatform(Platform):
         ]
         return [relation["key"] for relation in events if relation["event_id"] == message_id]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private, self.bot.id) in self.anna.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.anna.typing.count((chat or self.private, self.bot.id))
 
 
 class EncryptedSynapsePlatform(SynapsePlatform):

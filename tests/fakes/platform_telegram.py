@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.telegram import PollTimeouts, TelegramChannel
+from nanobot.channels.telegram import TelegramChannel
 from nanobot.config.channels import TelegramConfig
 from nanobot.testing.platform import Platform, Shown
 from tests.fakes.telegram import BLOCKED, BOT, TOKEN, FakeTelegram, RefusedError, too_fast
 
 ANNA, ZOE, HALL, TOPIC = 111, 222, -1001234567890, 7
-QUICK = PollTimeouts(poll_s=1, busy_s=0.05, album_s=0.05, pause_s=0.02)
+QUICK = {"poll_s": 1.0, "busy_s": 0.05, "album_s": 0.05, "pause_s": 0.02}
 """Polls of a second: Telegram counts whole ones."""
 
 
@@ -49,7 +49,9 @@ class TelegramPlatform(Platform):
             "api_base": self.server.url,
             "reply_to_message": True,
         }
-        return TelegramChannel(TelegramConfig.model_validate(usual | settings), bus, timeouts=QUICK)
+        channel = TelegramChannel(TelegramConfig.model_validate(usual | settings), bus)
+        vars(channel).update(QUICK)
+        return channel
 
     async def says(
         self,
@@ -98,8 +100,8 @@ class TelegramPlatform(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return self.server.reactions.get(int(message_id), [])
 
-    def typed(self, chat: str | None = None) -> bool:
-        return int(chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(int(chat or self.private))
 
     async def repeat_last(self) -> None:
         await self.server.again()

@@ -1,22 +1,21 @@
 """WeCom for the contract suite: on loopback, to which the channel is pointed by `wsUrl`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.wecom import WeComChannel
 from nanobot.config.channels import WeComConfig
-from nanobot.testing.platform import Platform, Shown
-from tests.fakes.wecom import ANNA, BOT_ID, HALL, SECRET, ZOE, FakeWeCom, Post, abort
+from nanobot.testing.platform import Shown
+from tests.fakes.served import ServedPlatform
+from tests.fakes.wecom import ANNA, BOT_ID, HALL, SECRET, ZOE, FakeWeCom, Post
 
 
-class WeComPlatform(Platform):
+class WeComPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only WeCom has."""
 
+    server: FakeWeCom
+    scheme = "ws"
     name = "wecom"
     beat_s = 0.2
     stall_s = 0.8
@@ -29,23 +28,7 @@ class WeComPlatform(Platform):
     resumes_edits = acknowledges = False
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = FakeWeCom()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["WeComPlatform"]:
-        app = web.Application()
-        app.add_routes(self.server.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
+        super().__init__(folder, FakeWeCom())
 
     def channel(self, bus: MessageBus, **settings: Any) -> WeComChannel:
         usual = {
@@ -99,40 +82,6 @@ class WeComPlatform(Platform):
 
     # what goes wrong
 
-    async def repeat_last(self) -> None:
-        await self.server.again(self._last)
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status)  # it names no time
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        await abort(self._runner)
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await abort(self._runner)
-
-    async def half_open(self) -> None:
-        for line in self.server.lines:
-            line.is_deaf = True
-
     async def revoke(self) -> None:
         self.server.secret = "another"
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.server.url = f"ws://127.0.0.1:{self._port}"

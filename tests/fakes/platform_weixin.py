@@ -1,22 +1,20 @@
 """WeChat for the contract suite: on loopback, to which the channel is pointed by `baseUrl` and `cdnBaseUrl`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.weixin import WeixinChannel
 from nanobot.config.channels import WeixinConfig
-from nanobot.testing.platform import Platform, Shown
-from tests.fakes.weixin import ANNA, TOKEN, ZOE, FakeWeixin, Post, abort, text_item
+from nanobot.testing.platform import Shown
+from tests.fakes.served import ServedPlatform
+from tests.fakes.weixin import ANNA, TOKEN, ZOE, FakeWeixin, Post, text_item
 
 
-class WeixinPlatform(Platform):
+class WeixinPlatform(ServedPlatform):
     """The platform; `server` is for tests of what only WeChat has."""
 
+    server: FakeWeixin
     name = "weixin"
     stall_s = 0.8
     person = private = ANNA
@@ -26,23 +24,7 @@ class WeixinPlatform(Platform):
     rate_limits = speaks_first = False
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = FakeWeixin()
-        self._runner: web.AppRunner | None = None
-        self._port = 0
-        self._last = ""
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["WeixinPlatform"]:
-        app = web.Application(client_max_size=64 << 20)
-        app.add_routes(self.server.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
+        super().__init__(folder, FakeWeixin())
 
     def channel(self, bus: MessageBus, **settings: Any) -> WeixinChannel:
         usual = {
@@ -85,36 +67,14 @@ class WeixinPlatform(Platform):
         data = self.server.sent_file(post.item[kind]["media"])
         return [path.name for path in self.folder.parent.iterdir() if path.is_file() and path.read_bytes() == data]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.server.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.server.typing.count(chat or self.private)
 
     # what goes wrong
-
-    async def repeat_last(self) -> None:
-        self.server.again(self._last)
 
     def acknowledged(self, message_id: str) -> bool:
         """Whether a poll came with a cursor behind it: it does not come again."""
         return message_id in [str(one["message_id"]) for one in self.server.messages[: self.server.polled]]
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status)
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner is not None
-        await abort(self._runner)
-
-    async def gone(self, *, gone: bool) -> None:
-        assert self._runner is not None
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await abort(self._runner)
 
     async def half_open(self) -> None:
         self.server.silence += 1
@@ -122,11 +82,3 @@ class WeixinPlatform(Platform):
     async def revoke(self) -> None:
         self.server.token = "another"
         await self.drop()
-
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        if not self._port:
-            self._port = self._runner.addresses[0][1]
-            self.server.url = f"http://127.0.0.1:{self._port}"

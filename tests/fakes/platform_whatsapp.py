@@ -77,8 +77,8 @@ class WhatsAppPlatform(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return [emoji for reacted, _, emoji in self.bridge.reactions if reacted == message_id]
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self.bridge.typing
+    def typed(self, chat: str | None = None) -> int:
+        return self.bridge.typing.count(chat or self.private)
 
     def acknowledged(self, message_id: str) -> bool:
         return message_id in self.bridge.acknowledged

@@ -8,7 +8,6 @@ A person here waits until the bot has had a session: what QQ does with messages 
 documented. Replies are counted, their numbers are taken once, and their time ends when a test ends it.
 """
 
-import asyncio
 import base64
 import json
 from collections import deque
@@ -330,12 +329,3 @@ class FakeQQ:
 
     async def _give_file(self, request: web.Request) -> web.Response:
         return web.Response(body=self.files[request.match_info["file"]][1])
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Break every connection."""
-    assert runner.server is not None
-    for connection in runner.server.connections:
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)

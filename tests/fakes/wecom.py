@@ -161,7 +161,7 @@ class FakeWeCom:
         """The robot's messages to this person or group."""
         return [post for post in self.posts if post.chat == chat]
 
-    def refuse(self, times: int, status: int) -> None:
+    def refuse(self, times: int, status: int, _: float | None = None) -> None:
         """Refuse the next messages."""
         self.refusals.extend(RefusedError(CODES[status]) for _ in range(times))
 
@@ -300,12 +300,3 @@ def check_card(card: Json) -> None:
         raise RefusedError(BAD_REQUEST, "invalid template card")
     if not 0 < len(card["main_title"]["title"]) <= 26 or not card["task_id"]:
         raise RefusedError(BAD_REQUEST, "invalid template card")
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Break every connection."""
-    assert runner.server is not None
-    for connection in runner.server.connections:
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)

@@ -119,7 +119,7 @@ class FakeWeixin:
         self._deliver(message | more)
         return str(message_id)
 
-    def again(self, message_id: str) -> None:
+    async def again(self, message_id: str) -> None:
         """Send a message once more."""
         self._deliver(next(one for one in self.messages if str(one["message_id"]) == message_id))
 
@@ -145,7 +145,7 @@ class FakeWeixin:
         """The bot's messages to this person."""
         return [post for post in self.posts if post.chat == chat]
 
-    def refuse(self, times: int, status: int) -> None:
+    def refuse(self, times: int, status: int, _: float | None = None) -> None:
         """Refuse the next messages."""
         self.refusals.extend(RefusedError(CODES[status]) for _ in range(times))
 
@@ -298,12 +298,3 @@ def check_item(item: Json, files: dict[str, bytes]) -> None:
             is_right = False
     if not is_right:
         raise RefusedError(BAD_ARGUMENT)
-
-
-async def abort(runner: web.AppRunner) -> None:
-    """Break every connection."""
-    assert runner.server is not None
-    for connection in runner.server.connections:
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)

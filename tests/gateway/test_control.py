@@ -18,9 +18,9 @@ from nanobot.cli.chat.gateway_backend import GatewayBackend, find_backend
 from nanobot.cli.chat.inbound import terminal_message
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
-from nanobot.gateway.control.client import GatewayError, connect
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
+from nanobot.net.gateway_socket import GatewayError, connect
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, RecordingSink, calls, open_bot
 from tests.support.eventually import eventually

@@ -33,7 +33,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "imaplib": {"channels/email"},  # imap_tools names its errors and commands
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
-    "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
+    "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
     "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
@@ -44,8 +44,8 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
 """Who imports what can connect: a file, or a folder with all that is in it."""
 
 CALLS: dict[str, AbstractSet[str]] = {
-    "open_connection": {"gateway/control/client", "providers/local_servers"},
-    "open_unix_connection": {"gateway/control/client"},
+    "open_connection": {"net/gateway_socket", "providers/local_servers"},
+    "open_unix_connection": {"net/gateway_socket"},
     "create_connection": {"net/direct_connection"},
     **dict.fromkeys(["create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY),
 }

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -553,3 +554,21 @@ async def test_the_window_of_a_model_is_what_the_endpoint_lists(length: int | No
         assert await provider.context_length("m") == expected
         assert await provider.context_length("another") is None
         await provider.close()
+
+
+def test_a_process_that_only_talks_to_its_models_never_loads_httpx(server: FakeModels):
+    server.script(Say("hello"))
+    script = (
+        "import asyncio, sys\n"
+        "from nanobot.providers.custom_provider import CustomProvider\n"
+        "async def main():\n"
+        f"    provider = CustomProvider(api_base={server.v1!r})\n"
+        "    answer = await provider.chat([{'role': 'user', 'content': 'hi', 'origin': 'user'}])\n"
+        "    print(answer.content, await provider.list_models(), 'httpx' in sys.modules)\n"
+        "    await provider.close()\n"
+        "asyncio.run(main())"
+    )
+
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert told.split() == ["hello", "('stand-in',)", "False"]

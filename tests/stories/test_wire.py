@@ -116,8 +116,8 @@ async def test_a_task_of_six_steps_with_all_that_models_do_wrong(tmp_path: Path,
     assert "two" in read
     assert "plan.txt" in found
     assert "MEMORY.md" in memory
-    assert result.usage["prompt_tokens"] == 12 * 6
-    assert result.usage["completion_tokens"] == 5 * 6
+    assert result.usage.prompt_tokens == 12 * 6
+    assert result.usage.completion_tokens == 5 * 6
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Gateway, Options, open_gateway
+from nanobot.providers.base import LLMProvider
 from nanobot.testing import ScriptedProvider
 from tests.support.toy_gateway import Toy, free_port, install_toys, written
 
@@ -43,7 +44,9 @@ OpenGateway = Callable[..., AbstractAsyncContextManager[Running]]
 
 
 def gateway_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
-    """Opens a gateway whose config has two toys; `config` is put over it. With `uses_config` the models are its own."""
+    """Opens a gateway whose config has two toys; `config` is put over it. With `uses_config` the models are its own;
+    `provider` takes the place of the scripted one.
+    """
     monkeypatch.syspath_prepend(install_toys(tmp_path / "site"))
     toys = {name: Toy(tmp_path / name) for name in TOYS}
 
@@ -53,6 +56,7 @@ def gateway_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGatew
         home: Path = tmp_path / "home",
         options: Options | None = None,
         uses_config: bool = False,
+        provider: LLMProvider | None = None,
         **config: Any,
     ) -> AsyncIterator[Running]:
         home.mkdir(exist_ok=True)
@@ -66,7 +70,7 @@ def gateway_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGatew
             data_dir=home,
             workspace=home / "workspace",
             options=options or Options(poll_s=0.02, turns_s=0.2),
-            provider=None if uses_config else model,
+            provider=None if uses_config else provider or model,
             environ={},
         ) as gateway:
             yield Running(gateway, home, model, toys)

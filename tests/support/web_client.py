@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from nanobot.gateway.control.client import connect
+from nanobot.net.gateway_socket import connect
 from tests.support.running_gateway import Running
 
 

@@ -79,7 +79,7 @@ HELLOS = {
 @pytest.mark.parametrize("said", HELLOS.values(), ids=HELLOS.keys())
 async def test_an_answer_is_read_however_it_is_framed(said: bytes):
     async with connected(saying(said)) as connection:
-        await connection.post({"X-A": "b"}, b"{}")
+        await connection.request("POST", {"X-A": "b"}, b"{}")
 
         assert connection.status == 200
         assert await whole(connection) == b"hello"
@@ -94,7 +94,7 @@ async def test_the_request_says_what_it_was_told_to():
         writer.write(answer(b""))
 
     async with connected(serve, "/v1/a b?c=ü") as connection:
-        await connection.post({"X-A": "b"}, b"body")
+        await connection.request("POST", {"X-A": "b"}, b"body")
 
     first, host, *rest = asked.result().decode().split("\r\n")
     assert first == "POST /v1/a%20b?c=%C3%BC HTTP/1.1"
@@ -110,7 +110,7 @@ async def test_a_header_is_said_once_and_the_owner_has_the_last_word_on_the_host
         writer.write(answer(b""))
 
     async with connected(serve) as connection:
-        await connection.post({"X-A": "one", "x-a": "two", "host": "inner.test"}, b"")
+        await connection.request("POST", {"X-A": "one", "x-a": "two", "host": "inner.test"}, b"")
 
     assert asked.result().decode().split("\r\n")[1:-2] == ["host: inner.test", "x-a: two", "Content-Length: 0"]
 
@@ -118,11 +118,11 @@ async def test_a_header_is_said_once_and_the_owner_has_the_last_word_on_the_host
 async def test_a_connection_is_used_again_once_its_answer_is_read_to_the_end():
     async with connected(saying(HELLOS["in chunks"], answer(b"again"))) as connection:
         usable = [connection.usable]
-        await connection.post({}, b"")
+        await connection.request("POST", {}, b"")
         usable.append(connection.usable)
         await whole(connection)
         usable.append(connection.usable)
-        await connection.post({}, b"")
+        await connection.request("POST", {}, b"")
         assert await whole(connection) == b"again"
 
     assert usable == [True, False, True]
@@ -139,7 +139,7 @@ GOODBYES = {
 @pytest.mark.parametrize("said", GOODBYES.values(), ids=GOODBYES.keys())
 async def test_a_connection_that_the_server_leaves_is_not_used_again(said: bytes):
     async with connected(saying(said)) as connection:
-        await connection.post({}, b"")
+        await connection.request("POST", {}, b"")
         assert await whole(connection) == b"hello"
         await asyncio.sleep(0.02)
 
@@ -160,7 +160,7 @@ async def test_an_answer_that_breaks_off_is_an_error_behind_what_came(said: byte
 
     async with connected(saying(said)) as connection:
         with pytest.raises(HttpError):
-            await connection.post({}, b"")
+            await connection.request("POST", {}, b"")
             while piece := await connection.read():
                 got += piece
 
@@ -169,7 +169,7 @@ async def test_an_answer_that_breaks_off_is_an_error_behind_what_came(said: byte
 
 async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_body():
     async with connected(saying(answer(b"hello", "Content-Encoding: br"))) as connection:
-        await connection.post({}, b"")
+        await connection.request("POST", {}, b"")
 
         with pytest.raises(BodyError, match="compressed as br"):
             await connection.read()
@@ -179,7 +179,7 @@ async def test_packed_body_is_unpacked_only_as_far_as_it_is_read():
     body = gzip.compress(bytes(10_000_000), 9)
 
     async with connected(saying(answer(body, "Content-Encoding: gzip"))) as connection:
-        await connection.post({}, b"{}")
+        await connection.request("POST", {}, b"{}")
         piece = await connection.read()
 
         assert 0 < len(piece) < 1_000_000
@@ -194,7 +194,7 @@ async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read
     async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
         address = f"http://127.0.0.1:{proxy.address.port}"
         connection = ProxiedConnection.open(parse_server_address("http://models.test/v1"), address, PLAIN, 5)
-        await connection.post({}, b"{}")
+        await connection.request("POST", {}, b"{}")
         sizes = [len(piece)] if (piece := await connection.read()) else []
         while piece := await connection.read():
             sizes.append(len(piece))
@@ -212,7 +212,7 @@ async def test_a_refusal_is_heard_though_the_server_did_not_listen_to_the_end():
         await reader.read()  # until the other side has gone
 
     async with connected(serve) as connection:
-        await connection.post({}, b"x" * 20_000_000)
+        await connection.request("POST", {}, b"x" * 20_000_000)
 
         assert connection.status == 413
         assert await whole(connection) == b"no!"
@@ -230,7 +230,7 @@ async def test_what_nobody_reads_is_not_hoarded():
             sent += 1
 
     async with connected(serve) as connection:
-        await connection.post({}, b"")
+        await connection.request("POST", {}, b"")
         await asyncio.sleep(0.3)
         assert sent < 20, "the rest waits with the server"
         read = 0
@@ -244,7 +244,7 @@ async def test_a_header_that_http_does_not_carry_is_refused_without_telling_it()
     for value in ("Bearer secret\nü", "Bearer secret\r\nX: y"):
         async with connected(saying()) as connection:
             with pytest.raises(HttpError, match="cannot be built") as caught:
-                await connection.post({"Authorization": value}, b"")
+                await connection.request("POST", {"Authorization": value}, b"")
 
         assert "secret" not in str(caught.value)
 
@@ -259,7 +259,7 @@ async def test_a_cancelled_wait_leaves_a_connection_that_is_only_closed():
     async with connected(serve) as connection:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await connection.post({}, b"")
+                await connection.request("POST", {}, b"")
         assert not connection.usable
         await connection.aclose()
         async with asyncio.timeout(5):
@@ -308,7 +308,7 @@ async def test_a_secure_server_is_asked_only_if_its_certificate_is_trusted(tmp_p
         place = parse_server_address(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
         trusting = ssl.create_default_context(cafile=str(path))
         connection = await DirectConnection.open(place, trusting, 5)
-        await connection.post({}, b"{}")
+        await connection.request("POST", {}, b"{}")
         assert await whole(connection) == b"hello"
         assert connection.usable
         await connection.aclose()

@@ -71,5 +71,6 @@ async def test_a_closed_database_says_so(tmp_path: Path):
     async with open_database(tmp_path / "words.db", SCHEMA) as database:
         pass
 
-    with pytest.raises(StorageError, match=r"words\.db is closed"):
-        await database.ask(words)
+    for late in (database.ask(words), database.soon(words)):
+        with pytest.raises(StorageError, match=r"words\.db is closed"):
+            await late

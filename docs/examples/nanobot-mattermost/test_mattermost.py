@@ -47,7 +47,7 @@ class FakeMattermost(Platform):
         self._edits: dict[str, int] = {}
         self._files: dict[str, tuple[str, bytes]] = {}
         self._reactions: dict[str, list[str]] = {}
-        self._typing: set[str] = set()
+        self._typing: list[str] = []
         self._sockets: list[web.WebSocketResponse] = []
         self._deaf: list[web.WebSocketResponse] = []
         self._refusals: deque[tuple[int, float | None]] = deque()
@@ -152,8 +152,8 @@ class FakeMattermost(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return self._reactions.get(message_id, [])
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self._typing
+    def typed(self, chat: str | None = None) -> int:
+        return self._typing.count(chat or self.private)
 
     # what goes wrong
 
@@ -262,7 +262,7 @@ class FakeMattermost(Platform):
         return web.json_response(body, status=201)
 
     async def _type(self, request: web.Request) -> web.Response:
-        self._typing.add((await request.json())["channel_id"])
+        self._typing.append((await request.json())["channel_id"])
         return web.json_response({"status": "OK"})
 
     async def _upload(self, request: web.Request) -> web.Response:

@@ -59,7 +59,7 @@ class FakeSignal(Platform):
         self._refusals: deque[tuple[int, float | None]] = deque()
         self._losses = 0
         self._reactions: dict[str, list[str]] = {}
-        self._typing: set[str] = set()
+        self._typing: list[str] = []
         self._port = 0
         self.sent: list[dict[str, Any]] = []
 
@@ -130,8 +130,8 @@ class FakeSignal(Platform):
     def reactions_on(self, message_id: str) -> list[str]:
         return self._reactions.get(message_id, [])
 
-    def typed(self, chat: str | None = None) -> bool:
-        return (chat or self.private) in self._typing
+    def typed(self, chat: str | None = None) -> int:
+        return self._typing.count(chat or self.private)
 
     # what goes wrong
 
@@ -217,7 +217,7 @@ class FakeSignal(Platform):
                 self._reactions.setdefault(target, []).append(params["emoji"])
                 result = {}
             case "sendTyping":
-                self._typing.add(chat)
+                self._typing.append(chat)
                 result = {}
             case "getAttachment":
                 result = {"data": base64.b64encode(self._stored[params["id"]]).decode()}

@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from nanobot.agent.memory.facts import Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts, set_pinned
+from nanobot.agent.memory.facts import (
+    Fact,
+    fact_id,
+    fact_key,
+    fact_words,
+    parse_facts,
+    remove_facts,
+    replace_fact,
+    set_pinned,
+)
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
 from nanobot.agent.memory.store import MemoryStore, parse_history_line
@@ -24,6 +34,7 @@ _HOW = {
     ChangedBy.AGENT: "written by the agent",
     ChangedBy.HAND: "written by hand, or before revisions were recorded",
     ChangedBy.SHARE: "shared by the owner",
+    ChangedBy.EDIT: "edited",
     ChangedBy.PIN: "pinned",
     ChangedBy.LESSON: "learned from a recurring failure",
     ChangedBy.UNDO: "restored",
@@ -42,6 +53,21 @@ class FactDetails:
     file: str
     origin: FactOrigin | None
     importance: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact for programs; docs/guides/memory.md documents the fields."""
+        source = dict(self.origin.details) if self.origin is not None else {}
+        return {
+            "id": self.fact.id,
+            "text": self.fact.text,
+            "file": self.file,
+            "heading": self.fact.heading,
+            "pinned": self.fact.pinned,
+            "since": self.origin.change.at if self.origin is not None else None,
+            "by": self.origin.change.by if self.origin is not None else None,
+            "source": {name: value for name, value in source.items() if name not in ("key", "text")},
+            "importance": round(self.importance, 2),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +200,25 @@ class MemoryEditor:
             if group is None:
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
+
+    def edit(self, wanted: str, text: str) -> Fact:
+        """Change the words of a fact, pinned or not, and return the new one."""
+        text = " ".join(text.split())
+        if not parse_facts(f"- {text}\n"):
+            raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
+        with self._memory.revisions.lock():
+            old = _only(_matching(wanted, self.facts()), wanted)
+            group = None
+            for path in self._files():
+                content = self._memory.file_text(path)
+                data = content
+                for fact in reversed([fact for fact in parse_facts(content) if fact.key == old.key]):
+                    data = replace_fact(data, fact, text)
+                if data != content:
+                    encoded, source = data.encode("utf-8", "surrogateescape"), ChangeSource(who=self._who)
+                    change = self._memory.change(path, encoded, ChangedBy.EDIT, source, group=group)
+                    group = group or (change.number if change is not None else None)
+            return parse_facts(f"- {text}\n")[0]
 
     def clear(self) -> list[str]:
         """Remove this scope's memory from prompts. Return the names of what was cleared.

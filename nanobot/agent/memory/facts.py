@@ -185,6 +185,17 @@ def set_pinned(text: str, keys: Collection[str], *, pinned: bool) -> str:
     return "".join(lines)
 
 
+def replace_fact(text: str, fact: Fact, item: str) -> str:
+    """Return the text with other words for a fact, otherwise byte for byte. A pinned one stays pinned."""
+    lines = text.splitlines(keepends=True)
+    first, last = lines[fact.begin], lines[fact.end - 1]
+    bullet = ITEM.match(first.removeprefix(BOM))
+    start = first[: first.index(bullet[1])] if bullet is not None else ""
+    line_end = last[len(last.splitlines()[0]) :]
+    lines[fact.begin : fact.end] = [f"{start}{item}{f' {PIN}' if fact.pinned else ''}{line_end}"]
+    return "".join(lines)
+
+
 def merge_facts(text: str) -> str:
     """Return the text without duplicate facts; the first of each stays."""
     seen: set[str] = set()

@@ -52,6 +52,8 @@ class ChangedBy(StrEnum):
     FORGET = "forget"
     UNDO = "undo"
     SHARE = "share"
+    EDIT = "edit"
+    """A person changed the words of a fact."""
     PIN = "pin"
     """A fact was pinned or unpinned."""
     LESSON = "lesson"
@@ -126,6 +128,19 @@ class Revision:
     """Texts of facts that must not be learned again from older messages."""
     mentioned: Sequence[str] = ()
     """Keys of facts that were stated again."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The change for programs, without the stored texts."""
+        return {
+            "number": self.number,
+            "at": self.at,
+            "by": self.by,
+            "file": self.file,
+            "added": [dict(entry) for entry in self.added],
+            "removed": list(self.removed),
+            "who": self.who,
+            "undoes": self.undoes,
+        }
 
 
 @dataclass(frozen=True, slots=True)

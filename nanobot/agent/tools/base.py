@@ -82,6 +82,8 @@ class ToolContext:
     """Whose memory the call may read and write."""
     emit: Callable[[str], None] = field(default=lambda _: None)
     """Report progress. Neither blocks nor raises."""
+    is_stopped: Callable[[], bool] = field(default=lambda: False)
+    """Whether the turn was stopped, for a function in a thread: its result is dropped then."""
 
     @property
     def is_subagent(self) -> bool:

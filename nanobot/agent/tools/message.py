@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
+from nanobot.agent.feed import WEB_CHANNEL
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, array, string, takes
 from nanobot.agent.tools.disk import opener
@@ -110,7 +111,8 @@ class MessageTool(Tool):
         """Return an empty message to the meant chat, or why there is none."""
         here = ctx.address
         channel = (channel or here.channel).strip().lower()
-        if channel not in self._chats.names:
+        is_page = channel == here.channel == WEB_CHANNEL and not chat_id
+        if channel not in self._chats.names and not is_page:
             if channel == here.channel and not chat_id:
                 return ToolResult.failed("This chat shows your answer itself: write the text as your answer instead.")
             known = ", ".join(sorted(self._chats.names)) or "none"

@@ -107,12 +107,12 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _errors(params: Any, schema: Schema) -> Iterator[ValidationError]:
-    validator = _validator_of(schema)
+    validator = validator_of(schema)
     if validator is not None:
         yield from sorted(validator.iter_errors(params), key=lambda error: [str(part) for part in error.absolute_path])
 
 
-def _validator_of(schema: Schema) -> Draft202012Validator | None:
+def validator_of(schema: Schema) -> Draft202012Validator | None:
     """Compile once per schema object (a tool's schema does not change); None if the schema is broken."""
     entry = _validators.get(id(schema))
     if entry is None:

@@ -6,7 +6,7 @@ tracing, deleted rows, or turns that were killed.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -96,6 +96,14 @@ class RecordedTurn:
     def model_steps(self) -> list[RecordedStep]:
         """The steps with a model call, without those that only resumed an interrupted run."""
         return [step for step in self.steps if step.finish != FINISH_RESUMED]
+
+    def to_json(self) -> dict[str, Any]:
+        """The turn for programs; docs/guides/replay.md documents the fields."""
+        shown = asdict(self)
+        del shown["traced"]
+        for step, shown_step in zip(self.steps, shown["steps"], strict=True):
+            shown_step["heard"] = [shown_text(row) for row in step.joined]
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,6 @@ class DingTalkApi(RestClient):
         await self.call("PUT", "/v1.0/card/streaming", json=body)
 
     async def finish_card(self, card_id: str, text: str) -> None:
-        """Show the card as finished, with this text."""
         body = {"outTrackId": card_id, "cardData": _card_data(_FINISHED, text)}
         await self.call("PUT", "/v1.0/card/instances", json=body)
 

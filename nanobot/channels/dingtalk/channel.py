@@ -57,30 +57,27 @@ class DingTalkChannel(ChatChannel):
         self._api = DingTalkApi(self._settings)
         self._conversations: dict[str, str] = {}
         """The conversation's id by chat: a private chat has another id with us."""
-        self._finished_cards: dict[str, None] = {}
+        self._cards: dict[str, bool] = {}
+        """Cards that are not finished, and whether their stream is open. The stream of a crashed process may not be."""
         self._without_cards = ""
         """Why answers are not streamed, once DingTalk has refused a card."""
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        try:
+        async with self._api:
             await self._api.token()
             while True:
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
-        finally:
-            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if DingTalk is unreachable."""
-        try:
+        async with self._api:
             await self._api.token()
             await self._api.open_stream()
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is the robot {self._api.robot_code}: search for it in DingTalk by the "
-            "name that you gave it, or add it to a group (Group Settings, Bots) and mention it."
+            f"The credentials work. Your bot is the robot {self._api.robot_code}.\n"
+            "Search for it in DingTalk by the name that you gave it, or add it to a group and mention it."
         )
         return True
 
@@ -112,7 +109,12 @@ class DingTalkChannel(ChatChannel):
             return False
         if topic == MESSAGES:
             try:
-                await self._receive(Payload.parse(str(data)))
+                message = Payload.parse(str(data))
+                incoming = read_message(message, isolate_users=self._settings.group_user_isolation)
+                if incoming is not None and not (incoming.is_private and self._settings.disable_private_chat):
+                    conversation = message.text("conversationId")
+                    put_bounded(self._conversations, incoming.chat_id, conversation, _MOST_REMEMBERED)
+                    await self.receive(incoming)
             except StorageError as error:
                 log.warning("dingtalk: a message could not be journaled, and is not acknowledged: %s", error)
                 return True
@@ -121,13 +123,6 @@ class DingTalkChannel(ChatChannel):
             headers = {"contentType": "application/json", "messageId": message_id}
             await socket.send(json.dumps({"code": 200, "message": "OK", "headers": headers, "data": data}))
         return True
-
-    async def _receive(self, data: Payload) -> None:
-        incoming = read_message(data, isolate_users=self._settings.group_user_isolation)
-        if incoming is None or (incoming.is_private and self._settings.disable_private_chat):
-            return
-        put_bounded(self._conversations, incoming.chat_id, data.text("conversationId"), _MOST_REMEMBERED)
-        await self.receive(incoming)
 
     @property
     def supports_streaming(self) -> bool:
@@ -154,21 +149,22 @@ class DingTalkChannel(ChatChannel):
             self.status.last_error = self._without_cards
             log.warning("dingtalk: %s", self._without_cards)
             raise
+        put_bounded(self._cards, card_id, True, _MOST_REMEMBERED)
         return card_id
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a card."""
-        if platform_id in self._finished_cards:
-            await self._api.finish_card(platform_id, chunk.text)
-        else:
+        if self._cards.get(platform_id):
             await self._api.stream_card(platform_id, chunk.text)
+        else:
+            await self._api.finish_card(platform_id, chunk.text)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Show a card as finished."""
-        if platform_id not in self._finished_cards:
-            await self._api.stream_card(platform_id, chunk.text, is_last=True)
+        if platform_id in self._cards:
+            if self._cards[platform_id]:
+                await self._api.stream_card(platform_id, chunk.text, is_last=True)
+                self._cards[platform_id] = False
             await self._api.finish_card(platform_id, chunk.text)
-            put_bounded(self._finished_cards, platform_id, None, _MOST_REMEMBERED)
+            del self._cards[platform_id]
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For the URL of a picture DingTalk shows the picture itself."""
@@ -180,7 +176,6 @@ class DingTalkChannel(ChatChannel):
         return await self._api.send(to.chat_id, "sampleMarkdown", {"title": file.name, "text": url})
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Show an emoji below a message."""
         conversation = (
             to.chat_id.removeprefix(GROUP) if to.chat_id.startswith(GROUP) else self._conversations.get(to.chat_id)
         )
@@ -189,5 +184,4 @@ class DingTalkChannel(ChatChannel):
         await self._api.react(conversation, message_id, emoji)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment.source)

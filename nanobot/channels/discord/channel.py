@@ -6,12 +6,11 @@ is caught up before new ones.
 """
 
 import asyncio
+import json
 import logging
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,31 +18,22 @@ import discord
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels import rest
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, load_state
-from nanobot.channels.discord.client import (
-    Client,
-    Menu,
-    as_send_errors,
-    check_intents,
-    connection_error,
-    log_in,
-    token_of,
-)
+from nanobot.channels.cursors import CatchUp, keep_saved, load_state
+from nanobot.channels.discord.client import Client, as_send_errors, check_intents, connection_error, log_in, menu_of
 from nanobot.channels.discord.history import DiscordHistory
 from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.status import ChannelState
 from nanobot.config.channels import DiscordConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
-from nanobot.net.clients import new_client
-from nanobot.net.http import proxy_for, ssl_context
+from nanobot.utils.aio import task_group
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +43,6 @@ _MOST_MISSED = 500
 """Most missed messages fetched in one chat, the latest ones."""
 _MOST_CHATS = 100
 """Most chats that are caught up, the most recently used ones."""
-_AT_ONCE = 4
-"""Chats that are caught up concurrently."""
 _PAUSE_S = 1.0
 """Pause before the history or the journal is tried again."""
 _MOST_FAILURES = 3
@@ -88,20 +76,17 @@ class DiscordChannel(ChatChannel):
         self._has_new_chat = asyncio.Event()
         self._work = asyncio.TaskGroup()
         self._knows_servers = asyncio.Event()
-        self._chat_locks: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._catch_up = CatchUp(self.name)
         self._missed: dict[int, discord.abc.Messageable] = {}
         """Chats to catch up before new messages are processed there."""
-        self._fetch_slots = asyncio.Semaphore(_AT_ONCE)
         self._failures = 0
 
     async def start(self) -> None:
         """Connect, and receive messages until the SDK cannot reconnect."""
-        token = token_of(self._settings)
-        path = self.services.state / "discord.json" if self.services.state is not None else None
-        self._history = await asyncio.to_thread(load_state, path, DiscordHistory)
+        self._history = await asyncio.to_thread(load_state, self.state_path, DiscordHistory)
         self._history.begin(self.services.clock.now())
         async with (
-            keep_saved(path, self._history, self._has_new_chat),
+            keep_saved(self.state_path, self._history, self._has_new_chat),
             Client(self._settings, guilds_s=self.guilds_s) as client,
         ):
             for handler in (
@@ -109,21 +94,21 @@ class DiscordChannel(ChatChannel):
                 self.on_guild_available, self.on_message, self.on_interaction, self.on_error,
             ):  # fmt: skip
                 client.event(handler)
-            await log_in(client, token)
-            self._current_client, self._work, self._missed, self._failures = client, asyncio.TaskGroup(), {}, 0
+            await log_in(client, self._settings)
+            self._current_client, self._missed, self._failures = client, {}, 0
             try:
-                async with self._work:
+                async with task_group() as self._work:
                     self._start(self._sync_menu, client)
                     await _serve(client)
-            except BaseExceptionGroup as errors:
-                raise connection_error(errors.exceptions[0], client) from None
+            except Exception as error:
+                raise connection_error(error, client) from None
             finally:
                 self._current_client = None
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
         async with Client(self._settings) as client:
-            await log_in(client, token_of(self._settings))
+            await log_in(client, self._settings)
             check_intents(client)
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
         print(f"The token works. Your bot is {client.user}; to add it to one of your servers, open\n{invitation}")  # noqa: T201 a person waits
@@ -141,7 +126,6 @@ class DiscordChannel(ChatChannel):
         await self.on_resumed()
 
     async def on_resumed(self) -> None:
-        """The connection is back."""
         self._failures = 0
         self.mark_up()
 
@@ -177,7 +161,6 @@ class DiscordChannel(ChatChannel):
         self._start(self._process_chat, chat, message)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Process a slash command or a button press."""
         if (incoming := read_interaction(interaction)) is not None:
             self._start(self._process_interaction, interaction, incoming)
 
@@ -194,9 +177,6 @@ class DiscordChannel(ChatChannel):
             self._work.create_task(work)
         except RuntimeError:  # the connection ends already
             work.close()
-
-    def _lock_of(self, chat: int) -> asyncio.Lock:
-        return self._chat_locks.setdefault(chat, asyncio.Lock())
 
     def _catch_up_missed(self, chats: Iterable[object]) -> None:
         """Catch up on these chats where messages were missed."""
@@ -217,7 +197,7 @@ class DiscordChannel(ChatChannel):
 
     async def _process_chat(self, chat: int, *new: discord.Message) -> None:
         """Process the messages that were missed in a chat, if any, then a new one."""
-        async with self._lock_of(chat):
+        async with self._catch_up.lock_of(chat):
             await self._knows_servers.wait()
             channel = self._missed.pop(chat, None)
             missed = await self._fetch_missed(channel, self._history.after(chat)) if channel is not None else ()
@@ -228,7 +208,7 @@ class DiscordChannel(ChatChannel):
         """The later messages, oldest first. Retries until Discord answers; only this chat waits."""
         while True:
             try:
-                async with self._fetch_slots:
+                async with self._catch_up.slots:
                     with as_send_errors():
                         messages = channel.history(limit=_MOST_MISSED, after=discord.Object(after), oldest_first=False)
                         missed = [message async for message in messages]
@@ -288,30 +268,23 @@ class DiscordChannel(ChatChannel):
         """Send our commands to Discord if they have changed."""
         if not self.services.commands:  # keep the menu that is set
             return
-        menu = Menu(client, self.services.commands)
-        if (fingerprint := menu.fingerprint()) == self._history.menu:
+        menu = menu_of(self.services.commands)
+        fingerprint = sha256(json.dumps([client.application_id, menu]).encode()).hexdigest()[:16]
+        if fingerprint == self._history.menu:
             return
         try:
             with as_send_errors():
-                await menu.sync()
-        except (SendError, discord.DiscordException) as error:
+                await client.http.bulk_upsert_global_commands(client.application_id or 0, menu)
+        except SendError as error:
             log.warning(
                 "discord: the slash commands could not be added to Discord's menu (%s); typing them works", error
             )
             return
         self._history.menu = fingerprint
 
-    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file in chunks: the SDK would hold all of it in memory."""
-        url = attachment.source
-        async with (
-            new_client(await ssl_context(url), proxy_for(url, self._settings.proxy)) as client,
-            client.stream("GET", url) as response,
-        ):
-            if response.status_code != 200:
-                raise MediaError(f"Discord answered {response.status_code}")
-            async for chunk in response.aiter_bytes():
-                yield chunk
+        return rest.download("Discord", attachment.source, proxy=self._settings.proxy)
 
     # sending
 
@@ -332,7 +305,7 @@ class DiscordChannel(ChatChannel):
         if file.path is None:
             return await self._send(to, options, content=file.url or file.name)
         try:
-            attached = await asyncio.to_thread(_open_attachment, file.path, file.name)
+            attached = await asyncio.to_thread(lambda path: discord.File(open_outgoing(path), file.name), file.path)
         except OSError as error:
             raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
         try:
@@ -434,10 +407,6 @@ async def _run_guarded(process: Callable[..., Awaitable[None]], *args: object) -
         await process(*args)
     except Exception:  # an SDK may raise anything, and one event must not stop the others
         log.exception("discord: an event could not be processed")
-
-
-def _open_attachment(path: Path, name: str) -> discord.File:
-    return discord.File(open_outgoing(path), name)
 
 
 def _view_of(buttons: Sequence[Button]) -> discord.ui.View:

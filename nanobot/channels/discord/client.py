@@ -1,11 +1,9 @@
 """The SDK's client with our settings, our errors for its failures, and Discord's menu of slash commands."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +11,15 @@ from typing import Any
 import aiohttp
 import discord
 import yarl
-from discord import app_commands
 
 from nanobot.bus.events import MenuEntry
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
     NotConnectedError,
     RateLimitedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
 from nanobot.config.channels import DiscordConfig
 from nanobot.net.http import proxy_for
@@ -35,7 +32,6 @@ _GOODBYE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 """Longest rate limit that the SDK waits out; the sender waits for a longer one."""
 _LONGEST_HINT = 100
-"""https://discord.com/developers/docs/interactions/application-commands#application-command-object"""
 _PORTAL = "https://discord.com/developers/applications"
 _SWITCHES = {
     "message_content": ("MESSAGE CONTENT INTENT", ("gateway_message_content", "gateway_message_content_limited")),
@@ -114,24 +110,17 @@ class Client(discord.Client):
         self.http.ws_connect = connect_to_gateway  # type: ignore[method-assign]
 
 
-def token_of(section: DiscordConfig) -> str:
-    """The token. Raises MissingSettingsError."""
-    token = section.token.strip().removeprefix("Bot ")
-    if not token:
-        raise MissingSettingsError("discord", "token")
-    return token
-
-
-async def log_in(client: Client, token: str) -> None:
-    """Log in. Raises ChannelSetupError for a wrong token; SendError."""
+async def log_in(client: Client, section: DiscordConfig) -> None:
+    """Log in. Raises ChannelSetupError for a missing or wrong token; SendError."""
+    (token,) = require_settings("discord", token=section.token)
     try:
         with as_send_errors():
-            await client.login(token)
+            await client.login(token.removeprefix("Bot "))
     except discord.LoginFailure as error:
         raise ChannelSetupError(_BAD_TOKEN) from error
 
 
-def connection_error(error: BaseException, client: Client) -> BaseException:
+def connection_error(error: Exception, client: Client) -> Exception:
     """What ended a connection: a ChannelSetupError if the owner has to act."""
     if isinstance(error, discord.PrivilegedIntentsRequired):
         return ChannelSetupError(_intents_text(client))
@@ -188,38 +177,17 @@ def as_send_errors() -> Iterator[None]:
         raise SendError(text, may_have_arrived=True) from error
 
 
-class Menu(app_commands.CommandTree[discord.Client]):
-    """The slash commands in Discord's menu. The channel handles a chosen one like a button press."""
-
-    def __init__(self, client: discord.Client, entries: Sequence[MenuEntry]) -> None:
-        super().__init__(
-            client,
-            allowed_contexts=app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False),
-            allowed_installs=app_commands.AppInstallationType(guild=True, user=False),
-        )
-        for entry in entries:
-            command: app_commands.Command[Any, ..., None] = app_commands.Command(
-                name=entry.name,
-                description=entry.text[:_LONGEST_HINT],
-                callback=_with_words if entry.words else _alone,
-            )
-            if entry.words:
-                command = app_commands.describe(words=f"/{entry.name} {entry.words}"[:_LONGEST_HINT])(command)
-            self.add_command(command)
-
-    async def interaction_check(self, interaction: discord.Interaction) -> bool:
-        """Always False: the tree itself has nothing to do."""
-        return False
-
-    def fingerprint(self) -> str:
-        """A value that changes if the commands must be sent to Discord again."""
-        content = [self.client.application_id, [command.to_dict(self) for command in self.get_commands()]]
-        return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-async def _alone(interaction: discord.Interaction) -> None:
-    """Never called."""
-
-
-async def _with_words(interaction: discord.Interaction, words: str | None = None) -> None:
-    """Never called."""
+def menu_of(entries: Sequence[MenuEntry]) -> list[dict[str, Any]]:
+    """The slash commands as Discord takes them (interactions/application-commands#application-command-object)."""
+    return [
+        {
+            "name": entry.name,
+            "description": entry.text[:_LONGEST_HINT],
+            "contexts": [0, 1],  # servers and private chats
+            "integration_types": [0],
+            "options": [{"type": 3, "name": "words", "description": f"/{entry.name} {entry.words}"[:_LONGEST_HINT]}]
+            if entry.words
+            else [],
+        }
+        for entry in entries
+    ]

@@ -10,38 +10,37 @@ import json
 import logging
 import re
 import secrets
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.cursors import save_state
 from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
 from nanobot.channels.email.quotes import split_quote, without_signature
-from nanobot.channels.email.receive import FetchedMail, MailFolder, open_mailbox
+from nanobot.channels.email.receive import FetchedMail, Mailbox, first_mails, in_mailbox, new_mails
 from nanobot.channels.email.send import (
-    MailAttachment,
     OutgoingMail,
-    SmtpServer,
+    check_smtp,
+    content_type,
     first_subject,
+    fit_references,
     message_id,
     reply_subject,
+    send_mail,
 )
 from nanobot.channels.email.settings import MailSettings
-from nanobot.channels.email.store import MailRecord, MailStore, open_store
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.email.store import MailRecord, MailState, SentReply
+from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import open_outgoing, prepare_outgoing
-from nanobot.errors import StorageError
+from nanobot.channels.outgoing import prepare_outgoing, read_outgoing
 from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
-from nanobot.utils.aio import gather_or_raise
+from nanobot.utils.aio import finish
 from nanobot.utils.text import clip, human_size
 
 log = logging.getLogger(__name__)
@@ -53,18 +52,6 @@ _UNPROVEN = "unproven:"
 _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _MailSession:
-    """What exists while the channel is connected."""
-
-    settings: MailSettings
-    smtp: SmtpServer | None
-    """None without an SMTP server."""
-    store: MailStore
-    broken: "asyncio.Future[None]"
-    """Gets the error that ends the connection if sending fails."""
-
-
 class EmailChannel(BaseChannel):
     """A mailbox."""
 
@@ -74,18 +61,16 @@ class EmailChannel(BaseChannel):
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._session: _MailSession | None = None
-        self._store: MailStore | None = None
-        self._resources = AsyncExitStack()
+        self._settings: MailSettings | None = None
+        """None while disconnected."""
+        self._state = MailState("")
+        self._saving = asyncio.Lock()
 
     async def start(self) -> None:
         """Read the mailbox until the connection ends. Raises ChannelSetupError if the owner has to act."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        if self._store is None:
-            folder = self.services.state or Path(
-                self._resources.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
-            )
-            self._store = await self._resources.enter_async_context(open_store(folder / "email.db"))
+        if self._state.bot != settings.folder:
+            self._state = await self.load_state(MailState(settings.folder))
             if settings.cannot_verify:
                 log.warning(
                     "email: no sender can be verified: which server checks mail for %s is not known. Set "
@@ -93,32 +78,36 @@ class EmailChannel(BaseChannel):
                     'allowFrom ["*"] allows senders. See docs/guides/email.md.',
                     settings.config.imap_host,
                 )
-        session = self._session = _MailSession(
-            settings, _smtp_server(settings), self._store, asyncio.get_running_loop().create_future()
-        )
+        self._settings = settings
+        loop = asyncio.get_running_loop()
+
+        def read(mailbox: Mailbox) -> None:
+            loop.call_soon_threadsafe(self.mark_up)
+            self._receive(mailbox, first_mails, settings)
+            while True:
+                self._receive(mailbox, new_mails, settings)
+                # a request to the server well before `stall_s`
+                mailbox.wait(poll_s=settings.config.poll_interval_seconds, longest_silence_s=self.stall_s * 0.55)
+
         try:
-            if session.smtp is not None:
-                await session.smtp.check()
-            await gather_or_raise([self._read(session), _raise_when_broken(session.broken)])
+            if settings.config.smtp_host:
+                await check_smtp(settings)
+            await in_mailbox(settings, read, self.status.touch)
         finally:
-            session.broken.cancel()
-            self._session = None
+            self._settings = None
 
     async def login(self, force: bool = False) -> bool:
         """Log in to both servers and print the result. Raises ChannelSetupError, or OSError."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        async with open_mailbox(settings, read_only=True):
-            pass
-        if (smtp := _smtp_server(settings)) is not None:
-            await smtp.check()
-        may = "can be read and written from" if smtp is not None else "can be read"
+        await in_mailbox(settings, lambda _: None, read_only=True)
+        if settings.config.smtp_host:
+            await check_smtp(settings)
+        may = "can be read and written from" if settings.config.smtp_host else "can be read"
         print(f"The mailbox of {settings.address} {may}.")  # noqa: T201 a person waits
         return True
 
     async def stop(self) -> None:
-        """Close the store, which stays open across reconnects for a mail being sent meanwhile."""
-        self._store = None
-        await self._resources.aclose()
+        """Nothing is left to do."""
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send a durable message; progress is not mailed."""
@@ -129,89 +118,89 @@ class EmailChannel(BaseChannel):
 
         Sends no answer if `autoReplyEnabled` is false. Raises UndeliverableError if the thread had too many replies.
         """
-        session = self._session
-        if session is None:
+        settings, state = self._settings, self._state
+        if settings is None:
             raise NotConnectedError("the mailbox is not open")
         is_answer = _answers_a_mail(message)
-        config = session.settings.config
-        if is_answer and not config.auto_reply_enabled:
+        if is_answer and not settings.config.auto_reply_enabled:
             log.info("email: an answer was not sent: channels.email.autoReplyEnabled is false")
             return ()
-        if session.smtp is None:
+        if not settings.config.smtp_host:
             raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
         if not is_address(message.chat_id):
             raise UndeliverableError(f"{message.chat_id!r} is no mail address")
-        mail = await self._build_mail(message, session)
-        if message.may_repeat and await session.store.find(message.chat_id, [mail.message_id]) is not None:
+        mail = await self._build_mail(message, settings)
+        if message.may_repeat and state.find(message.chat_id, [mail.message_id]) is not None:
             return (mail.message_id,)  # sent before a crash, which came before the journal recorded it
         now = self.services.clock.now().timestamp()
         if is_answer:
-            replies = await session.store.replies(message.chat_id, message.thread_id, now, excluding=mail.message_id)
-            if replies >= config.max_replies_per_hour:
+            replies = state.count_replies(message.chat_id, message.thread_id, now, excluding=mail.message_id)
+            if replies >= settings.config.max_replies_per_hour:
                 raise UndeliverableError(
                     f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so that "
                     "two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
                 )
-        raw = await asyncio.to_thread(mail.to_bytes)
-        try:
-            await session.smtp.send(raw, sender=session.settings.address, to=message.chat_id)
-        except (ChannelSetupError, NotConnectedError) as error:
-            if not session.broken.done():
-                session.broken.set_exception(error)
-                session.broken.exception()  # mark it as retrieved
-            raise NotConnectedError(str(error)) from error
-        await _record(session.store, message, mail, now if is_answer else None)
+        await send_mail(settings, mail)
+        state.record(MailRecord(mail.message_id, message.chat_id, message.thread_id, mail.subject, mail.ancestors))
+        if is_answer:
+            state.replies[mail.message_id] = SentReply(message.chat_id, message.thread_id, now)
+        await self._save()
         return (mail.message_id,)
+
+    async def _save(self) -> None:
+        async with self._saving:
+            await finish(save_state(self.state_path, self._state))
 
     # -- mails in
 
-    async def _read(self, session: _MailSession) -> None:
-        settings, config = session.settings, session.settings.config
-        async with open_mailbox(settings, self.status.touch) as mailbox:
-            name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
-            folder = MailFolder(mailbox, session.store, self.services.clock, name, mark_seen=config.mark_seen)
-            self.mark_up()
-            position = await folder.begin(self._process)
-            while True:
-                position = await folder.look(position, self._process)
-                await folder.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self._silence_s)
-
-    @property
-    def _silence_s(self) -> float:
-        """Longest time without a request to the server: well below `stall_s`."""
-        return self.stall_s * 0.55 if self.stall_s else 50.0
+    def _receive(
+        self,
+        mailbox: Mailbox,
+        mails: Callable[[Mailbox, MailState, float], Iterator[FetchedMail]],
+        settings: MailSettings,
+    ) -> None:
+        """Process mails. Called in the thread of the mailbox."""
+        before = self._state.checked_at
+        for mail in mails(mailbox, self._state, self.services.clock.now().timestamp()):
+            if mailbox.ask(self._process(mail)) and settings.config.mark_seen and not mail.is_seen:
+                mailbox.mark_seen(mail.uid)
+        if self._state.checked_at != before:
+            mailbox.ask(self._save())
 
     async def _process(self, fetched: FetchedMail) -> bool:
         """Process a mail. Return True if it was for us and may be flagged as seen."""
-        session = self._session
-        if session is None:
+        settings, state = self._settings, self._state
+        if settings is None:
             raise NotConnectedError("the mailbox is not open")
         mail = await asyncio.to_thread(read_mail, fetched.raw)
-        if reason := auto_reply_reason(mail, session.settings.own):
+        if reason := auto_reply_reason(mail, settings.own):
             log.info("email: ignored a mail from %s: %s", json.dumps(mail.sender), reason)
             return False
-        verdict = session.settings.verify_sender(mail)
+        verdict = settings.verify_sender(mail)
         if not verdict.is_verified:
             log.info("email: the sender of a mail from %s is not verified: %s", json.dumps(mail.sender), verdict.reason)
-        previous = await self._find_answered(mail, session.store) if verdict.is_verified else None
+        previous = state.find(mail.sender, mail.ancestors) if verdict.is_verified else None
+        if previous is not None and (previous.thread_id or "").startswith(_UNPROVEN):
+            previous = None
         new_thread_id = mail.root if verdict.is_verified else f"{_UNPROVEN}{mail.root}"
         thread_id = previous.thread_id if previous else new_thread_id
-        await session.store.record(mail.sender, MailRecord(mail.message_id, thread_id, mail.subject, mail.ancestors))
-        max_chars = session.settings.config.max_body_chars
-        prompt = _text_for_model(mail, max_chars=max_chars, is_known_thread=previous is not None)
-        if not fetched.is_whole:
-            prompt = replace(
-                prompt, text=f"{prompt.text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
+        if verdict.is_verified or self.is_allowed(mail.sender):  # nobody else is answered
+            state.record(
+                MailRecord(mail.message_id, mail.sender, thread_id, mail.subject, fit_references(mail.ancestors))
             )
-        whole = mail.text if prompt.leaves_out else ""
+            await self._save()
+        text, leaves_out = _text_for_model(mail, settings.config.max_body_chars, is_known_thread=previous is not None)
+        if not fetched.is_whole:
+            text = f"{text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
+        whole = [MailFile("mail.txt", "text/plain", mail.text.encode())] if leaves_out else []
 
         async def fetch() -> list[StoredAttachment]:
-            return await self._store_files(mail, whole, session.settings)
+            return [*await self._store_files(mail, settings), *[await self._store_file(file) for file in whole]]
 
         incoming = Incoming(
             mail.sender,
             mail.sender,
-            prompt.text,
+            text,
             mail.message_id,
             thread_id,
             is_verified=verdict.is_verified,
@@ -221,26 +210,14 @@ class EmailChannel(BaseChannel):
         accepted = await self.receive(incoming)
         return accepted or (verdict.is_verified and self.is_allowed(mail.sender))
 
-    async def _find_answered(self, mail: Mail, store: MailStore) -> MailRecord | None:
-        """The recorded mail that it answers, if any."""
-        previous = await store.find(mail.sender, mail.ancestors)
-        is_unverified = previous is not None and (previous.thread_id or "").startswith(_UNPROVEN)
-        return None if is_unverified else previous
-
-    async def _store_files(self, mail: Mail, whole: str, settings: MailSettings) -> list[StoredAttachment]:
-        """Store the attachments, and the whole text if the model gets only part of it."""
-        stored = []
+    async def _store_files(self, mail: Mail, settings: MailSettings) -> list[StoredAttachment]:
+        config, stored = settings.config, []
         for number, file in enumerate(mail.files):
-            if (
-                number >= settings.config.max_attachments_per_email
-                or len(file.data) > settings.config.max_attachment_size
-            ):
+            if number < config.max_attachments_per_email and len(file.data) <= config.max_attachment_size:
+                stored.append(await self._store_file(file))
+            else:
                 log.warning("email: an attachment is skipped: channels.email.maxAttachmentSize, maxAttachmentsPerEmail")
                 stored.append(StoredAttachment(MediaKind.of_type(file.content_type), None))
-            else:
-                stored.append(await self._store_file(file))
-        if whole:
-            stored.append(await self._store_file(MailFile("mail.txt", "text/plain", whole.encode())))
         return stored
 
     async def _store_file(self, file: MailFile) -> StoredAttachment:
@@ -252,60 +229,57 @@ class EmailChannel(BaseChannel):
 
     # -- mails out
 
-    async def _build_mail(self, message: OutboundMessage, session: _MailSession) -> OutgoingMail:
-        """Build the mail for a message."""
-        previous = await _answered_mail(message, session.store)
+    async def _build_mail(self, message: OutboundMessage, settings: MailSettings) -> OutgoingMail:
+        previous = self._answered_mail(message)
         choices = "".join(f"\n- {button.label}: answer `{button.value}`" for button in message.buttons)
         text = message.content + (f"\n{choices}" if choices else "") + repeat_note(message)
         files, notes = await _files(message.media)
         chunks = split_message("\n\n".join([text, *notes]), EMAIL)
         plain = "\n\n".join(chunk.text for chunk in chunks)
-        given = str(message.metadata.get("subject") or "")
-        prefix = session.settings.config.subject_prefix
-        subject = given or (reply_subject(previous.subject, prefix) if previous is not None else first_subject(plain))
+        prefix = settings.config.subject_prefix
+        subject = reply_subject(previous.subject, prefix) if previous is not None else first_subject(plain)
+        subject = str(message.metadata.get("subject") or "") or subject
         name = f"{message.journal_id or secrets.token_hex(16)} {message.chat_id} {message.thread_id} {message.content}"
         return OutgoingMail(
-            session.settings.sender,
+            settings.sender,
             message.chat_id,
             " ".join(subject.split()),
-            message_id(session.store.salt, name, session.settings.address),
+            message_id(self._state.salt, name, settings.address),
             self.services.clock.now(),
             plain,
             chunks[0].html if len(chunks) == 1 else None,
             tuple(files),
-            (*previous.ancestors, previous.message_id) if previous is not None else (),
+            fit_references((*previous.ancestors, previous.message_id)) if previous is not None else (),
+        )
+
+    def _answered_mail(self, message: OutboundMessage) -> MailRecord | None:
+        """The mail that a message answers: the one it names, else the latest of its thread."""
+        chat_id, thread_id = message.chat_id, message.thread_id
+        previous = self._state.find(chat_id, [message.reply_to]) if message.reply_to is not None else None
+        if previous is not None or thread_id is None:
+            return previous
+        root = thread_id.removeprefix(_UNPROVEN)
+        return self._state.last_in_thread(chat_id, thread_id) or (
+            MailRecord(root, chat_id, thread_id, "", ()) if "@" in root else None
         )
 
 
-def _smtp_server(settings: MailSettings) -> SmtpServer | None:
-    return SmtpServer(settings.config, settings.tls) if settings.config.smtp_host else None
+def _text_for_model(mail: Mail, max_chars: int, *, is_known_thread: bool) -> tuple[str, bool]:
+    """The text for the model, and whether part of the mail is left out.
 
-
-async def _raise_when_broken(broken: "asyncio.Future[None]") -> None:
-    await broken
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelText:
-    """The text for the model, and whether part of the mail is left out."""
-
-    text: str
-    leaves_out: bool
-
-
-def _text_for_model(mail: Mail, *, max_chars: int, is_known_thread: bool) -> _ModelText:
-    """The text for the model. In a known thread without quotes and subject, which the session has already."""
+    In a known thread it has no quotes and no subject: the session has them already.
+    """
     new, quoted = split_quote(mail.text) if is_known_thread and not _FORWARDED.match(mail.subject) else (mail.text, "")
     command = without_signature(new).strip()
     if command.startswith("/") and "\n" not in command:
-        return _ModelText(command, leaves_out=False)
+        return command, False
     text = new.strip()
     if not is_known_thread and mail.subject:
         text = f"Subject: {mail.subject}\n\n{text}".strip()
     clipped = clip(text, max_chars, "{left_out} characters left out; the whole mail is in the last file")
     if quoted.strip():
         clipped += "\n\n[quoted history left out; the whole mail is in the last file]"
-    return _ModelText(clipped, leaves_out=bool(quoted.strip()) or clipped != text)
+    return clipped, clipped != text
 
 
 def _answers_a_mail(message: OutboundMessage) -> bool:
@@ -315,25 +289,9 @@ def _answers_a_mail(message: OutboundMessage) -> bool:
     return message.reply_to is not None or (message.kind is OutboundKind.NOTICE and message.thread_id is not None)
 
 
-async def _answered_mail(message: OutboundMessage, store: MailStore) -> MailRecord | None:
-    """The mail that a message answers: the one it names, else the latest of its thread."""
-    if message.reply_to is not None and (previous := await store.find(message.chat_id, [message.reply_to])) is not None:
-        return previous
-    if message.thread_id is None:
-        return None
-    previous = await store.last_in_thread(message.chat_id, message.thread_id)
-    root = message.thread_id.removeprefix(_UNPROVEN)
-    return previous or (MailRecord(root, message.thread_id, "", ()) if "@" in root else None)
-
-
-def _bytes_of(path: Path) -> bytes:
-    with open_outgoing(path) as file:
-        return file.read()
-
-
-async def _files(sources: list[str]) -> tuple[list[MailAttachment], list[str]]:
+async def _files(sources: list[str]) -> tuple[list[MailFile], list[str]]:
     """The attachments, and a note for each file that cannot be attached."""
-    files: list[MailAttachment] = []
+    files: list[MailFile] = []
     notes: list[str] = []
     left = LARGEST_FILES
     for source in sources:
@@ -342,22 +300,10 @@ async def _files(sources: list[str]) -> tuple[list[MailAttachment], list[str]]:
             if file.path is None:
                 notes.append(f"{file.name}: {file.url}")
                 continue
-            data = await asyncio.to_thread(_bytes_of, file.path)
-        except (MediaError, OSError) as error:
+            data = await read_outgoing(file.path, largest=left)
+        except (MediaError, UndeliverableError) as error:
             notes.append(f"({error})")
             continue
         left -= len(data)
-        files.append(MailAttachment(file.name, data))
+        files.append(MailFile(file.name, content_type(file.name), data))
     return files, notes
-
-
-async def _record(store: MailStore, message: OutboundMessage, mail: OutgoingMail, answered_at: float | None) -> None:
-    """Record a sent mail. Never raises: a disk error must not make it be sent again."""
-    try:
-        await store.record(
-            message.chat_id, MailRecord(mail.message_id, message.thread_id, mail.subject, mail.ancestors)
-        )
-        if answered_at is not None:
-            await store.record_reply(message.chat_id, message.thread_id, mail.message_id, answered_at)
-    except StorageError as error:
-        log.warning("email: a mail was sent, but could not be recorded: %s", error)

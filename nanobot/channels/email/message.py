@@ -42,6 +42,7 @@ _CHARSETS = {
 _NO_CHARSETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
 """Codecs of no mail; the time of one grows with the square of its text."""
 _TEXTS = ("text/plain", "text/html", "text/enriched", "text/x-amp-html", "text")
+_SOFT_BREAK = re.compile(r"(?<!^--) \n(?![>\n]|-- \n)", re.MULTILINE)
 _ID = re.compile(r"<([^<>\s]+)>")
 _LIKE_AN_ADDRESS = re.compile(r"[^\s<>\"',;()]{1,64}@[^\s<>\"',;()]{1,255}")
 
@@ -74,8 +75,7 @@ class Headers:
 
     def ids(self, name: str) -> list[str]:
         """The message ids in lines of this name, without brackets."""
-        ids = [message_id for value in self.all(name) for message_id in _ID.findall(readable(value))]
-        return [message_id for message_id in ids if len(message_id) <= _LONGEST_ID]
+        return [id_ for value in self.all(name) for id_ in _ID.findall(readable(value)) if len(id_) <= _LONGEST_ID]
 
     def sender(self) -> tuple[str, bool]:
         """The author's address in lower case (empty if there is none), and whether it is unambiguous."""
@@ -86,7 +86,7 @@ class Headers:
             addresses = []
         is_plain = len(lines) == 1 and len(addresses) == 1
         addresses = addresses or _LIKE_AN_ADDRESS.findall(" ".join(map(readable, lines)).lower())
-        address = next((candidate for candidate in addresses if is_address(candidate)), "")
+        address = next(filter(is_address, addresses), "")
         return address, is_plain and bool(address)
 
 
@@ -127,20 +127,17 @@ def read_mail(raw: bytes) -> Mail:
     """Parse a mail. Never raises."""
     message = _parse(raw)
     headers = Headers(message)
-    sender, has_one_sender = headers.sender()
-    texts: list[str] = []
     files: list[MailFile] = []
-    _read(message, texts, files, 0)
+    text = _read(message, files, 0)
     ids = headers.ids("Message-ID")
     return Mail(
         headers,
         message.get_content_type(),
-        sender,
-        has_one_sender,
+        *headers.sender(),
         headers.text("Subject")[:_LONGEST_SUBJECT],
         ids[0] if ids else f"{hashlib.sha256(raw).hexdigest()[:40]}@without-an-id",
         tuple(dict.fromkeys([*headers.ids("References")[:_MOST_REFERENCES], *headers.ids("In-Reply-To")[:1]])),
-        "\n\n".join(text.strip("\n") for text in texts if text.strip()).strip(),
+        text.strip(),
         tuple(files[:_MOST_FILES]),
     )
 
@@ -151,8 +148,7 @@ class _BoundedPolicy(EmailPolicy):
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         """A header's name and value."""
         name, value = super().header_source_parse(sourcelines)
-        has_parameters = name.lower().startswith("content-")
-        return name, value[: _LONGEST_PARAMETERS if has_parameters else _LONGEST_HEADER]
+        return name, value[: _LONGEST_PARAMETERS if name.lower().startswith("content-") else _LONGEST_HEADER]
 
 
 def _parse(raw: bytes) -> EmailMessage:
@@ -168,75 +164,41 @@ def _parse(raw: bytes) -> EmailMessage:
     return head
 
 
-def _read(part: EmailMessage, texts: list[str], files: list[MailFile], depth: int) -> None:
-    """Collect the texts and files of a part and its children."""
+def _read(part: EmailMessage, files: list[MailFile], depth: int) -> str:
+    """The text of a part and its children. Adds what is attached to `files`."""
     try:
         content_type = part.get_content_type()
-        is_multipart = part.is_multipart() and content_type != "message/rfc822" and depth < _DEEPEST
-        if is_multipart and content_type == "multipart/alternative":
-            # the plain text if not blank, else the richest; files of all
-            forms = []
-            for child in _children(part):
-                form: list[str] = []
-                _read(child, form, files, depth + 1)
-                if any(text.strip() for text in form):
-                    forms.append((child.get_content_type() == "text/plain", form))
-            texts += next((form for is_plain, form in forms if is_plain), forms[-1][1] if forms else [])
-        elif is_multipart:
-            for child in _children(part):
-                _read(child, texts, files, depth + 1)
-        elif _is_text(part, content_type):
-            texts.append(_text(part, content_type))
-        elif data := _bytes(part, content_type):
-            files.append(MailFile(readable(part.get_filename() or "") or None, content_type, data))
+        children = cast("list[EmailMessage]", part.get_payload()) if part.is_multipart() else []
+        if content_type == "message/rfc822":
+            data = b"".join(child.as_bytes() for child in children)
+        elif children and depth < _DEEPEST:
+            texts = [(child.get_content_type(), _read(child, files, depth + 1).strip("\n")) for child in children]
+            texts = [(kind, text) for kind, text in texts if text.strip()]
+            if content_type == "multipart/alternative" and texts:
+                return next((text for kind, text in texts if kind == "text/plain"), texts[-1][1])  # else the richest
+            return "\n\n".join(text for _, text in texts)
+        else:
+            payload = part.get_payload(decode=True)
+            data = payload if isinstance(payload, bytes) else b""
+        disposition, name = part.get_content_disposition(), part.get_filename()
+        if content_type in _TEXTS and disposition != "attachment" and (disposition == "inline" or not name):
+            return _text(part, data, content_type)
+        if data:
+            files.append(MailFile(readable(name or "") or None, content_type, data))
     except Exception:  # the standard library's parsers may raise anything for broken input
-        texts.append("[a part of this mail cannot be read]")
+        return "[a part of this mail cannot be read]"
+    return ""
 
 
-def _children(part: EmailMessage) -> list[EmailMessage]:
-    return cast("list[EmailMessage]", part.get_payload()) if part.is_multipart() else []
-
-
-def _is_text(part: EmailMessage, content_type: str) -> bool:
-    """Whether it is text of the mail, not an attachment."""
-    disposition = part.get_content_disposition()
-    is_file = disposition == "attachment" or (disposition != "inline" and bool(part.get_filename()))
-    return content_type in _TEXTS and not is_file
-
-
-def _text(part: EmailMessage, content_type: str) -> str:
-    data = _bytes(part, content_type)[: 2 * _LONGEST_TEXT]
-    text = _decode(data, part.get_content_charset()).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+def _text(part: EmailMessage, data: bytes, content_type: str) -> str:
+    text = _decode(data[: 2 * _LONGEST_TEXT], part.get_content_charset())
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     if content_type == "text/html":
         text = visible_markdown(text)
-    elif str(part.get_param("format")).lower() == "flowed":
-        text = _unwrap(text, joins=str(part.get_param("delsp")).lower() == "yes")
+    elif str(part.get_param("format")).lower() == "flowed":  # RFC 3676, without quotations
+        joint = "" if str(part.get_param("delsp")).lower() == "yes" else " "
+        text = _SOFT_BREAK.sub(joint, text)
     return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
-
-
-def _unwrap(text: str, *, joins: bool) -> str:
-    """Join the lines of flowed text (RFC 3676)."""
-    lines: list[str] = []
-    depth_before, is_open = 0, False
-    for line in text.split("\n"):
-        bare = line.lstrip(">")
-        depth = len(line) - len(bare)
-        bare = bare.removeprefix(" ")
-        flows = bare.endswith(" ") and bare != "-- "
-        if is_open and depth == depth_before and bare != "-- ":
-            lines[-1] = (lines[-1][:-1] if joins else lines[-1]) + bare
-        else:
-            lines.append(("> " * depth) + bare)
-        depth_before, is_open = depth, flows
-    return "\n".join(line if line == "-- " else line.rstrip(" ") for line in lines)
-
-
-def _bytes(part: EmailMessage, content_type: str) -> bytes:
-    """The decoded content of a part; raw if its encoding is broken."""
-    if content_type == "message/rfc822":
-        return b"".join(child.as_bytes() for child in _children(part))
-    data = part.get_payload(decode=True)
-    return data if isinstance(data, bytes) else b""
 
 
 def readable(value: str) -> str:

@@ -6,7 +6,7 @@ belong to the domain of the From header; else it proves somebody else.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -77,40 +77,25 @@ def verify_sender(headers: Sequence[tuple[str, str]], domain: str, checker: Auth
             f"the topmost Authentication-Results are of {name[:80]!r}, which may be anybody; "
             "if that is your mail server, set channels.email.authservId to it",
         )
-    results = list(parsed[0][1])
+    results = [*parsed[0][1]]
     if checker.writes_many:
         for other, more in parsed[1:]:
             if not checker.is_named(other):
                 break
             results += more
-    if any(result.method == "dmarc" and result.result == "fail" for result in results):
+    if any(method == "dmarc" and result == "fail" for method, result, _ in results):
         return SenderVerdict(False, f"DMARC failed for {domain}")
-    if any(result.is_passed_by(domain) for result in results):
+    if any(result == "pass" and _is_about(domain, method, properties) for method, result, properties in results):
         return SenderVerdict(True)
     return SenderVerdict(False, f"neither SPF nor DKIM nor DMARC passed for {domain}")
 
 
-@dataclass(frozen=True, slots=True)
-class _AuthResult:
-    method: str
-    result: str
-    properties: dict[str, str]
-
-    def is_passed_by(self, domain: str) -> bool:
-        """Whether this result proves that the mail is from this domain."""
-        if self.result != "pass":
-            return False
-        properties = self.properties
-        match self.method:
-            case "dmarc":
-                return bool(domain) and _domain(properties.get("header.from", "")) == _domain(domain)
-            case "dkim":
-                return any(
-                    is_aligned(_domain(properties.get(key, "")), _domain(domain)) for key in ("header.d", "header.i")
-                )
-            case "spf":
-                return is_aligned(_domain(properties.get("smtp.mailfrom", "")), _domain(domain))
-        return False
+def _is_about(domain: str, method: str, properties: Mapping[str, str]) -> bool:
+    """Whether a check that passed proves this domain."""
+    if method == "dmarc":
+        return bool(domain) and _domain(properties.get("header.from", "")) == _domain(domain)
+    keys = {"dkim": ("header.d", "header.i"), "spf": ("smtp.mailfrom",)}.get(method, ())
+    return any(is_aligned(_domain(properties.get(key, "")), _domain(domain)) for key in keys)
 
 
 def _domain(value: str) -> str:
@@ -133,27 +118,20 @@ def public_suffixes() -> PublicSuffixList:
     return PublicSuffixList()
 
 
-def _parse(header: str) -> tuple[str, list[_AuthResult]]:
-    """The server name and the results of a header. Never raises."""
-    first, *rest = re.sub(r"\s*=\s*", "=", _without_comments(header)).split(";")
-    words = first.split()
-    if words and "=" in words[0]:  # no server name
-        return "", [*_results([first, *rest])]
-    return (words[0].lower() if words else ""), [*_results(rest)]
-
-
-def _results(sections: Sequence[str]) -> Iterator[_AuthResult]:
-    for section in sections:
-        words = section.split()
-        if not words or "=" not in words[0]:
-            continue
-        method, _, result = words[0].partition("=")
-        properties: dict[str, str] = {}
-        for word in words[1:]:
-            name, equals, value = word.partition("=")
-            if equals:
-                properties.setdefault(name.lower(), value)
-        yield _AuthResult(method.partition("/")[0].lower(), result.lower(), properties)
+def _parse(header: str) -> tuple[str, list[tuple[str, str, dict[str, str]]]]:
+    """The server name, and of each check its method, result and properties. Never raises."""
+    head, *sections = re.sub(r"\s*=\s*", "=", _without_comments(header)).split(";")
+    name = (head.split() or [""])[0].lower()
+    if "=" in name:  # no server name
+        name, sections = "", [head, *sections]
+    results = []
+    for first, *rest in filter(None, map(str.split, sections)):
+        method, equals, result = first.lower().partition("=")
+        # of several properties of a name, the first counts
+        properties = {key.lower(): value for key, _, value in (word.partition("=") for word in reversed(rest))}
+        if equals:
+            results.append((method.partition("/")[0], result, properties))
+    return name, results
 
 
 def _without_comments(text: str) -> str:

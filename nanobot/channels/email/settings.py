@@ -1,6 +1,5 @@
 """Checks the config of a mailbox and prepares it for use. Errors name the key."""
 
-import os
 import ssl
 from dataclasses import dataclass, field, replace
 from email.utils import formataddr, parseaddr
@@ -11,7 +10,7 @@ from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
-from nanobot.net.http import is_loopback
+from nanobot.net.http import is_loopback, verifying_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,11 @@ class MailSettings:
             frozenset(own),
             auth_server(config.imap_host, config.authserv_id or ""),
         )
+
+    @property
+    def folder(self) -> str:
+        """User, host and folder."""
+        return f"{self.config.imap_username}@{self.config.imap_host}/{self.config.imap_mailbox}"
 
     @property
     def cannot_verify(self) -> bool:
@@ -102,11 +106,7 @@ def _own_address(config: EmailConfig) -> tuple[str, str]:
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:
     """A TLS context that trusts the usual certificate authorities, and the owner's own."""
-    context = ssl.create_default_context()
-    if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
-        import certifi  # not every system has certificates
-
-        context.load_verify_locations(certifi.where())
+    context = verifying_context()
     if ca_file:
         try:
             context.load_verify_locations(Path(ca_file).expanduser())

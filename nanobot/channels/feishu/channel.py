@@ -117,13 +117,11 @@ class FeishuChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection ends."""
-        try:
+        async with self._api:
             bot = await self._api.log_in()
             self._state = await self.load_state(FeishuState(bot.open_id))
             async with keep_saved(self.state_path, self._state):
                 await self._serve()
-        finally:
-            await self._api.close()
 
     async def _serve(self) -> None:
         url, service, ping_s = await self._api.fetch_endpoint()
@@ -147,15 +145,14 @@ class FeishuChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
-        try:
+        async with self._api:
             bot = await self._api.log_in()
             await self._api.fetch_endpoint()
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}. While nanobot is connected, open\n{self._api.console}\n"
-            "Events & Callbacks: choose the long connection for events and for callbacks, and save.\n"
-            "Then search for the bot in Feishu and write to it."
+            f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
+            "Only if you created the app by hand: while nanobot is connected, open\n"
+            f"{self._api.console}\n"
+            "Events & Callbacks: choose the long connection for events and for callbacks, and save."
         )
         return True
 
@@ -226,7 +223,6 @@ class FeishuChannel(ChatChannel):
         return items
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file of a message."""
         return self._api.download(attachment.source)
 
     # sending
@@ -309,10 +305,15 @@ class FeishuChannel(ChatChannel):
         shown = {"opus": "audio", "mp4": "media"}.get(kind, "file")
         return await self._send(to, shown, {"file_key": data.text("file_key")}, options)
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str | None:
         """Add a reaction to a message; `emoji` is its name at Feishu, such as THUMBSUP."""
         body = {"reaction_type": {"emoji_type": emoji}}
-        await self._api.call("POST", f"/im/v1/messages/{message_id}/reactions", json=body)
+        added = await self._api.call("POST", f"/im/v1/messages/{message_id}/reactions", json=body)
+        return added.text("reaction_id") or None
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction (server-docs/im-v1/message-reaction/delete)."""
+        await self._api.call("DELETE", f"/im/v1/messages/{message_id}/reactions/{reaction}")
 
     async def _send(self, to: Address, kind: str, content: Mapping[str, Any], options: SendOptions) -> str:
         """Send a message; in a thread, and if it quotes one, as a reply."""

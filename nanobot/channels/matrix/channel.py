@@ -34,8 +34,8 @@ from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment, encrypt_attachmen
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.chat_channel import TYPING_S, ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state, save_state
+from nanobot.channels.chat_channel import ChatChannel, SendOptions
+from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.matrix.client import (
@@ -55,6 +55,7 @@ from nanobot.channels.payload import Payload
 from nanobot.config.channels import MatrixConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import MATRIX
+from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.text import human_size
 
@@ -118,37 +119,35 @@ class MatrixChannel(ChatChannel):
 
     async def start(self) -> None:
         """Receive messages until the connection breaks."""
-        path, folder = self.state_path, self.services.state
-        self._state = await asyncio.to_thread(load_state, path, MatrixState)
+        self._state = await self.load_state(self._new_state())
         async with (
-            keep_saved(path, self._state),
-            open_client(self._settings, self._state, folder, self._login) as client,
+            keep_saved(self.state_path, self._state),
+            open_client(self._settings, self._state, self.services.state, self._login) as client,
         ):
-            await save_state(path, self._state)  # the device
+            await self.save_state(self._state)  # the device
             self._undecrypted, self._has_new_keys = {}, False
             client.add_to_device_callback(self._note_key, (RoomKeyEvent, ForwardedRoomKeyEvent))
             if self._settings.e2ee_enabled and not ENCRYPTION_ENABLED:
                 log.warning("matrix: encrypted rooms cannot be read; install nanobot[matrix-e2e] to change that")
-            self._work = asyncio.TaskGroup()
             try:
-                async with self._work:
+                async with task_group() as self._work:
                     if not self._state.since:
                         await self._sync(client, 0.0)
-                        await save_state(path, self._state)
+                        await self.save_state(self._state)
                     await self._serve(client)
-            except BaseExceptionGroup as errors:
-                raise errors.exceptions[0] from None
             finally:
                 self._current = None
 
     async def login(self, force: bool = False) -> bool:
         """Log in. Raises ChannelSetupError; SendError if the homeserver is unreachable."""
-        path, folder = self.state_path, self.services.state
-        state = await asyncio.to_thread(load_state, path, MatrixState)
-        async with open_client(self._settings, state, folder, self._login) as client:
-            await save_state(path, state)
+        state = await self.load_state(self._new_state())
+        async with open_client(self._settings, state, self.services.state, self._login) as client:
+            await self.save_state(state)
             print(f"The login works. Your bot is {client.user_id}; invite it to a chat.")  # noqa: T201 a person waits
         return True
+
+    def _new_state(self) -> MatrixState:
+        return MatrixState(f"{self._settings.user_id.strip()} {self._settings.homeserver.strip()}")
 
     # receiving
 
@@ -175,7 +174,8 @@ class MatrixChannel(ChatChannel):
         response = check(response)
         self.status.touch()
         if is_first:
-            await self._learn_upload_limit(client)
+            with suppress(SendError), as_send_errors():
+                self._upload_limit = check(await client.content_repository_config()).upload_size
         await self._exchange_keys(client)
         if since:
             self._current = client  # it knows the rooms, and which of them are encrypted
@@ -220,14 +220,14 @@ class MatrixChannel(ChatChannel):
             start = None if is_all else page.end
         if start and since:
             log.warning("matrix: more was written in %s than the last %d messages", room.room_id, _MOST_MISSED)
-            await self._say_skipped(room, client.user_id)
+            people = [user for user in room.users if user != client.user_id]
+            if _is_private(room) and all(map(self.is_allowed, people)):
+                text = (
+                    f"You wrote more while I was away than I can catch up on. I read the last {_MOST_MISSED} messages."
+                )
+                notice = OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE)
+                await self.bus.publish_outbound(notice)
         return events[::-1]
-
-    async def _say_skipped(self, room: MatrixRoom, me: str) -> None:
-        people = [user for user in room.users if user != me]
-        if _is_private(room) and all(map(self.is_allowed, people)):
-            text = f"You wrote more while I was away than I can catch up on. I read the last {_MOST_MISSED} messages."
-            await self.bus.publish_outbound(OutboundMessage(self.name, room.room_id, text, kind=OutboundKind.NOTICE))
 
     async def _process(self, client: AsyncClient, room: MatrixRoom, event: Any) -> bool:
         """Process one event; everything behind it waits until it is journaled. Return whether it is."""
@@ -235,7 +235,12 @@ class MatrixChannel(ChatChannel):
             return False
         try:
             if isinstance(event, MegolmEvent):
-                await self._keep_undecrypted(client, room, event)
+                event.room_id = room.room_id
+                came = self.services.clock.monotonic()
+                put_bounded(self._undecrypted, event.event_id, (event, came), _MOST_WAITING)
+                if client.olm is not None:
+                    with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
+                        await client.request_room_key(event)
                 return False
             incoming = await self._read(client, room, event)
             return incoming is not None and await self.receive_until_journaled(incoming)
@@ -251,7 +256,8 @@ class MatrixChannel(ChatChannel):
         bot = Bot(client.user_id, [name for name in names if name], self._settings.allow_room_mentions)
         source = Payload.of(event.source)
         incoming = read_message(source, bot)
-        if incoming is None or self._is_old(incoming):
+        oldest = self.services.clock.now().astimezone(UTC) - MAX_AGE
+        if incoming is None or (incoming.sent_at is not None and incoming.sent_at < oldest):
             return None
         incoming = replace(
             incoming,
@@ -266,10 +272,6 @@ class MatrixChannel(ChatChannel):
             text = "\n".join(filter(None, [quote, incoming.text]))
             incoming = replace(incoming, text=text, quotes_others=bool(quote) and not is_own)
         return incoming
-
-    def _is_old(self, incoming: Incoming) -> bool:
-        now = self.services.clock.now().astimezone(UTC)
-        return incoming.sent_at is not None and now - incoming.sent_at > MAX_AGE
 
     async def _quote(self, client: AsyncClient, room: MatrixRoom, event_id: str, sender: str) -> tuple[str, bool]:
         """The message that a person answers, and whether it is the bot's or their own; empty if it cannot be read."""
@@ -336,15 +338,6 @@ class MatrixChannel(ChatChannel):
     async def _note_key(self, _: object) -> None:
         self._has_new_keys = True
 
-    async def _keep_undecrypted(self, client: AsyncClient, room: MatrixRoom, event: MegolmEvent) -> None:
-        """Keep a message until its key comes, and ask for it."""
-        event.room_id = room.room_id
-        put_bounded(self._undecrypted, event.event_id, (event, self.services.clock.monotonic()), _MOST_WAITING)
-        if client.olm is None:
-            return
-        with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
-            await client.request_room_key(event)
-
     async def _retry_undecrypted(self, client: AsyncClient) -> None:
         """Process the messages whose key has come; in a room where one is late, say so, once."""
         now = self.services.clock.monotonic()
@@ -374,7 +367,6 @@ class MatrixChannel(ChatChannel):
     # files
 
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file, and decrypt it."""
         key = json.loads(attachment.source) if attachment.source.startswith("{") else None
         address = attachment.source if key is None else str(key["url"])
         chunks = self._fetch(address)
@@ -405,12 +397,7 @@ class MatrixChannel(ChatChannel):
                     raise MediaError(f"it is larger than {most}, which is channels.matrix.maxMediaBytes")
                 yield chunk
 
-    async def _learn_upload_limit(self, client: AsyncClient) -> None:
-        with suppress(SendError), as_send_errors():
-            self._upload_limit = check(await client.content_repository_config()).upload_size
-
     def largest_to(self, to: Address) -> int:
-        """The limit of the homeserver, or the lower one of the config."""
         return min(self._settings.max_media_bytes, self._upload_limit or self._settings.max_media_bytes)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
@@ -448,7 +435,6 @@ class MatrixChannel(ChatChannel):
         return await self._send(to, content | _relation(to, options), options)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         new = _format(chunk, "m.text")
         text = new["body"] if len(new["body"]) <= _LONGEST_FALLBACK else f"{new['body'][:_LONGEST_FALLBACK]}…"
         content = {
@@ -463,10 +449,9 @@ class MatrixChannel(ChatChannel):
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator until shortly after it would be renewed."""
         with as_send_errors():
-            check(await self._client.room_typing(to.chat_id, timeout=int(2000 * TYPING_S)))
+            check(await self._client.room_typing(to.chat_id, timeout=int(2000 * self.typing_s)))
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction to a message."""
         relation = {"rel_type": "m.annotation", "event_id": message_id, "key": emoji}
         with as_send_errors():
             answer = await self._client.room_send(

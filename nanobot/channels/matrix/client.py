@@ -4,6 +4,7 @@ The SDK repeats no request by itself (`max_limit_exceeded`, `max_timeouts`): the
 returns errors of the homeserver, and raises those of the connection.
 """
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -34,6 +35,8 @@ from nanobot.config.channels import MatrixConfig
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.files import make_private_folder
 
+logging.getLogger("nio.responses").setLevel(logging.CRITICAL)  # to it, each error of a homeserver is malformed
+
 REQUEST_S = 30.0
 _DEVICE = "nanobot"
 _BAD_TOKEN = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED", "M_USER_LOCKED"})
@@ -44,7 +47,8 @@ _NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its 
 class MatrixState:
     """What is kept across connections, of one account."""
 
-    account: str = ""
+    bot: str = ""
+    """User and homeserver."""
     device_id: str = ""
     """The device that a password has logged in; its keys read encrypted messages."""
     since: str = ""
@@ -55,13 +59,6 @@ class MatrixState:
     """Who invited the bot, by room, where it waits until they are allowed."""
     unreadable: dict[str, None] = field(default_factory=dict)
     """Rooms that were told that the bot cannot decrypt a message."""
-
-    def begin(self, account: str) -> None:
-        """Forget another account's."""
-        if self.account != account:
-            new = MatrixState(account)
-            self.account, self.device_id, self.since = new.account, new.device_id, new.since
-            self.invites, self.unreadable = new.invites, new.unreadable
 
 
 @dataclass(slots=True)
@@ -85,9 +82,13 @@ async def open_client(
         raise ChannelSetupError("channels.matrix.homeserver must begin with https://, such as https://matrix.org.")
     if not settings.access_token:
         require_settings("matrix", userId=user, password=settings.password)
-    state.begin(f"{user} {url}")
     if folder is not None:
         make_private_folder(folder)
+    store: dict[str, Any] = {}
+    if ENCRYPTION_ENABLED:
+        from nio.store import SqliteStore  # only there with the packages for encryption
+
+        store = {"store": SqliteStore, "store_name": "keys.db"}  # one file, whose name is valid on every system
     client = AsyncClient(
         url,
         user,
@@ -98,7 +99,7 @@ async def open_client(
             max_timeouts=0,
             request_timeout=REQUEST_S,
             encryption_enabled=ENCRYPTION_ENABLED and settings.e2ee_enabled and folder is not None,
-            **_store(),
+            **store,
         ),
         ssl=await ssl_context(url) if url.startswith("https:") else None,
         proxy=proxy_for(url, settings.proxy),
@@ -119,15 +120,6 @@ async def open_client(
             client.store.database.close()
 
 
-def _store() -> dict[str, Any]:
-    """One file for the keys and the trust in devices; its name is valid on every system."""
-    if not ENCRYPTION_ENABLED:
-        return {}
-    from nio.store import SqliteStore  # only there with the packages for encryption
-
-    return {"store": SqliteStore, "store_name": "keys.db"}
-
-
 async def _find_homeserver(client: AsyncClient) -> None:
     """Follow the domain of user ids to its homeserver (client-server-api, "Server discovery")."""
     answer = await client.login_info()
@@ -144,7 +136,7 @@ async def _find_homeserver(client: AsyncClient) -> None:
 async def _use_token(client: AsyncClient, settings: MatrixConfig) -> None:
     client.access_token = settings.access_token.strip()
     answer = await client.whoami()
-    if isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN:
+    if is_revoked(answer):
         raise revoked(settings)
     me = check(answer)
     device_id = me.device_id or client.device_id

@@ -49,7 +49,7 @@ def read_message(event: Payload, bot: Bot) -> Incoming | None:
     return Incoming(
         sender,
         event.text("room_id"),
-        _strip_mention(text, bot),
+        re.sub(rf"^\s*@?(?:{_names(bot)})(?!\w)[:,]?\s*", "", text, count=1, flags=re.IGNORECASE),
         event_id,
         thread_id=relation.text("event_id") or None if relation.text("rel_type") == "m.thread" else None,
         is_private=False,
@@ -82,11 +82,6 @@ def _is_addressed_to(content: Payload, text: str, bot: Bot) -> bool:
     if f"matrix.to/#/{bot.id}" in content.text("formatted_body"):
         return True
     return re.search(rf"(?<!\w)@?(?:{_names(bot)})(?!\w)", text, re.IGNORECASE) is not None
-
-
-def _strip_mention(text: str, bot: Bot) -> str:
-    """Remove the bot's name from the start of a message."""
-    return re.sub(rf"^\s*@?(?:{_names(bot)})(?!\w)[:,]?\s*", "", text, count=1, flags=re.IGNORECASE)
 
 
 def _names(bot: Bot) -> str:

@@ -16,7 +16,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Allowed
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, load_state, save_state
+from nanobot.channels.cursors import MAX_AGE, load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
     NotConnectedError,
@@ -76,7 +76,7 @@ class MochatChannel(ChatChannel):
         self._settings = config if isinstance(config, MochatConfig) else MochatConfig.model_validate(config)
         self._refresh_s = min(max(0.05, self._settings.refresh_interval_ms / 1000), _LONGEST_REFRESH_S)
         self._agent_id = self._settings.agent_user_id.strip()
-        self._current_api: MochatApi | None = None
+        self._api = MochatApi(self._settings)
         self._socket: Socket | None = None
         self._state = MochatState()
         self._others: dict[str, set[str]] = {}
@@ -99,16 +99,15 @@ class MochatChannel(ChatChannel):
 
     async def start(self) -> None:
         """Receive messages over a socket, by polling while there is none, until Mochat cannot be reached."""
-        api = MochatApi(self._settings, self.status.touch)
         for remembered in (self._held, self._due, self._taken):
             remembered.clear()
-        try:
-            self._current_api = api
+        async with self._api as api:
+            await api.token()
             if self._state.since is None:
                 self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
             if self._state.since is None:
                 self._state.since = self.services.clock.now() - _LOOK_BACK
-                await self._save()
+                await self.save_state(self._state)
             await self._refresh()
             self.mark_up()
             failures = 0
@@ -125,17 +124,11 @@ class MochatChannel(ChatChannel):
                     self._socket = None
                 failures += 1
                 await self._poll(self._pause_s(failures))
-        finally:
-            self._current_api = None
-            await api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the token. Raises ChannelSetupError; SendError if Mochat is unreachable."""
-        api = MochatApi(self._settings)
-        try:
-            listed = await api.call("sessions/list", {})
-        finally:
-            await api.close()
+        async with self._api as api:
+            listed = await api.ask("sessions/list", {})
         count = len(listed.parts("sessions"))
         print(f"The token works. The agent is in {count} chats; write to it in one of them.")  # noqa: T201 a person waits
         return True
@@ -206,7 +199,7 @@ class MochatChannel(ChatChannel):
                     "limit": self._settings.watch_limit,
                 }
                 await self._take_events(
-                    await self._api.call("sessions/watch", body, waits_s=self._settings.watch_timeout_ms / 1000)
+                    await self._api.ask("sessions/watch", body, waits_s=self._settings.watch_timeout_ms / 1000)
                 )
             except (SendError, ChannelSetupError) as error:  # `_refresh` finds out whether all of Mochat is away
                 log.debug("mochat: polling %s failed: %s", chat, error)
@@ -238,7 +231,8 @@ class MochatChannel(ChatChannel):
     async def _refresh(self) -> None:
         """Look for new chats and panels, and subscribe to all; so what a subscription has missed comes, too."""
         self._refresh_at = self._now + self._refresh_s
-        listed = await self._api.call("sessions/list", {})
+        listed = await self._api.ask("sessions/list", {})
+        self.status.touch()
         for session in listed.parts("sessions"):
             if session_id := session.line("sessionId"):
                 self._others[session_id] = read_users(session.get("participants")) - {self._agent_id}
@@ -246,7 +240,7 @@ class MochatChannel(ChatChannel):
         configured = [panel.strip() for panel in self._settings.panels]
         self._panels.update({panel: self._panels.get(panel, "") for panel in configured if panel != _ALL})
         if not configured or _ALL in configured:
-            group = await self._api.call("groups/get", {})
+            group = await self._api.ask("groups/get", {})
             for panel in group.parts("panels"):
                 panel_id = panel.line("id") or panel.line("_id")
                 if panel_id and panel.get("type", _TEXT_PANEL) == _TEXT_PANEL:
@@ -297,7 +291,7 @@ class MochatChannel(ChatChannel):
             cursor = given  # it may go back: the journal drops what comes twice
         if cursor != self._state.cursors.get(session):
             self._state.cursors[session] = cursor
-            await self._save()
+            await self.save_state(self._state)
 
     async def _read_panel(self, panel: str) -> None:
         """Take the messages of a panel since the last one that is known, oldest first."""
@@ -305,7 +299,7 @@ class MochatChannel(ChatChannel):
         found: list[Payload] = []
         body: dict[str, Any] = {"panelId": panel, "limit": limit}
         for _ in range(_MOST_PAGES):
-            answer = await self._api.call("groups/panels/messages", body)
+            answer = await self._api.ask("groups/panels/messages", body)
             page = answer.parts("messages")  # newest first
             found += [Payload({"groupId": answer.get("groupId"), **message}) for message in page]
             oldest = page[-1].line("messageId") if len(page) >= limit else ""
@@ -363,19 +357,18 @@ class MochatChannel(ChatChannel):
         await self.receive(merge(held))
         if (sent_at := held[-1].sent_at) is not None:
             self._state.read[panel] = max(sent_at, self._state.read.get(panel, sent_at))
-            await self._save()
+            await self.save_state(self._state)
 
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a message."""
         body = {"content": chunk.text} | ({"replyTo": options.reply_to} if options.reply_to else {})
         if to.chat_id.startswith(_SESSION) and to.chat_id not in self._panels:
             path, target = "sessions/send", {"sessionId": to.chat_id}
         else:
             path, target = "groups/panels/send", {"panelId": to.chat_id}
         try:
-            answer = await self._api.call(path, target | body)
+            answer = await self._api.ask(path, target | body)
         except ChannelSetupError as error:  # the next refresh ends `start`, which tells the owner; the message waits
             raise NotConnectedError(str(error)) from error
         return answer.line("messageId") or answer.line("_id") or secrets.token_hex(8)
@@ -395,18 +388,9 @@ class MochatChannel(ChatChannel):
         """The chat that this person alone has with the agent."""
         return next((chat for chat, others in self._others.items() if others == {sender_id}), None)
 
-    async def _save(self) -> None:
-        await finish(save_state(self.state_path, self._state))
-
     @property
     def _now(self) -> float:
         return self.services.clock.monotonic()
-
-    @property
-    def _api(self) -> MochatApi:
-        if self._current_api is None:
-            raise NotConnectedError("Mochat is not connected")
-        return self._current_api
 
 
 def _message_of(event: Payload) -> Payload:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.payload import Payload
@@ -41,7 +40,7 @@ def read_message(message: Payload, chat_id: str, agent_id: str, *, is_private: b
         ),
         parent_ids=(group_id,) if group_id else (),
         sender_name=author.line("nickname") or author.line("email"),
-        sent_at=_read_time(message.line("createdAt")),
+        sent_at=message.iso_time("createdAt"),
     )
 
 
@@ -63,11 +62,3 @@ def read_users(value: object) -> set[str]:
     named = [Payload.of(user) if isinstance(user, Mapping) else Payload(id=user) for user in users]
     ids = (next(filter(None, (user.line(key) for key in _USER_IDS)), "") for user in named)
     return {user_id for user_id in ids if user_id}
-
-
-def _read_time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

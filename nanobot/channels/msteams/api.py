@@ -27,18 +27,8 @@ class TeamsApi(RestClient):
     codes = ErrorCodes("Microsoft Teams", temporary=_TRY_AGAIN)
 
     def __init__(self, settings: TeamsConfig) -> None:
-        """Raises ChannelSetupError."""
         super().__init__(settings.api_base)
-        self._id, self._password = require_settings("msteams", appId=settings.app_id, appPassword=settings.app_password)
-        for name, url in (
-            ("apiBase", settings.api_base),
-            ("openidUrl", settings.openid_url),
-            ("serviceUrl", settings.service_url),
-        ):
-            if not is_secure(url):
-                raise ChannelSetupError(f"channels.msteams.{name} must be an https address: a token depends on it.")
-        self._tenant = settings.tenant_id.strip() or _ANY_TENANT
-        self._hosts = settings.trusted_service_url_hosts
+        self._settings = settings
 
     def is_trusted(self, url: str) -> bool:
         """Whether the bot's token may be sent there."""
@@ -47,18 +37,19 @@ class TeamsApi(RestClient):
         host = (urlsplit(url).hostname or "").lower()
         return any(
             host.endswith(trusted[1:]) if trusted.startswith("*.") else host == trusted
-            for trusted in map(str.lower, self._hosts)
+            for trusted in map(str.lower, self._settings.trusted_service_url_hosts)
         )
 
     async def fetch_token(self) -> tuple[str, float]:
-        """Log in. Raises ChannelSetupError for a wrong id, password or tenant; SendError."""
-        form = {
-            "grant_type": "client_credentials",
-            "client_id": self._id,
-            "client_secret": self._password,
-            "scope": _SCOPE,
-        }
-        answer = await self.exchange("POST", f"/{self._tenant}/oauth2/v2.0/token", data=form)
+        """Log in. Raises ChannelSetupError for a wrong id, password, tenant or address; SendError."""
+        settings = self._settings
+        bot, password = require_settings("msteams", appId=settings.app_id, appPassword=settings.app_password)
+        urls = {"apiBase": settings.api_base, "openidUrl": settings.openid_url, "serviceUrl": settings.service_url}
+        if insecure := [name for name, url in urls.items() if not is_secure(url)]:
+            raise ChannelSetupError(f"channels.msteams.{insecure[0]} must be an https address: a token depends on it.")
+        form = {"grant_type": "client_credentials", "client_id": bot, "client_secret": password, "scope": _SCOPE}
+        tenant = settings.tenant_id.strip() or _ANY_TENANT
+        answer = await self.exchange("POST", f"/{tenant}/oauth2/v2.0/token", data=form)
         token = answer.body.text("access_token")
         if answer.code or not token:
             said = answer.body.line("error_description") or answer.text

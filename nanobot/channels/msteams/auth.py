@@ -74,14 +74,11 @@ class TokenChecker:
             if now > self._fetched + (_KEPT_S if key_id in self._keys else _PAUSE_S):
                 self._fetched = now
                 try:
-                    self._keys = await self._fetch_keys() or self._keys
+                    document = await self._api.fetch_json(self._openid_url)
+                    keys = (await self._api.fetch_json(document.text("jwks_uri"))).parts("keys")
+                    self._keys = {str(key.get("kid")): key for key in keys if key.get("kty") == "RSA"} or self._keys
                 except SendError as error:
                     log.warning("msteams: the keys of Microsoft cannot be fetched: %s", error)
             if not self._keys:
                 raise SendError("the keys of Microsoft are not known yet")
             return self._keys.get(key_id)
-
-    async def _fetch_keys(self) -> dict[str, Mapping[str, Any]]:
-        document = await self._api.fetch_json(self._openid_url)
-        keys = (await self._api.fetch_json(document.text("jwks_uri"))).parts("keys")
-        return {str(key.get("kid")): key for key in keys if key.get("kty") == "RSA"}

@@ -22,9 +22,8 @@ from starlette.applications import Starlette
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, save_state
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.cursors import keep_saved
+from nanobot.channels.errors import ChannelSetupError, SendError
 from nanobot.channels.media import Attachment
 from nanobot.channels.msteams.api import TeamsApi, conversation_url
 from nanobot.channels.msteams.auth import RejectedError, TokenChecker
@@ -104,7 +103,7 @@ class TeamsChannel(ChatChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, TeamsConfig) else TeamsConfig.model_validate(config)
-        self._current_api: TeamsApi | None = None
+        self._api = TeamsApi(self._settings)
         self._checker: TokenChecker | None = None
         self._state = TeamsState()
         self._order = asyncio.Lock()
@@ -113,28 +112,30 @@ class TeamsChannel(ChatChannel):
 
     async def start(self) -> None:
         """Serve the webhook, until Microsoft no longer accepts the password."""
-        settings = self._settings
-        api = TeamsApi(settings)
-        try:
-            if not settings.validate_inbound_auth and not is_loopback(settings.host):
-                raise ChannelSetupError(
-                    "channels.msteams.validateInboundAuth is false: then anybody who reaches the webhook could write "
-                    'as you. Set it to true, or channels.msteams.host to "127.0.0.1" for a test on this machine.'
-                )
+        settings, api = self._settings, self._api
+        if not settings.validate_inbound_auth and not is_loopback(settings.host):
+            raise ChannelSetupError(
+                "channels.msteams.validateInboundAuth is false: then anybody who reaches the webhook could write as "
+                'you. Set it to true, or channels.msteams.host to "127.0.0.1" for a test on this machine.'
+            )
+        async with api:
             await api.token()
             bot = settings.app_id.strip()
             self._state = await self.load_state(TeamsState(bot))
             self._prune_conversations()
             self._checker = TokenChecker(settings.openid_url, bot, api, self.services.clock)
-            self._current_api = api
-            async with keep_saved(self.state_path, self._state), self._serve():
-                self.mark_up()
-                await self._keep_logged_in(api)
-        finally:
-            self._current_api = None
-            for upload in self._uploads:
-                upload.cancel()
-            await api.close()
+            try:
+                async with keep_saved(self.state_path, self._state), self._serve():
+                    self.mark_up()
+                    while True:
+                        await asyncio.sleep(self.login_s)
+                        try:
+                            await api.fetch_token()
+                        except SendError as error:
+                            log.debug("msteams: not logged in again: %s", error)
+            finally:
+                for upload in self._uploads:
+                    upload.cancel()
 
     def _prune_conversations(self) -> None:
         """Drop what is too old or not to be kept over a restart."""
@@ -167,28 +168,18 @@ class TeamsChannel(ChatChannel):
             serving.cancel()
             await asyncio.wait([serving])
 
-    async def _keep_logged_in(self, api: TeamsApi) -> None:
-        """Raises ChannelSetupError once the password is no longer valid."""
-        while True:
-            await asyncio.sleep(self.login_s)
-            try:
-                await api.fetch_token()
-            except SendError as error:
-                log.debug("msteams: not logged in again: %s", error)
-
     async def login(self, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if Microsoft is unreachable."""
-        api = TeamsApi(self._settings)
-        try:
-            await api.token()
-        finally:
-            await api.close()
+        async with self._api:
+            await self._api.token()
         host, path = self._settings.host.strip(), self._settings.path
         where = f"port {self._settings.port}" if host else "gateway.port (18790)"
         print(  # noqa: T201 a person waits
-            "The credentials work. Teams needs an https address that leads to this machine, from a tunnel or a reverse "
-            f"proxy to {where}. In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
-            f"https://YOUR-ADDRESS{path if host else PATH}"
+            "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
+            f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
+            "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
+            f"   https://YOUR-ADDRESS{path if host else PATH}\n"
+            "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
         )
         return True
 
@@ -227,10 +218,8 @@ class TeamsChannel(ChatChannel):
             task = asyncio.create_task(self._send_waiting(upload), name="msteams upload")
             self._uploads.add(task)
             task.add_done_callback(self._uploads.discard)
-        elif activity.get("type") == "message" and (incoming := read_message(activity)) is not None:
-            await self._receive(incoming)
-
-    async def _receive(self, incoming: Incoming) -> None:
+        if activity.get("type") != "message" or (incoming := read_message(activity)) is None:
+            return
         response, is_empty = self._settings.mention_only_response, not (incoming.text or incoming.attachments)
         if response and is_empty and not incoming.is_private and self.is_allowed(incoming.sender_id):
             notice = OutboundMessage(self.name, incoming.chat_id, response, kind=OutboundKind.NOTICE)
@@ -249,16 +238,9 @@ class TeamsChannel(ChatChannel):
             put_bounded(self._state.conversations, chat_id, kept, _MOST_CONVERSATIONS)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file of a message."""
         return self._api.download(attachment.source)
 
     # sending
-
-    @property
-    def _api(self) -> TeamsApi:
-        if self._current_api is None:
-            raise NotConnectedError("Microsoft Teams is not connected")
-        return self._current_api
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk, with a card for its buttons."""
@@ -268,7 +250,6 @@ class TeamsChannel(ChatChannel):
         return await self._post(to.chat_id, activity)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         await self._call("PUT", to.chat_id, ("activities", platform_id), _message(chunk))
 
     async def show_typing(self, to: Address) -> None:
@@ -294,7 +275,7 @@ class TeamsChannel(ChatChannel):
         for forgotten in [*self._state.files][: 1 - _MOST_FILES]:
             await self._forget(forgotten)
         self._state.files[file_id] = WaitingFile(file.name, to.chat_id)
-        await save_state(self.state_path, self._state)
+        await self.save_state(self._state)
         context = {"file": file_id}
         asked = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
         card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": asked}

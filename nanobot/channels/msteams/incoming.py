@@ -8,12 +8,11 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from lxml import etree
 from lxml.html import HtmlElement, fragment_fromstring
 
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.payload import Payload
@@ -22,7 +21,6 @@ _FILE = "application/vnd.microsoft.teams.file.download.info"
 _REPLY = "schema.skype.com/Reply"
 _MENTION = re.compile(r"<at[^>]*>(.*?)</at>", re.DOTALL)
 _THREAD = ";messageid="
-_LONGEST_QUOTE = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
     is_private = is_personal(activity)
     quote, text, is_of_other = _read_quote(activity)
     if quote:
-        text = "\n".join(["[in reply to a message]", *(f"> {line}" for line in quote.splitlines()), text])
+        text = f"{quoted_lines(quote)}\n{text}"
     return Incoming(
         directory_id or user_id,
         chat_id,
@@ -63,7 +61,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
         sender_name=activity.text("from", "name"),
         attachments=tuple(_files(activity, message_id)),
         quotes_others=is_of_other,
-        sent_at=_time(activity.text("timestamp")),
+        sent_at=activity.iso_time("timestamp"),
     )
 
 
@@ -121,8 +119,7 @@ def _read_quote(activity: Payload) -> tuple[str, str, bool]:
             for mention in tree.iter("span"):
                 if "Mention" in str(mention.get("itemtype")) and _words(mention) in _names_of_bot(activity):
                     mention.text = ""
-            short = quoted if len(quoted) <= _LONGEST_QUOTE else f"{quoted[:_LONGEST_QUOTE]}…"
-            return short, _without_mentions(activity, _words(tree)), not is_of_bot
+            return quoted, _without_mentions(activity, _words(tree)), not is_of_bot
     return "", _without_mentions(activity, html.unescape(bodies[0]).replace("\xa0", " ")), False
 
 
@@ -163,11 +160,3 @@ def _files(activity: Payload, message_id: str) -> list[Attachment]:
 
 def _bot_of(activity: Payload) -> str:
     return activity.text("recipient", "id")
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

@@ -21,7 +21,6 @@ from websockets.exceptions import ConnectionClosed
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import save_state
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RefusedError, SendError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
@@ -33,7 +32,6 @@ from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import QQConfig
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import PLAIN, QQ
-from nanobot.utils.aio import finish
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
@@ -108,31 +106,26 @@ class QQChannel(ChatChannel):
         self.dialect = QQ if self._settings.msg_format == "markdown" else PLAIN
         self._api = QQApi(self._settings)
         self._state = QQState()
-        self._saving = asyncio.Lock()
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
-        try:
+        async with self._api:
             await self._api.token()
             if self._state.bot != (bot := self._settings.app_id.strip()):
                 self._state = await self.load_state(QQState(bot))
             while True:
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
-        finally:
-            await self._api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
-        try:
+        async with self._api:
             bot = await self._api.call("GET", "/users/@me")
             await self._api.call("GET", "/gateway/bot")
-        finally:
-            await self._api.close()
         print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}: {CONSOLE}, your bot, "
-            "has the QR code with which you add it in QQ. Until it is published, only the people and groups of its "
-            "sandbox (沙箱配置) can use it."
+            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}.\n"
+            f"{CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
+            "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
         )
         return True
 
@@ -200,10 +193,9 @@ class QQChannel(ChatChannel):
                 await self.bus.publish_outbound(note)
         if isinstance(number, int):
             self._state.last_event = number
-        await self._save()
+        await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment.source)
 
     # sending
@@ -308,18 +300,14 @@ class QQChannel(ChatChannel):
         if window is None:
             if nonce:
                 put_bounded(self._state.unprompted, nonce, None, _MOST_REMEMBERED)
-                await self._save()
+                await self.save_state(self._state)
             return {}
         nonces = self._state.windows[window].nonces
         if not nonce or nonce not in nonces:
             nonces.append(nonce)
-            await self._save()
+            await self.save_state(self._state)
         return {"msg_id": window, "msg_seq": nonces.index(nonce) + 1 if nonce else len(nonces)}
 
     async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:
         kind = "groups" if to.chat_id in self._state.groups else "users"
         return await self._api.call("POST", f"/v2/{kind}/{to.chat_id}/{what}", json=body)
-
-    async def _save(self) -> None:
-        async with self._saving:  # the newer one last
-            await finish(save_state(self.state_path, self._state))

@@ -3,8 +3,6 @@
 Source: bot.q.qq.com/wiki/develop/api-v2/server-inter/message/send-receive/event.
 """
 
-from datetime import datetime
-
 from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
@@ -40,7 +38,7 @@ def read_event(kind: object, data: object) -> Incoming | None:
         sender_name=message.line("author", "username"),
         attachments=files + quoted_files,
         quotes_others=bool(quoted or quoted_files),
-        sent_at=_read_time(message.text("timestamp")),
+        sent_at=message.iso_time("timestamp"),
     )
 
 
@@ -57,11 +55,3 @@ def _read_content(message: Payload, message_id: str) -> tuple[str, tuple[Attachm
         if url:
             files.append(Attachment(kind, f"{message_id}-{number}", part.text("filename") or None, source=url))
     return "\n".join(filter(None, words)), tuple(files)
-
-
-def _read_time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

@@ -17,26 +17,29 @@ import aiohttp
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
+from slack_sdk.web.async_client import AsyncWebClient
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import CatchUp
+from nanobot.channels.cursors import CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.slack.history import SlackHistory, open_history
+from nanobot.channels.payload import Payload
+from nanobot.channels.slack.history import SlackHistory
 from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
-from nanobot.channels.slack.web_api import SDK_LOG, SlackApi, open_api
+from nanobot.channels.slack.web_api import SlackApi
 from nanobot.config.channels import SlackConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import SLACK
 from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
-from nanobot.utils.clock import SystemClock
 
 log = logging.getLogger(__name__)
+_sdk_log = logging.getLogger(f"{__name__}.sdk")
+_sdk_log.setLevel(logging.CRITICAL)  # the SDK logs whole messages, and the URL of the socket, which is a secret
 
 _LONGEST_SECTION = 3000
 _LONGEST_LABEL = 75
@@ -69,7 +72,7 @@ class SlackChannel(ChatChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
-        self._current_api: SlackApi | None = None
+        self._api = SlackApi(self._settings)
         self._work = asyncio.TaskGroup()
         self._catch_up = CatchUp(self.name)
         self._history = SlackHistory()
@@ -80,19 +83,15 @@ class SlackChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, and receive messages until the SDK cannot reconnect."""
-        async with open_api(self._settings, self.services.clock) as api:
+        async with self._api as api:
             me = await api.log_in()
-            async with open_history(self.services.state, me.user) as self._history:
-                self._current_api = api
-                try:
-                    async with task_group() as self._work:
-                        await self._serve(api)
-                finally:
-                    self._current_api = None
+            self._history = await self.load_state(SlackHistory(me.user))
+            async with keep_saved(self.state_path, self._history), task_group() as self._work:
+                await self._serve(api)
 
     async def _serve(self, api: SlackApi) -> None:
-        url = await api.socket_url()
-        client = SocketModeClient(api.app_token, SDK_LOG, api.sdk, proxy=api.sdk.proxy, ping_interval=self.ping_s)
+        url, sdk = await api.socket_url(), AsyncWebClient(base_url=api.base, retry_handlers=[], logger=_sdk_log)
+        client = SocketModeClient(api.app_token, _sdk_log, sdk, proxy=sdk.proxy, ping_interval=self.ping_s)
         client.wss_uri = url
         client.message_listeners.append(self._on_message)
         try:
@@ -112,7 +111,7 @@ class SlackChannel(ChatChannel):
 
     async def login(self, force: bool = False) -> bool:
         """Print which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
-        async with open_api(self._settings, SystemClock()) as api:
+        async with self._api as api:
             me = await api.log_in()
             await api.socket_url()
         print(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel.")  # noqa: T201 a person waits
@@ -120,11 +119,10 @@ class SlackChannel(ChatChannel):
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk in its thread: Slack has no quotes, replies are threads."""
-        blocks = {"blocks": _blocks(chunk, options.buttons)} if options.buttons else {}
-        return await self._api.post(to.chat_id, to.thread_id, chunk.text, **blocks)
+        blocks = _blocks(chunk, options.buttons) if options.buttons else None
+        return await self._api.post(to.chat_id, to.thread_id, chunk.text, blocks=blocks)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Replace the text of a message."""
         await self._api.edit(to.chat_id, platform_id, chunk.text)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
@@ -140,14 +138,7 @@ class SlackChannel(ChatChannel):
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
         return self._api.download(attachment)
-
-    @property
-    def _api(self) -> SlackApi:
-        if self._current_api is None:
-            raise NotConnectedError("Slack is not connected")
-        return self._current_api
 
     async def _on_message(self, client: Any, message: dict[str, Any], _: str | None = None) -> None:
         """Start processing what arrived; the SDK calls this for one message after the other."""
@@ -182,9 +173,8 @@ class SlackChannel(ChatChannel):
     def _read(self, request: SocketModeRequest) -> SlackIncoming | None:
         match request.type:
             case "events_api":
-                event = request.payload.get("event")
-                event = event if isinstance(event, Mapping) else {}
-                if event.get("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
+                event = Payload.of(request.payload).part("event")
+                if event.text("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
                     raise ConnectionResetError("the app was removed from the workspace")
                 return self._read_event(event)
             case "slash_commands":
@@ -209,7 +199,7 @@ class SlackChannel(ChatChannel):
             for _, incoming in sorted(missed.items()):
                 await self._receive(incoming)
 
-    async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Mapping[str, Any]]:
+    async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Payload]:
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await self._api.messages_after(chat, thread, last)
@@ -258,16 +248,10 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     if len(chunk.text) > _LONGEST_SECTION:
         texts = [part.text for part in split_message(chunk.content, SLACK, _LONGEST_SECTION)]
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
-    elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
+    elements = []
+    for number, button in enumerate(buttons[:_MOST_BUTTONS]):
+        label = button.label[:_LONGEST_LABEL]
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        text = {"type": "plain_text", "text": label, "emoji": True}
+        elements.append({"type": "button", "action_id": f"say-{number}", "text": text, "value": value})
     return [*sections, {"type": "actions", "elements": elements}]
-
-
-def _button(number: int, button: Button) -> dict[str, Any]:
-    label = button.label[:_LONGEST_LABEL]
-    value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
-    return {
-        "type": "button",
-        "action_id": f"say-{number}",
-        "text": {"type": "plain_text", "text": label, "emoji": True},
-        "value": value,
-    }

@@ -4,14 +4,11 @@ Slack redelivers an event at once, after one minute and after five, then no more
 one of each chat, and of each thread the bot is in, is its cursor.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
-from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
+from nanobot.channels.cursors import MAX_AGE
+from nanobot.channels.payload import Payload
 from nanobot.channels.slack.incoming import SlackIncoming
 from nanobot.utils.bounded_dict import put_bounded
 
@@ -57,24 +54,10 @@ class SlackHistory:
             self.threads.pop(f"{chat}:{thread}", None)
 
 
-@asynccontextmanager
-async def open_history(folder: Path | None, bot: str) -> AsyncIterator[SlackHistory]:
-    """The history of a new connection, saved while the block runs; in memory only without a folder. Never raises."""
-    path = folder / "slack.json" if folder is not None else None
-    history = await asyncio.to_thread(load_state, path, lambda: SlackHistory(bot))
-    if history.bot != bot:
-        history = SlackHistory(bot)
-    async with keep_saved(path, history):
-        yield history
-
-
 def _advance(cursors: dict[str, str], key: str, ts: str, most: int) -> None:
     """Set a cursor to the later timestamp; drops the oldest entries."""
     put_bounded(cursors, key, max(cursors.get(key, ts), ts, key=_number), most)
 
 
 def _number(ts: str) -> float:
-    try:
-        return float(ts)
-    except ValueError:
-        return 0.0
+    return Payload(ts=ts).number("ts")

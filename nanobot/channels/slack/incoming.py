@@ -6,14 +6,14 @@ formatting-message-text.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.payload import Payload
 
 COMMAND = "/nanobot"
 """The command whose argument is the message. Any other command is passed on by its name."""
@@ -24,8 +24,6 @@ _UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
 _MAX_FILES = 20
 _MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
 _ADDRESS = re.compile(r"\A(?:mailto:|tel:)?(?:https?://)?(.*?)/?\Z")
-
-Payload = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +47,25 @@ class SlackIncoming(Incoming):
     """The ids of other users mentioned in the text without their names."""
 
 
-def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
+def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
     """Read a message event; None for other events and for messages of bots, including our own."""
+    event = Payload.of(data)
     is_mention = event.get("type") == "app_mention"
-    if not is_mention and (event.get("type") != "message" or _text(event, "subtype") not in _USER_SUBTYPES):
+    if not is_mention and (event.get("type") != "message" or event.text("subtype") not in _USER_SUBTYPES):
         return None
-    user, chat, ts = _text(event, "user"), _text(event, "channel"), _text(event, "ts")
+    user, chat, ts = event.text("user"), event.text("channel"), event.text("ts")
     if not (user and chat and ts) or user in (me.user, "USLACKBOT") or event.get("bot_id") or event.get("hidden"):
         return None
-    text = _text(event, "text")
-    shares = [share for share in _list(event, "attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
+    text = event.text("text")
+    shares = [share for share in event.parts("attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
     lines = [to_plain_text(text, me.user, me.name)]
-    lines += [_format_forwarded(share, me) for share in shares if _text(share, "text")]
-    files = [file for payload in (event, *shares) for file in _list(payload, "files")]
-    attachments = [attachment for file in files if (attachment := _file(file)) is not None][:_MAX_FILES]
-    lines += [_describe_unavailable(file) for file in files if file.get("mode") in _UNAVAILABLE_MODES]
-    mentioned = [user_id for payload in (event, *shares) for user_id in mentioned_ids(_text(payload, "text"))]
-    thread = _text(event, "thread_ts")
+    lines += [_format_forwarded(share, me) for share in shares if share.text("text")]
+    files = [file for payload in (event, *shares) for file in payload.parts("files")]
+    away = [file for file in files if file.get("mode") in _UNAVAILABLE_MODES]
+    attachments = [describe_file(file) for file in files if file not in away and file.text("id")][:_MAX_FILES]
+    lines += map(_describe_unavailable, away)
+    mentioned = [user_id for payload in (event, *shares) for user_id in mentioned_ids(payload.text("text"))]
+    thread = event.text("thread_ts")
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
         thread = ts
@@ -80,19 +80,20 @@ def read_event(event: Payload, me: BotIdentity, *, reply_in_thread: bool) -> Sla
         is_mentioned=is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
         attachments=tuple(attachments),
         quotes_others=bool(shares),
-        sent_at=_time_of(ts),
+        sent_at=event.time("ts", ticks_per_s=1),
         is_mention_event=is_mention,
         people=tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
     )
 
 
-def read_command(payload: Payload) -> SlackIncoming | None:
+def read_command(data: Mapping[str, Any]) -> SlackIncoming | None:
     """Read a slash command of the app: `/nanobot what is new` is "what is new", `/stop` is "/stop"."""
-    user, chat = _text(payload, "user_id"), _text(payload, "channel_id")
-    command, trigger = _text(payload, "command"), _text(payload, "trigger_id")
+    payload = Payload.of(data)
+    user, chat = payload.text("user_id"), payload.text("channel_id")
+    command, trigger = payload.text("command"), payload.text("trigger_id")
     if not (user and chat and command and trigger):
         return None
-    words = _text(payload, "text").strip()
+    words = payload.text("text").strip()
     text = (words or "/help") if command == COMMAND else f"{command} {words}".strip()
     kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
     return SlackIncoming(
@@ -106,86 +107,58 @@ def read_command(payload: Payload) -> SlackIncoming | None:
     )
 
 
-def read_press(payload: Payload) -> SlackIncoming | None:
+def read_press(data: Mapping[str, Any]) -> SlackIncoming | None:
     """Read a button press as a message with the button's value, in the chat of the button."""
+    payload = Payload.of(data)
     if payload.get("type") != "block_actions":
         return None
-    actions = [action for action in _list(payload, "actions") if action.get("type") == "button"]
-    user, container, message = (_dict(payload, name) for name in ("user", "container", "message"))
-    chat = _text(_dict(payload, "channel"), "id") or _text(container, "channel_id")
-    if not (actions and chat and _text(user, "id")):
+    actions = [action for action in payload.parts("actions") if action.get("type") == "button"]
+    chat = payload.text("channel", "id") or payload.text("container", "channel_id")
+    if not (actions and chat and payload.text("user", "id")):
         return None
-    value, pressed = _text(actions[0], "value"), _text(actions[0], "action_ts") or _text(payload, "trigger_id")
+    value, pressed = actions[0].text("value"), actions[0].text("action_ts") or payload.text("trigger_id")
     if not (value and pressed):
         return None
-    thread = _text(message, "thread_ts") or _text(container, "thread_ts") or None
+    thread = payload.text("message", "thread_ts") or payload.text("container", "thread_ts") or None
     return SlackIncoming(
-        sender_id=_text(user, "id"),
+        sender_id=payload.text("user", "id"),
         chat_id=chat,
         text=value,
         message_id=pressed,
         thread_id=thread,
-        is_private=_kind({}, chat) == "im",
+        is_private=_kind(Payload(), chat) == "im",
         is_mentioned=True,
-        sent_at=_time_of(pressed),
+        sent_at=Payload(ts=pressed).time("ts", ticks_per_s=1),
     )
 
 
 def describe_file(file: Payload) -> Attachment:
     """An attachment as Slack describes it. Its source is empty if the event has only the id."""
-    content_type = _text(file, "mimetype")
-    kind = MediaKind.VOICE if _text(file, "subtype") == "slack_audio" else MediaKind.of_type(content_type)
-    size = file.get("size")
+    content_type = file.text("mimetype")
+    kind = MediaKind.VOICE if file.text("subtype") == "slack_audio" else MediaKind.of_type(content_type)
     return Attachment(
         kind,
-        _text(file, "id") or None,
-        _text(file, "name") or None,
+        file.text("id") or None,
+        file.text("name") or None,
         content_type or None,
-        size if isinstance(size, int) and size >= 0 else None,
-        source=_text(file, "url_private_download") or _text(file, "url_private"),
+        int(file.number("size")) or None,
+        source=file.text("url_private_download") or file.text("url_private"),
     )
-
-
-def _file(file: Payload) -> Attachment | None:
-    return describe_file(file) if file.get("mode") not in _UNAVAILABLE_MODES and _text(file, "id") else None
 
 
 def _describe_unavailable(file: Payload) -> str:
     """A text for a file that cannot be downloaded: a link if it is stored elsewhere, else a note."""
-    name = _text(file, "name") or "a file"
-    return f"[file: {name} {_text(file, 'url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
+    name = file.text("name") or "a file"
+    return f"[file: {name} {file.text('url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
 
 
 def _format_forwarded(share: Payload, me: BotIdentity) -> str:
-    author = _text(share, "author_name") or _text(share, "author_id")
-    return f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(_text(share, 'text'), me.user, me.name)}"
+    author = share.text("author_name") or share.text("author_id")
+    return f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(share.text('text'), me.user, me.name)}"
 
 
 def _kind(payload: Payload, chat: str) -> str:
-    return _text(payload, "channel_type") or ("im" if chat.startswith("D") else "channel")
-
-
-def _time_of(ts: str) -> datetime | None:
-    """When a message was sent: most ids are timestamps."""
-    try:
-        return datetime.fromtimestamp(float(ts), UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _text(payload: Payload, name: str) -> str:
-    value = payload.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _dict(payload: Payload, name: str) -> Payload:
-    value = payload.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(payload: Payload, name: str) -> Sequence[Payload]:
-    value = payload.get(name)
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    return payload.text("channel_type") or ("im" if chat.startswith("D") else "channel")
 
 
 def mentions_user(text: str, user: str) -> bool:

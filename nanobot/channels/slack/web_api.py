@@ -1,25 +1,18 @@
-"""Slack's Web API over slack-sdk: its requests, and our errors for its failures.
+"""Slack's Web API: its requests, and our errors for its failures (docs.slack.dev/apis/web-api)."""
 
-Nothing is retried here: the manager does that for messages, the supervisor for connections. Sources:
-https://docs.slack.dev/apis/web-api and .../apis/web-api/rate-limits.
-"""
-
-import asyncio
+import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
-
-import aiohttp
-from slack_sdk.errors import SlackApiError
-from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from nanobot.channels.errors import (
     ChannelSetupError,
+    ErrorCodes,
     MissingSettingsError,
     NotConnectedError,
     RateLimitedError,
@@ -27,21 +20,17 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.media_kinds import MediaError, describe_reason
+from nanobot.channels.outgoing import Outgoing, stream_outgoing
+from nanobot.channels.payload import Payload
+from nanobot.channels.rest import Answer, RestClient, open_download
 from nanobot.channels.slack.incoming import BotIdentity, describe_file
 from nanobot.config.channels import SlackConfig
-from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
-SDK_LOG = logging.getLogger(f"{__name__}.sdk")
-SDK_LOG.setLevel(logging.CRITICAL)  # the SDK logs whole messages, and the URL of the socket, which is a secret
 
-Method = Callable[..., Awaitable[AsyncSlackResponse]]
-_CHUNK = 64 * 1024
+API = "https://slack.com/api"
 _MOST_MISSED = 200
-_PAUSE_S = 5.0
-_SHORTEST_PAUSE_S = 0.05
 _LONGEST_NAME = 80
 _OF_SLACK = (".slack.com", ".slack-gov.com")
 """Hosts that may see the bot's token."""
@@ -86,7 +75,7 @@ _APP = _Token(
     f"Create an App-Level Token with it at {APPS}, Basic Information.",
 )
 
-_LATER = ("", "internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org")
+_LATER = ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org")
 _LIMITED = ("ratelimited", "rate_limited", "message_limit_exceeded")
 _NO_TOKEN = ("invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive")
 _SETUP = {
@@ -119,129 +108,109 @@ _ADVICE = {
 """Why a message is undeliverable, by error code."""
 
 
-@asynccontextmanager
-async def open_api(section: SlackConfig, clock: Clock) -> AsyncIterator["SlackApi"]:
-    """The Web API with the tokens of this section. Raises ChannelSetupError for a token that cannot be used."""
-    bot = _check_token(section.bot_token, _BOT, _APP)
-    app = _check_token(section.app_token, _APP, _BOT)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)  # the senders have timeouts of their own
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        yield SlackApi(section, bot, app, session, clock)
+class SlackApi(RestClient):
+    """The requests of the bot, as forms, which all methods take."""
 
+    codes = ErrorCodes("Slack", limited=_LIMITED, temporary=_LATER, pause_s=5.0)
+    code_keys = ("error",)
 
-class SlackApi:
-    """The requests of the bot. Methods that send raise SendError; all are safe to cancel."""
-
-    def __init__(self, section: SlackConfig, bot: str, app: str, session: aiohttp.ClientSession, clock: Clock) -> None:
-        base = section.api_base or AsyncWebClient.BASE_URL
-        self.sdk = AsyncWebClient(bot, base_url=base, session=session, retry_handlers=[], logger=SDK_LOG)
-        self.app_token = app
+    def __init__(self, section: SlackConfig) -> None:
+        super().__init__(section.api_base or API)
+        self.app_token = ""
         self.me = BotIdentity("")
         self.refusal: ChannelSetupError | None = None
         """Set once Slack no longer accepts the bot's token."""
         self._section = section
-        self._bot_token = bot
-        self._own = urlsplit(base)[:2]
-        self._session = session
-        self._clock = clock
         self._not_before: dict[str, float] = {}
         self._private_chats: dict[str, str] = {}
 
+    async def fetch_token(self) -> tuple[str, float]:
+        return _check_token(self._section.bot_token, _BOT, _APP), inf
+
     async def log_in(self) -> BotIdentity:
         """Return the bot of the token. Raises ChannelSetupError for a token that cannot be used."""
-        response = await self._request_setup(self.sdk.auth_test, _BOT)
-        if self._bot_token.removeprefix("xoxe.").startswith("xoxp-") and self._section.user_token_read_only:
+        self.refusal, token = None, await self.token()
+        self.app_token = _check_token(self._section.app_token, _APP, _BOT)
+        answer = await self._set_up("/auth.test", _BOT, token)
+        if token.removeprefix("xoxe.").startswith("xoxp-") and self._section.user_token_read_only:
             raise ChannelSetupError(
                 f"{_BOT.key} is the token of a person, and with userTokenReadOnly nanobot never writes as one. Put the "
                 f"Bot User OAuth Token there (xoxb-, from {APPS}), or set channels.slack.userTokenReadOnly to false."
             )
-        listed = str(response.headers.get("x-oauth-scopes", ""))
+        listed = answer.headers.get("x-oauth-scopes", "")
         if scopes := {scope.strip() for scope in listed.split(",") if scope.strip()}:
             _check_scopes(scopes)
-        self.me = BotIdentity(str(response.get("user_id", "")), str(response.get("user") or "nanobot"))
+        self.me = BotIdentity(answer.body.text("user_id"), answer.body.text("user") or "nanobot")
         return self.me
 
     async def socket_url(self) -> str:
         """The URL for a connection, valid once. Raises ChannelSetupError for a token that cannot be used."""
-        response = await self._request_setup(self.sdk.apps_connections_open, _APP, app_token=self.app_token)
-        return str(response["url"])
+        return (await self._set_up("/apps.connections.open", _APP, self.app_token)).body.text("url")
 
-    async def post(self, chat: str, thread: str | None, text: str, **more: Any) -> str:
+    async def post(self, chat: str, thread: str | None, text: str, **more: object) -> str:
         """Post a message. Return its timestamp, which is its id."""
         chat_id = await self.chat_id_of(chat)
-        defaults: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
-        response = await self._request(
-            self.sdk.chat_postMessage, channel=chat_id, text=text, thread_ts=thread, **(defaults | more)
-        )
-        return str(response["ts"])
+        form = {"unfurl_links": False, "unfurl_media": False, **more}
+        return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
 
     async def edit(self, chat: str, ts: str, text: str) -> None:
-        """Replace the text of our message."""
-        await self._request(self.sdk.chat_update, channel=await self.chat_id_of(chat), ts=ts, text=text)
+        await self.ask("chat.update", channel=await self.chat_id_of(chat), ts=ts, text=text)
 
     async def react(self, chat: str, ts: str, name: str) -> None:
         """Add a reaction to a message; no error if it has it already."""
         try:
-            await self._request(self.sdk.reactions_add, channel=chat, timestamp=ts, name=name)
+            await self.ask("reactions.add", channel=chat, timestamp=ts, name=name)
         except UndeliverableError as error:
             if "already_reacted" not in str(error):
                 raise
 
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
-        """Upload a file in three steps, without holding it in memory as the SDK does. Return its id.
-
-        https://docs.slack.dev/messaging/working-with-files#upload
-        """
+        """Upload a file in three steps (docs.slack.dev/messaging/working-with-files#upload). Return its id."""
         chat_id = await self.chat_id_of(chat)
-        upload = await self._request(self.sdk.files_getUploadURLExternal, filename=file.name, length=file.size)
+        upload = await self.ask("files.getUploadURLExternal", filename=file.name, length=file.size)
+        size = {"Content-Length": str(file.size)}
         try:
-            file_handle = await asyncio.to_thread(open_outgoing, path)
-        except OSError as error:
-            raise UndeliverableError(f"{path} can no longer be read ({error.strerror})") from error
-        with file_handle, _as_send_errors():
-            sending = self._session.post(str(upload["upload_url"]), data=file_handle, proxy=self.sdk.proxy)
-            async with sending as response:
-                if response.status != 200:
-                    raise SendError(f"Slack refused the file ({response.status})")
-        file_id = str(upload["file_id"])
+            answer = await self.exchange("POST", upload.text("upload_url"), headers=size, content=stream_outgoing(path))
+        except (OSError, MediaError) as error:
+            raise UndeliverableError(f"{path} can no longer be read ({describe_reason(error)})") from error
+        if answer.status != 200:
+            raise SendError(f"Slack refused the file ({answer.status})")
+        file_id = upload.text("file_id")
         files = [{"id": file_id, "title": file.name}]
-        await self._request(self.sdk.files_completeUploadExternal, files=files, channel_id=chat_id, thread_ts=thread)
+        await self.ask("files.completeUploadExternal", files=files, channel_id=chat_id, thread_ts=thread)
         return file_id
 
     async def download(self, file: Attachment) -> AsyncIterator[bytes]:
         """Download a file in chunks. Follows no redirect, since only Slack may get the token."""
         if not file.source and file.id is not None:  # shared by another workspace: events omit its URL
-            file = describe_file(_dict((await self._request(self.sdk.files_info, file=file.id)).get("file")))
+            file = describe_file((await self.ask("files.info", file=file.id)).part("file"))
         if not self._is_slack_url(file.source):
             raise MediaError("it is not stored at Slack")
-        headers = {"Authorization": f"Bearer {self._bot_token}"}
-        request = self._session.get(file.source, headers=headers, allow_redirects=False, proxy=self.sdk.proxy)
-        async with request as response:
-            is_page = response.content_type == "text/html" != file.content_type
-            if response.status in (301, 302, 303, 307, 308, 401, 403) or (response.status == 200 and is_page):
+        async with open_download("Slack", file.source, self.authorize(await self.token())) as response:
+            is_page = (
+                response.headers.get("content-type", "").startswith("text/html") and file.content_type != "text/html"
+            )
+            if response.is_redirect or response.status_code in (401, 403) or (response.is_success and is_page):
                 raise MediaError(f"Slack did not send it; the app may lack the scope files:read ({APPS})")
-            if response.status != 200:
-                raise MediaError(f"Slack answered {response.status}")
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            if response.status_code != 200:
+                raise MediaError(f"Slack answered {response.status_code}")
+            async for chunk in response.aiter_bytes():
                 yield chunk
 
-    async def messages_after(self, chat: str, thread: str | None, ts: str) -> list[Mapping[str, Any]]:
+    async def messages_after(self, chat: str, thread: str | None, ts: str) -> list[Payload]:
         """The messages of a chat or thread after this one, oldest first: at most the last two hundred."""
-        method = self.sdk.conversations_history if thread is None else self.sdk.conversations_replies
-        of_thread = {} if thread is None else {"ts": thread}
-        response = await self._request(method, channel=chat, oldest=ts, limit=_MOST_MISSED, **of_thread)
-        listed = response.get("messages")
-        messages = [message for message in listed if isinstance(message, Mapping)] if isinstance(listed, list) else []
-        later = (message for message in messages if str(message.get("ts")) != ts)
-        return sorted(later, key=lambda message: str(message.get("ts")))
+        method = "conversations.history" if thread is None else "conversations.replies"
+        answer = await self.ask(method, channel=chat, oldest=ts, limit=_MOST_MISSED, ts=thread)
+        later = (message for message in answer.parts("messages") if message.text("ts") != ts)
+        return sorted(later, key=lambda message: message.text("ts"))
 
     async def name_of(self, user: str) -> str:
         """The display name of a user, in one line; empty for an unknown user or without the scope users:read."""
         try:
-            data = _dict((await self._request(self.sdk.users_info, user=user)).get("user"))
+            data = (await self.ask("users.info", user=user)).part("user")
         except UndeliverableError:
             return ""
-        name = str(_dict(data.get("profile")).get("display_name") or data.get("real_name") or data.get("name") or "")
+        name = data.text("profile", "display_name") or data.text("real_name") or data.text("name")
         return " ".join("".join(char if char.isprintable() else " " for char in name).split())[:_LONGEST_NAME]
 
     async def chat_id_of(self, chat: str) -> str:
@@ -249,8 +218,8 @@ class SlackApi:
         if not chat.startswith(("U", "W")):
             return chat
         if chat not in self._private_chats:
-            response = await self._request(self.sdk.conversations_open, users=chat)
-            self._private_chats[chat] = str(_dict(response.get("channel")).get("id") or chat)
+            opened = await self.ask("conversations.open", users=chat)
+            self._private_chats[chat] = opened.text("channel", "id") or chat
         return self._private_chats[chat]
 
     def _is_slack_url(self, url: str) -> bool:
@@ -261,45 +230,41 @@ class SlackApi:
             return False
         if not re.fullmatch(r"[\w.:-]+", parts.netloc):  # parsers may disagree about other characters
             return False
-        return parts[:2] == self._own or (parts.scheme == "https" and f".{host}".endswith(_OF_SLACK))
+        return parts[:2] == urlsplit(self.base)[:2] or (parts.scheme == "https" and f".{host}".endswith(_OF_SLACK))
 
-    async def _request_setup(self, method: Method, token: _Token, **parameters: Any) -> AsyncSlackResponse:
+    async def _set_up(self, path: str, token: _Token, value: str) -> Answer:
         """Send a request of the login. Most refusals need the owner: they are ChannelSetupErrors."""
-        try:
-            with _as_send_errors():
-                return await method(**parameters)
-        except SlackApiError as error:
-            if _code(error) in (*_LATER, *_LIMITED):
-                raise self._send_error(error) from error
-            raise ChannelSetupError(_setup_text(error, token)) from error
+        answer = await self.exchange("POST", path, headers=self.authorize(value))
+        if isinstance(answer.code, str):
+            raise ChannelSetupError(_setup_text(answer, token))
+        if answer.code:  # of a server before Slack
+            raise self.error_of(answer)
+        return answer
 
-    async def _request(self, method: Method, **parameters: Any) -> AsyncSlackResponse:
-        """Send a request, but not before the end of a pause that Slack asked for."""
-        name, now = method.__name__, self._clock.monotonic()
-        if (left_s := self._not_before.get(name, now) - now) > 0:
-            raise RateLimitedError(f"Slack: too many calls of {name}", left_s)
+    async def ask(self, method: str, **form: object) -> Payload:
+        """Send a request, but not before the end of a pause that Slack asked for. Leaves out what is None."""
+        if (left_s := self._not_before.get(method, 0.0) - time.monotonic()) > 0:
+            raise RateLimitedError(f"Slack: too many calls of {method}", left_s)
+        data = {
+            key: json.dumps(value) if isinstance(value, list) else value
+            for key, value in form.items()
+            if value is not None
+        }
         try:
-            with _as_send_errors():
-                return await method(**parameters)
-        except SlackApiError as error:
-            refusal = self._send_error(error)
-            if isinstance(refusal, RateLimitedError):
-                self._not_before[name] = now + refusal.retry_after_s
-            raise refusal from error
+            return await self.call("POST", f"/{method}", data=data)
+        except RateLimitedError as error:
+            self._not_before[method] = time.monotonic() + error.retry_after_s
+            raise
 
-    def _send_error(self, error: SlackApiError) -> SendError:
-        """The SendError for a refusal."""
-        code = _code(error)
-        status = getattr(error.response, "status_code", 0) or getattr(error.response, "status", 0)
-        if status == 429 or code in _LIMITED:
-            return RateLimitedError("Slack: too many requests", _pause_s(error))
-        if status >= 500 or code in _LATER:
-            return SendError(f"Slack answered {code or status}")
+    def error_of(self, answer: Answer) -> Exception:
+        code = answer.code
+        if isinstance(code, int):  # of a server before Slack
+            return super().error_of(answer)
         if code in _NO_TOKEN:  # `start` ends, too, which tells the owner; the message waits
-            self.refusal = ChannelSetupError(_setup_text(error, _BOT))
+            self.refusal = ChannelSetupError(_setup_text(answer, _BOT))
             return NotConnectedError(f"Slack no longer accepts the token ({code})")
         if code == "missing_scope":
-            return UndeliverableError(f"Slack: {_setup_text(error, _BOT)}")
+            return UndeliverableError(f"Slack: {_setup_text(answer, _BOT)}")
         advice = _ADVICE.get("restricted_action" if code.startswith("restricted_action") else code, "it was refused")
         return UndeliverableError(f"Slack: {advice.format(bot=self.me.name)} ({code})")
 
@@ -326,38 +291,8 @@ def _check_scopes(scopes: set[str]) -> None:
         log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
 
 
-def _setup_text(error: SlackApiError, token: _Token) -> str:
+def _setup_text(answer: Answer, token: _Token) -> str:
     """What the owner has to do about a refusal."""
-    code = _code(error)
-    scope = _dict(error.response.data).get("needed") or "connections:write"
-    return _SETUP.get(code, _REJECTED).format(key=token.key, code=code, scope=scope, **token._asdict())
-
-
-@contextmanager
-def _as_send_errors() -> Iterator[None]:
-    """Convert network errors to SendErrors. Slack's own errors pass through."""
-    try:
-        yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise NotConnectedError(f"Slack cannot be reached: {error}") from error
-    except TimeoutError as error:
-        raise SendError("Slack did not answer in time", may_have_arrived=True) from error
-    except (aiohttp.ClientError, OSError) as error:
-        text = f"connection to Slack lost: {type(error).__name__}"
-        raise SendError(text, may_have_arrived=True) from error
-
-
-def _code(error: SlackApiError) -> str:
-    """Slack's error code; empty if a server before Slack answered."""
-    return str(_dict(getattr(error.response, "data", None)).get("error") or "")
-
-
-def _pause_s(error: SlackApiError) -> float:
-    try:
-        return max(float(error.response.headers["Retry-After"]), _SHORTEST_PAUSE_S)
-    except (AttributeError, KeyError, ValueError, TypeError):
-        return _PAUSE_S
-
-
-def _dict(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    scope = answer.body.text("needed") or "connections:write"
+    text = _SETUP.get(str(answer.code), _REJECTED)
+    return text.format(key=token.key, code=answer.code, scope=scope, **token._asdict())

@@ -8,6 +8,6 @@ from nanobot.net.clients import load_httpx
 
 load_httpx()  # without its command line, which the SDK would import: 50 ms and 5 MB
 
-from nanobot.channels.telegram.channel import PollTimeouts, TelegramChannel  # noqa: E402 behind load_httpx
+from nanobot.channels.telegram.channel import TelegramChannel  # noqa: E402 behind load_httpx
 
-__all__ = ["PollTimeouts", "TelegramChannel"]
+__all__ = ["TelegramChannel"]

@@ -24,16 +24,17 @@ from telegram.error import (
 )
 from telegram.request import HTTPXRequest
 
+from nanobot.channels import rest
 from nanobot.channels.errors import (
     ChannelSetupError,
-    MissingSettingsError,
     NotConnectedError,
     RateLimitedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
 from nanobot.config.channels import TelegramConfig
-from nanobot.net.clients import connection_error_reason, new_client
+from nanobot.net.clients import connection_error_reason
 from nanobot.net.connection import KEEP_ALIVE_S
 from nanobot.net.http import proxy_for, ssl_context
 
@@ -44,17 +45,13 @@ CONNECT_S = 10.0
 ANSWER_S = 20.0
 POLL_SLACK_S = 10.0
 """How much longer than the poll itself its response may take before the connection counts as dead."""
-_CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9:_-]+")
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
-"""With other errors of the connection the request may have arrived."""
 
 Raw = dict[str, Any]
 """An unparsed update."""
 
-# Their failures reach us as exceptions; and both would log URLs, which contain the token.
+# Its failures reach us as exceptions; and it would log URLs, which contain the token.
 logging.getLogger("telegram").setLevel(logging.CRITICAL)
-logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class ConflictError(SendError):
@@ -67,9 +64,7 @@ async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
 
     Raises ChannelSetupError for a token or proxy that cannot be used, SendError if Telegram is unreachable.
     """
-    token = config.token.strip()
-    if not token:
-        raise MissingSettingsError("telegram", "token")
+    (token,) = require_settings("telegram", token=config.token)
     if not _TOKEN.fullmatch(token):
         raise ChannelSetupError(
             "channels.telegram.token is not a token. A token looks like 123456:ABC-DEF; copy all of it from @BotFather."
@@ -133,18 +128,11 @@ async def download(bot: Bot, file_id: str, proxy: str | None) -> AsyncIterator[b
     if not location.startswith(("http://", "https://")):  # a path on this machine, from a local Bot API server
         yield await asyncio.to_thread(Path(location).read_bytes)
         return
-    async with (
-        new_client(await ssl_context(location), proxy_for(location, proxy)) as client,
-        client.stream("GET", location, timeout=ANSWER_S) as response,
-    ):
-        if response.status_code != httpx.codes.OK:
-            raise SendError(f"Telegram did not send the file (HTTP {response.status_code})")
-        async for chunk in response.aiter_bytes(_CHUNK):
-            yield chunk
+    async for chunk in rest.download("Telegram", location, proxy=proxy):
+        yield chunk
 
 
 def error_of(error: TelegramError) -> SendError:
-    """The SendError for an error of the SDK."""
     text, cause = error.message, error.__cause__
     match error:
         case RetryAfter(retry_after=pause):  # a number, or with PTB_TIMEDELTA in the environment a timedelta
@@ -158,7 +146,7 @@ def error_of(error: TelegramError) -> SendError:
             return NotConnectedError(f"Telegram rejects the token ({text})")  # polling reports it to the owner
         case Forbidden() | BadRequest() | ChatMigrated():
             return UndeliverableError(f"Telegram refused it: {text}")
-        case NetworkError() if isinstance(cause, _NOT_SENT):
+        case NetworkError() if isinstance(cause, rest.NOT_SENT):
             return NotConnectedError(f"Telegram cannot be reached: {connection_error_reason(cause)}")
         case NetworkError() if cause is not None and not isinstance(cause, TelegramError):
             reason = f"{type(cause).__name__}: {connection_error_reason(cause)}"

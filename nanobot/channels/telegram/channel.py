@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -32,10 +32,12 @@ from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
+from nanobot.channels.inbox import until_saved
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.telegram.bot import (
     ConflictError,
@@ -49,7 +51,6 @@ from nanobot.channels.telegram.bot import (
 from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
 from nanobot.channels.telegram.state import TelegramState
 from nanobot.config.channels import TelegramConfig
-from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
 
@@ -78,20 +79,6 @@ _BY_SUFFIX = {
 """How Telegram shows a file; all others are documents."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollTimeouts:
-    """Timeouts and intervals in seconds."""
-
-    poll_s: float = 30.0
-    """How long Telegram holds a poll open without updates."""
-    busy_s: float = 1.0
-    """Shortest interval between polls that bring nothing."""
-    album_s: float = 0.8
-    """How long to wait for the other parts of an album."""
-    pause_s: float = 2.0
-    """First pause before a retry; it grows."""
-
-
 class TelegramChannel(ChatChannel):
     """Private chats, groups and topics of one bot."""
 
@@ -100,23 +87,29 @@ class TelegramChannel(ChatChannel):
     largest_file = 50 * 1024 * 1024
     can_edit = True
     can_react = True
+    poll_s: float = 30.0
+    """How long Telegram holds a poll open without updates."""
+    busy_s: float = 1.0
+    """Shortest interval between polls that bring nothing."""
+    album_s: float = 0.8
+    """How long to wait for the other parts of an album."""
+    pause_s: float = 2.0
+    """First pause while another program polls; it grows."""
     group_interval_s: ClassVar[float] = 3.0
     """A group accepts twenty messages a minute, including edits (core.telegram.org/bots/faq)."""
 
-    def __init__(self, config: TelegramConfig, bus: MessageBus, *, timeouts: PollTimeouts | None = None) -> None:
+    def __init__(self, config: TelegramConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._section = config
-        self._timeouts = timeouts or PollTimeouts()
         self._current_bot: Bot | None = None
-        self._state = TelegramState(bot=0)
+        self._state = TelegramState()
         self._conflicts = 0
         self._has_warned = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or proxy that cannot be used."""
         async with open_bot(self._section) as bot:
-            folder = self.services.state
-            self._state = await asyncio.to_thread(TelegramState.load, folder / "bot.json" if folder else None, bot.id)
+            self._state = await self.load_state(TelegramState(str(bot.id)))
             self._check_privacy(bot)
             self._current_bot = bot
             menu = asyncio.create_task(self._show_menu(bot), name="telegram menu")
@@ -150,7 +143,7 @@ class TelegramChannel(ChatChannel):
                 problem = connection_error(error, self._section)
                 if isinstance(problem, RateLimitedError):
                     self.status.touch()
-                    await asyncio.sleep(min(max(problem.retry_after_s, self._timeouts.busy_s), _LONGEST_PAUSE_S))
+                    await asyncio.sleep(min(max(problem.retry_after_s, self.busy_s), _LONGEST_PAUSE_S))
                 elif isinstance(problem, ConflictError):
                     await self._wait_for_other_poller(problem)
                 elif has_failed:  # once is tolerated: servers are known to reject a good token for a moment
@@ -166,12 +159,13 @@ class TelegramChannel(ChatChannel):
             for batch in batches:
                 await self._journal(batch)
             if count:
-                await self._state.save_offset(updates[count - 1]["update_id"] + 1)
+                self._state.offset, self._state.heard_at = updates[count - 1]["update_id"] + 1, time.time()
+                await self.save_state(self._state)
             if albums:
-                await asyncio.sleep(self._timeouts.album_s)
+                await asyncio.sleep(self.album_s)
             elif wait_s > 0 and not updates:
                 await self._pause_after(started_at)
-            wait_s = 0.0 if albums else self._timeouts.poll_s
+            wait_s = 0.0 if albums else self.poll_s
 
     def _record_connected(self, *, after_waiting: bool) -> None:
         self.status.touch()
@@ -188,30 +182,25 @@ class TelegramChannel(ChatChannel):
             log.error("telegram: %s", error)
         self._conflicts += 1
         self.status.set_state(ChannelState.DOWN, str(error))
-        await asyncio.sleep(min(self._timeouts.pause_s * self._conflicts, _LONGEST_PAUSE_S))
+        await asyncio.sleep(min(self.pause_s * self._conflicts, _LONGEST_PAUSE_S))
 
     async def _pause_after(self, started_at: float) -> None:
         """Throttle polls that return at once."""
-        if time.monotonic() - started_at < self._timeouts.busy_s:
-            await asyncio.sleep(self._timeouts.busy_s)
+        if time.monotonic() - started_at < self.busy_s:
+            await asyncio.sleep(self.busy_s)
 
     async def _journal(self, batch: Sequence[Raw]) -> None:
         """Process an update, or an album, until it is journaled. If it cannot be read, its sender is told."""
-        refusals = 0
-        while True:
-            try:
-                await self._handle(batch)
-                return
-            except StorageError as error:
-                if not refusals:
-                    log.error("telegram: a message could not be journaled and waits at Telegram: %s", error)  # noqa: TRY400
-                refusals += 1
-                self.status.touch()  # it is the disk that stalls
-                await asyncio.sleep(min(self._timeouts.pause_s * refusals, _LONGEST_PAUSE_S))
-            except Exception:  # one unreadable update must not stop the others
-                log.exception("telegram: the update %s could not be read", batch[0]["update_id"])
-                await self._report_unreadable(batch[0])
-                return
+        try:
+            waiting = "telegram: a message waits at Telegram until it can be journaled"
+            await until_saved(lambda: self._handle(batch), waiting)
+        except Exception:  # one unreadable update must not stop the others
+            log.exception("telegram: the update %s could not be read", batch[0]["update_id"])
+            message = Payload.of(batch[0]).part("message")  # none of its fields can be relied on
+            chat_id, sender_id = (int(message.number(part, "id")) for part in ("chat", "from"))
+            if chat_id and sender_id:
+                is_private = message.text("chat", "type") == "private"
+                await self.report_unreadable(str(sender_id), Address(self.name, str(chat_id)), is_private=is_private)
 
     async def _handle(self, batch: Sequence[Raw]) -> None:
         """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
@@ -222,7 +211,7 @@ class TelegramChannel(ChatChannel):
         messages = [update.message for update in updates if update.message is not None]
         for message in messages:
             if message.migrate_to_chat_id is not None:
-                await self._state.record_move(str(message.chat.id), str(message.migrate_to_chat_id))
+                await self._record_move(str(message.chat.id), str(message.migrate_to_chat_id))
         names = {menu_name(entry.name): entry.name for entry in self.services.commands}
         me = self._bot.bot
         incoming = [read for message in messages if (read := read_message(message, me, names)) is not None]
@@ -251,22 +240,18 @@ class TelegramChannel(ChatChannel):
             incoming = replace(incoming, session_key=session_key, parent_ids=(former_id,))
         return await self.receive(incoming)
 
-    async def _report_unreadable(self, raw: Raw) -> None:
-        """Tell the sender that their update could not be read. None of its fields can be relied on."""
-        chat, sender = (_part(raw.get("message"), name) for name in ("chat", "from"))
-        chat_id, sender_id = _part(chat, "id"), _part(sender, "id")
-        if isinstance(chat_id, int) and isinstance(sender_id, int):
-            to = Address(self.name, str(chat_id))
-            await self.report_unreadable(str(sender_id), to, is_private=_part(chat, "type") == "private")
+    async def _record_move(self, old: str, new: str) -> None:
+        if self._state.moved.get(old) != new:
+            self._state.moved[old] = new
+            log.info("telegram: the group %s is %s from now on", old, new)
+            await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file."""
-        return download(self._bot, attachment.source, self._section.proxy or None)
+        return download(self._bot, attachment.source, self._section.proxy)
 
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post one chunk."""
         fields = await self._fields(to, options)
         message = await self._send_text(to, chunk, partial(self._bot.send_message, **fields))
         return str(message.message_id)
@@ -328,9 +313,11 @@ class TelegramChannel(ChatChannel):
         """The parameters that every message has."""
         number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
         buttons = [
-            InlineKeyboardButton(button.label, callback_data=await self._state.data_of(button.value))
+            InlineKeyboardButton(button.label, callback_data=self._state.data_of(button.value))
             for button in options.buttons
         ]
+        if buttons:  # they may be pressed after a crash
+            await self.save_state(self._state)
         is_one_row = len(buttons) <= _ROW_BUTTONS and sum(len(button.text) for button in buttons) <= _ROW_CHARS
         rows = [buttons] if is_one_row else [[button] for button in buttons]
         return {
@@ -357,12 +344,12 @@ class TelegramChannel(ChatChannel):
 
     async def _request(self, to: Address, request: Callable[..., Awaitable[T]]) -> T:
         """Send a request for a chat, under its current id. Raises SendError."""
-        chat_id = self._state.current_id(to.chat_id)
+        chat_id = self._state.moved.get(to.chat_id, to.chat_id)
         try:
             try:
                 return await request(chat_id=chat_id)
             except ChatMigrated as moved:
-                await self._state.record_move(chat_id, str(moved.new_chat_id))
+                await self._record_move(chat_id, str(moved.new_chat_id))
                 return await request(chat_id=str(moved.new_chat_id))
         except TelegramError as error:
             raise error_of(error) from error
@@ -408,13 +395,7 @@ def split_batches(updates: Sequence[Raw], known: set[str]) -> tuple[int, list[li
 
 
 def _album_of(raw: Raw) -> str | None:
-    album = _part(raw.get("message"), "media_group_id")
-    return None if album is None else str(album)
-
-
-def _part(payload: object, name: str) -> object:
-    """A field of an unparsed object; None if missing."""
-    return payload.get(name) if isinstance(payload, dict) else None
+    return Payload.of(raw).text("message", "media_group_id") or None
 
 
 def _number_of(message_id: str) -> int | None:

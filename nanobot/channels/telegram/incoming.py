@@ -64,11 +64,11 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     files = _files_of(message)
     text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
     is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
-    is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _is_reply_to(message, me)
+    is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _author_of(_replied_to(message)) == me
     if not text and not files and not _mentions_bot(message, me):
         return None
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
-    name, handle = _names_of(message)
+    user = message.from_user if message.sender_chat is None else None
     return Incoming(
         sender,
         str(message.chat.id),
@@ -77,8 +77,8 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
         _thread_of(message),
         is_private,
         is_mentioned,
-        sender_name=name,
-        sender_handle=handle,
+        sender_name=user.full_name if user is not None else "",
+        sender_handle=(user.username or "") if user is not None else "",
         attachments=files,
         quotes_others=quotes_others or message.via_bot is not None,
         sent_at=message.date,
@@ -142,12 +142,6 @@ def _sender_of(message: Message) -> str | None:
     return None if user is None or user.is_bot else _sender_id(user)
 
 
-def _names_of(message: Message) -> tuple[str, str]:
-    """The sender's name and user name; empty if it is no person."""
-    user = message.from_user if message.sender_chat is None else None
-    return (user.full_name, user.username or "") if user is not None else ("", "")
-
-
 def _thread_of(message: Message) -> str | None:
     """The topic. Elsewhere this number only names the message replied to."""
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
@@ -163,9 +157,8 @@ def _mentions_bot(message: Message, me: User) -> bool:
     return False
 
 
-def _is_reply_to(message: Message, me: User) -> bool:
-    replied = _replied_to(message)
-    return replied is not None and replied.from_user is not None and replied.from_user.id == me.id
+def _author_of(message: Message | None) -> User | None:
+    return message.from_user if message is not None else None
 
 
 def _replied_to(message: Message) -> Message | None:
@@ -191,7 +184,7 @@ def _quote(message: Message, me: User) -> tuple[str, bool]:
     )
     if not words:
         return "", False
-    author = replied.from_user if replied is not None else None
+    author = _author_of(replied)
     is_ours = author is not None and author in (me, message.from_user) and replied is not None
     name = "you" if author == me else author.full_name if author is not None else "somebody"
     forwarded = replied is not None and replied.forward_origin is not None

@@ -47,12 +47,10 @@ class FrameBacklog:
         """The number of open connections."""
 
     def connection_opened(self) -> None:
-        """Record that a connection opened."""
         self.connections += 1
         self._has_connection.set()
 
     def connection_closed(self) -> None:
-        """Record that a connection closed."""
         self.connections -= 1
         if not self.connections:
             self._has_connection.clear()

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Origin
@@ -96,7 +96,6 @@ class BoundedConnection(ServerConnection):
 
     @property
     def address(self) -> str:
-        """The remote IP address."""
         return str(self.remote_address[0]) if isinstance(self.remote_address, tuple) else "nowhere"
 
 
@@ -130,7 +129,6 @@ class WebSocketChannel(BaseChannel):
 
     @property
     def supports_streaming(self) -> bool:
-        """Whether the config does not disable streaming."""
         return self._section.streaming
 
     async def start(self) -> None:
@@ -169,7 +167,12 @@ class WebSocketChannel(BaseChannel):
                 f"channels.websocket cannot listen on {section.host}, port {section.port} ({reason}). Stop the program "
                 "that uses it, or set channels.websocket.port."
             ) from error
-        await self._until_cancelled(server)
+        self.mark_up()
+        try:
+            await server.wait_closed()
+        finally:
+            server.close()
+            await server.wait_closed()
 
     async def login(self, force: bool = False) -> bool:
         """Print where clients connect, and a generated token. Raises ChannelSetupError."""
@@ -213,14 +216,6 @@ class WebSocketChannel(BaseChannel):
                 "channels.websocket: two clients have the same token, so they cannot be told apart. Give each its own."
             )
         return tokens or {DEFAULT_CLIENT: _stored_token(self.services.state)}
-
-    async def _until_cancelled(self, server: Server) -> None:
-        self.mark_up()
-        try:
-            await server.wait_closed()
-        finally:
-            server.close()
-            await server.wait_closed()
 
     async def stop(self) -> None:
         """Nothing left to do: `start` closed all connections."""
@@ -312,9 +307,13 @@ class WebSocketChannel(BaseChannel):
         hello = await self._receive_hello(socket)
         if hello.get("type") != "hello":
             raise ClientRefusedError('The first frame must be {"type": "hello", "token": "..."}.')
-        name = self._name_of(str(hello.get("token", "")))
-        if name is None:
-            self._warn_once(socket)
+        token = str(hello.get("token", "")).encode(errors="replace")
+        matches = (name for name, known in self._tokens.items() if hmac.compare_digest(known.encode(), token))
+        if (name := next(matches, None)) is None:
+            # once per address: guesses must not fill the log
+            if socket.address not in self._guessers and len(self._guessers) < MAX_GUESSERS:
+                self._guessers.add(socket.address)
+                log.warning("websocket: a connection from %s had a wrong token", socket.address)
             raise ClientRefusedError(
                 "The token is wrong: it must be one of channels.websocket in the config, or the one that "
                 "`nanobot channels login websocket` shows."
@@ -331,7 +330,11 @@ class WebSocketChannel(BaseChannel):
         """The first frame. Raises ClientRefusedError if it is late, too long or not a JSON object."""
         self._unidentified[socket] = None
         if len(self._unidentified) > MOST_UNIDENTIFIED:
-            self._drop_oldest_unidentified()
+            # close the oldest one from the address with the most: a real client sends its hello at once
+            (crowded, _), *_ = Counter(socket.address for socket in self._unidentified).most_common(1)
+            oldest = next(socket for socket in self._unidentified if socket.address == crowded)
+            del self._unidentified[oldest]
+            oldest.transport.abort()
         try:
             async with asyncio.timeout(HELLO_S):
                 raw = await socket.recv()
@@ -344,25 +347,6 @@ class WebSocketChannel(BaseChannel):
             raise ClientRefusedError(str(error)) from error
         finally:
             self._unidentified.pop(socket, None)
-
-    def _drop_oldest_unidentified(self) -> None:
-        """Close the oldest one from the address with the most: a real client sends its hello at once."""
-        (crowded, _), *_ = Counter(socket.address for socket in self._unidentified).most_common(1)
-        oldest = next(socket for socket in self._unidentified if socket.address == crowded)
-        del self._unidentified[oldest]
-        oldest.transport.abort()
-
-    def _name_of(self, token: str) -> str | None:
-        """The client with this token."""
-        token_bytes = token.encode(errors="replace")
-        matches = (name for name, known in self._tokens.items() if hmac.compare_digest(known.encode(), token_bytes))
-        return next(matches, None)
-
-    def _warn_once(self, socket: BoundedConnection) -> None:
-        """Log a wrong token, once per address: guesses must not fill the log."""
-        if socket.address not in self._guessers and len(self._guessers) < MAX_GUESSERS:
-            self._guessers.add(socket.address)
-            log.warning("websocket: a connection from %s had a wrong token", socket.address)
 
     async def _serve_client(self, socket: ServerConnection, client: Client) -> None:
         chat = self._chat(client.name)

@@ -6,18 +6,16 @@ import binascii
 import json
 import re
 import secrets
-import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from os import fstat
 from pathlib import Path
 from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.channels.media import one_chunk
 from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.outgoing import Outgoing, open_outgoing, prepare_outgoing
+from nanobot.channels.outgoing import CHUNK, Outgoing, open_outgoing, prepare_outgoing, stream_outgoing
 from nanobot.channels.websocket.backlog import FrameBacklog
 from nanobot.errors import NanobotError
 from nanobot.markdown import well_formed
@@ -25,8 +23,6 @@ from nanobot.markdown import well_formed
 MOST_PARTS = 50_000
 """Most brackets and commas in a frame: the parser is slow for many small parts, not for a long text."""
 LARGEST_FILE = 50 * 1024 * 1024
-PART = 256 * 1024
-"""Bytes of a file in one frame."""
 MOST_ATTACHED = 10
 MOST_FILES = 200
 """Files of one chat that can be fetched: the newest."""
@@ -123,7 +119,7 @@ async def open_attachment(fields: Fields, folders: Sequence[str]) -> Callable[[]
             raise FrameError(f"`data` of an attachment is not base64 ({error}).") from error
         return lambda: one_chunk(decoded)
     path = await asyncio.to_thread(_resolve_within, str(fields.get("path", "")), folders)
-    return lambda: _read(path)
+    return lambda: stream_outgoing(path)
 
 
 def parse_frame(raw: str | bytes) -> Fields:
@@ -182,16 +178,7 @@ def _resolve_within(name: str, folders: Sequence[str]) -> Path:
     return path
 
 
-async def _read(path: Path) -> AsyncIterator[bytes]:
-    """Read exactly this file: a symlink in its place or above it is not followed."""
-    with await asyncio.to_thread(open_outgoing, path) as file:
-        if not stat.S_ISREG(fstat(file.fileno()).st_mode):
-            raise MediaError(f"{path.name} is not a regular file")
-        while data := await asyncio.to_thread(file.read, PART):
-            yield data
-
-
 def _read_part(path: Path, offset: int) -> bytes:
     with open_outgoing(path) as file:
         file.seek(offset)
-        return file.read(PART)
+        return file.read(CHUNK)

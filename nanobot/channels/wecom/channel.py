@@ -100,8 +100,8 @@ class WeComChannel(ChatChannel):
         """Test the credentials. Raises ChannelSetupError; SendError if WeCom is unreachable."""
         async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch):
             print(  # noqa: T201 a person waits
-                "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人), or add it "
-                "to a group. If a gateway was connected as this robot, WeCom has closed its connection: restart it."
+                "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人).\n"
+                "If a gateway was connected as this robot, WeCom has closed its connection: restart it."
             )
         return True
 
@@ -176,7 +176,6 @@ class WeComChannel(ChatChannel):
         await self._stream(platform_id, stream, chunk, is_complete=self._now - stream.since > _LONGEST_STREAM_S)
 
     async def finish(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        """Complete a stream."""
         stream = self._answers.get(platform_id)
         if stream is not None and not stream.is_complete:
             await self._stream(platform_id, stream, chunk, is_complete=True)

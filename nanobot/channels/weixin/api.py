@@ -7,8 +7,7 @@ of 200. Nothing is sent twice here.
 import base64
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from nanobot import __version__
@@ -24,7 +23,8 @@ import httpx  # noqa: E402 behind load_httpx
 
 _VERSION = (2, 4, 6)
 """Of Tencent's plugin, whose requests these are."""
-_CONNECT_S, _ANSWER_S, _POLL_SLACK_S, _LOGIN_S = 10.0, 15.0, 5.0, 35.0
+_CONNECT_S, _ANSWER_S = 10.0, 15.0
+_Body = Mapping[str, Any] | None
 _RESTRICTED, _BAD_ARGUMENT, _LOGGED_OUT = -2, -3, -14
 
 
@@ -42,45 +42,38 @@ class WeixinApi:
         self.pools = HttpPools()
         self._route_tag = (section.route_tag or "").strip()
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         await self.pools.close()
 
-    async def call(self, method: str, body: Mapping[str, Any], *, timeout_s: float = _ANSWER_S) -> Payload:
-        """Send a request and return the answer. Raises ChannelSetupError once the bot is logged out."""
-        with as_send_errors("WeChat", may_have_arrived=method == "sendmessage"):
-            return await self._post(method, body, timeout_s)
+    async def call(self, method: str, body: _Body, *, timeout_s: float = _ANSWER_S, waits: bool = False) -> Payload:
+        """Send a request and return the answer: empty if it `waits` for something that does not happen in time.
 
-    async def get_updates(self, cursor: str, wait_s: float) -> Payload:
-        """Wait for messages behind the cursor. Empty without an answer in that time. Raises as `call` does."""
-        with as_send_errors("WeChat"), suppress(httpx.ReadTimeout):
-            return await self._post("getupdates", {"get_updates_buf": cursor}, wait_s + _POLL_SLACK_S)
-        return Payload()
-
-    async def login_status(self, query: Mapping[str, str]) -> Payload:
-        """Wait until the state of a login changes. Empty without an answer in some time."""
-        with as_send_errors("WeChat"), suppress(httpx.ReadTimeout):
-            return await self._exchange("GET", "get_qrcode_status", _LOGIN_S, {}, params=query)
-        return Payload()
-
-    async def _post(self, method: str, body: Mapping[str, Any], timeout_s: float) -> Payload:
-        headers = {"AuthorizationType": "ilink_bot_token"}
-        headers["X-WECHAT-UIN"] = base64.b64encode(str(secrets.randbits(32)).encode()).decode()
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        about = {"channel_version": ".".join(map(str, _VERSION)), "bot_agent": f"nanobot/{__version__} (python)"}
-        return await self._exchange("POST", method, timeout_s, headers, json={**body, "base_info": about})
-
-    async def _exchange(
-        self, verb: str, method: str, timeout_s: float, headers: Mapping[str, str], **request: Any
-    ) -> Payload:
-        url = f"{self.base_url.rstrip('/')}/ilink/bot/{method}"
+        Raises ChannelSetupError once the bot is logged out.
+        """
         major, minor, patch = _VERSION
-        headers = {"iLink-App-Id": "bot", "iLink-App-ClientVersion": str(major << 16 | minor << 8 | patch), **headers}
+        headers = {"iLink-App-Id": "bot", "iLink-App-ClientVersion": str(major << 16 | minor << 8 | patch)}
         if self._route_tag:
             headers["SKRouteTag"] = self._route_tag
-        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
-        async with self.pools.borrow_client(url) as client:
-            return _check(await client.request(verb, url, headers=headers, timeout=timeout, **request))
+        if body is not None:
+            headers["AuthorizationType"] = "ilink_bot_token"
+            headers["X-WECHAT-UIN"] = base64.b64encode(str(secrets.randbits(32)).encode()).decode()
+            about = {"channel_version": f"{major}.{minor}.{patch}", "bot_agent": f"nanobot/{__version__} (python)"}
+            body = {**body, "base_info": about}
+            if self._token:
+                headers["Authorization"] = f"Bearer {self._token}"
+        url, timeout = f"{self.base_url.rstrip('/')}/ilink/bot/{method}", httpx.Timeout(timeout_s, connect=_CONNECT_S)
+        with as_send_errors("WeChat", may_have_arrived=method == "sendmessage"):
+            async with self.pools.borrow_client(url) as client:
+                try:
+                    verb = "GET" if body is None else "POST"
+                    return _check(await client.request(verb, url, headers=headers, timeout=timeout, json=body))
+                except httpx.ReadTimeout:
+                    if not waits:
+                        raise
+        return Payload()
 
 
 def is_trusted(url: str, configured: str) -> bool:

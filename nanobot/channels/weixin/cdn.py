@@ -34,7 +34,6 @@ _HEX_KEY = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def encrypt(data: bytes, key: bytes) -> bytes:
-    """Encrypt a file."""
     padder, encryptor = PKCS7(AES.block_size).padder(), Cipher(AES(key), modes.ECB()).encryptor()  # noqa: S305
     return encryptor.update(padder.update(data) + padder.finalize()) + encryptor.finalize()
 

@@ -48,8 +48,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
 _TICKET_S = timedelta(hours=12).total_seconds()
 _LONGEST_POLL_S = 60.0
 """More would be taken for silence (`stall_s`)."""
-_STOP_S = 2.0
-_IDLE_S = 0.2
+_POLL_SLACK_S, _STOP_S, _IDLE_S = 5.0, 2.0, 0.2
 _KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
 """Of uploads, by suffix; everything else is a file."""
 _MOST_PEOPLE, _MOST_TEXTS = 1000, 500
@@ -76,7 +75,7 @@ class Context:
 class WeixinState:
     """What is saved of one login."""
 
-    login: str = ""
+    bot: str = ""
     """A hash of its token."""
     cursor: str = ""
     contexts: dict[str, Context] = field(default_factory=dict)
@@ -125,35 +124,27 @@ class WeixinChannel(ChatChannel):
 
     async def start(self) -> None:
         """Receive messages until the connection breaks."""
-        api = await self._open_api()
-        try:
-            async with keep_saved(self.state_path, self._state, self._arrived):
-                await self._announce(api)
-                self._current_api = api
-                self.mark_up()
+        async with await self._open_api() as api, keep_saved(self.state_path, self._state, self._arrived):
+            await self._announce(api)
+            self._current_api = api
+            self.mark_up()
+            try:
                 while True:
                     await self._receive_messages(api)
-        finally:
-            self._current_api = None
-            await api.close()
+            finally:
+                self._current_api = None
 
     async def stop(self) -> None:
         """Tell WeChat that the bot is away."""
         await super().stop()
         with suppress(ChannelSetupError, SendError):
-            api = await self._open_api()
-            try:
+            async with await self._open_api() as api:
                 await api.call("msg/notifystop", {}, timeout_s=_STOP_S)
-            finally:
-                await api.close()
 
     async def login(self, force: bool = False) -> bool:
         """Test the login. Raises ChannelSetupError; SendError if WeChat is unreachable."""
-        api = await self._open_api()
-        try:
+        async with await self._open_api() as api:
             await self._announce(api)
-        finally:
-            await api.close()
         return True
 
     async def _open_api(self) -> WeixinApi:
@@ -165,16 +156,10 @@ class WeixinChannel(ChatChannel):
             (token,) = require_settings("weixin", token=earlier.token)
             base_url = earlier.base_url if is_trusted(earlier.base_url, base_url) else base_url
         login = hashlib.sha256(token.encode()).hexdigest()[:16]
-        if self._state.login != login:
-            saved = await asyncio.to_thread(load_state, self.state_path, WeixinState)
-            if saved.login != login:
-                contexts = {
-                    person: Context(context, self._now)
-                    for person, context in earlier.context_tokens.items()
-                    if isinstance(context, str) and context
-                }
-                saved = WeixinState(login, earlier.get_updates_buf, contexts)
-            self._state = saved
+        if self._state.bot != login:
+            tokens = {person: context for person, context in earlier.context_tokens.items() if isinstance(context, str)}
+            contexts = {person: Context(context, self._now) for person, context in tokens.items() if context}
+            self._state = await self.load_state(WeixinState(login, earlier.get_updates_buf, contexts))
         return WeixinApi(settings, token, base_url)
 
     async def _announce(self, api: WeixinApi) -> None:
@@ -190,7 +175,8 @@ class WeixinChannel(ChatChannel):
 
     async def _receive_messages(self, api: WeixinApi) -> None:
         """Process what comes next. Raises StorageError if it could not be journaled: it comes again."""
-        answer = await api.get_updates(self._state.cursor, self._wait_s)
+        about = {"get_updates_buf": self._state.cursor}
+        answer = await api.call("getupdates", about, timeout_s=self._wait_s + _POLL_SLACK_S, waits=True)
         if answer:
             self.status.touch()
         messages = answer.parts("msgs")
@@ -224,7 +210,6 @@ class WeixinChannel(ChatChannel):
             self._renewed.clear()
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Download a file and decrypt it."""
         key, _, url = attachment.source.partition(" ")
         return download(url, key)
 

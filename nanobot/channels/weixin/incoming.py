@@ -6,7 +6,7 @@ documented must not end the connection.
 
 from collections.abc import Mapping
 
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.payload import Payload
@@ -16,7 +16,6 @@ _FROM_BOT = 2
 _FILES = {2: ("image_item", MediaKind.IMAGE), 4: ("file_item", MediaKind.FILE), 5: ("video_item", MediaKind.VIDEO)}
 """By type of an item."""
 _TEXT, _VOICE = 1, 3
-_LONGEST_QUOTE = 600
 FORGOTTEN = "(a message that nanobot no longer has)"
 
 
@@ -40,8 +39,7 @@ def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incom
         quoted_id = id_of(reference.get("svr_id")) or id_of(quoted_item.get("msg_id"))
         inline = " | ".join(filter(None, (reference.text("title").strip(), quoted)))
         quoted = inline or texts.get(quoted_id, "") or ("" if quoted_files else FORGOTTEN)
-        short = quoted if len(quoted) <= _LONGEST_QUOTE else f"{quoted[:_LONGEST_QUOTE]}…"
-        text = "\n".join(["[in reply to a message]", *(f"> {line}" for line in short.splitlines()), text])
+        text = f"{quoted_lines(quoted)}\n{text}"
         files += quoted_files
     return Incoming(
         sender,

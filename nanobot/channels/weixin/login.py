@@ -7,7 +7,7 @@ them, and reads the number.
 import asyncio
 import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from nanobot.channels.errors import NotConnectedError, SendError
 from nanobot.channels.weixin.api import WeixinApi, is_trusted
@@ -17,7 +17,7 @@ from nanobot.errors import NanobotError
 PAUSE_S = 1.0
 """Between two questions for the state."""
 _MOST_CODES = 3
-_LONGEST_S = 480.0
+_STATE_S, _LONGEST_S = 35.0, 480.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,7 @@ class QrLogin:
     async def step(self, number: str = "") -> Step:
         """Wait for what comes next. Raises NanobotError if the login failed, SendError; safe to cancel."""
         self._number = number
-        api = WeixinApi(self._section, base_url=self._host)
-        try:
+        async with WeixinApi(self._section, base_url=self._host) as api:
             if not self._code:
                 return await self._show_code(api)
             while time.monotonic() < self._until:
@@ -78,8 +77,6 @@ class QrLogin:
                     return step
                 await asyncio.sleep(PAUSE_S)
             raise NanobotError(f"Nobody confirmed the login within {_LONGEST_S / 60:.0f} minutes.")
-        finally:
-            await api.close()
 
     async def _show_code(self, api: WeixinApi) -> CodeShown:
         if self._codes == _MOST_CODES:
@@ -98,7 +95,7 @@ class QrLogin:
         """Ask for the state of the login. None if nothing has to be shown."""
         query = {"qrcode": self._code} | ({"verify_code": self._number} if self._number else {})
         try:
-            answer = await api.login_status(query)
+            answer = await api.call(f"get_qrcode_status?{urlencode(query)}", None, timeout_s=_STATE_S, waits=True)
         except NotConnectedError:
             raise
         except SendError:  # a gateway on the way gave up waiting

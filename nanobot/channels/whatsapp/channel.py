@@ -23,7 +23,7 @@ from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, Not
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, open_outgoing, stream_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.connection import Connection, connect_bridge
@@ -49,8 +49,10 @@ _EDITABLE_S = 14 * 60.0
 """Phones ignore edits after 15 minutes."""
 _MOST_EDITS = 20
 _MOST_REMEMBERED = 1000
-_READ_BYTES = 256 * 1024
 _LINK = "Run `nanobot channels login whatsapp`."
+_LOST = 2
+"""After so many states that are not connected, the first of which is the bridge's own, WhatsApp is out of reach."""
+_UNREACHED = "web.whatsapp.com cannot be reached yet, and a proxy is not supported. Still trying; Ctrl+C ends it."
 _SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
 _LOGGED_OUT = 401
 _ENDS = {
@@ -72,7 +74,7 @@ class WhatsAppChannel(ChatChannel):
     can_edit = True
     can_react = True
     dedupe_s: ClassVar[float] = 3600.0
-    stall_s = 60.0
+    stall_s = 45.0
     beat_s: float = 15.0
     pause_s: float = 1.0
     """Between two messages in a chat: accounts that send faster get banned."""
@@ -115,14 +117,15 @@ class WhatsAppChannel(ChatChannel):
                 async with asyncio.timeout(_LOGIN_S):
                     is_linked = await self._link(connection, force=force)
             except TimeoutError:
-                raise NanobotError(f"Nobody linked an account within {_LOGIN_S / 60:.0f} minutes.") from None
+                raise NanobotError(f"No account was linked within {_LOGIN_S / 60:.0f} minutes.") from None
         # else the account was linked once, and the bridge has forgotten it by now
         return is_linked or await self.login(force=True)
 
     async def _link(self, connection: Connection, *, force: bool) -> bool:
         """Return whether the account is linked. With `force`, raise ChannelSetupError instead of returning False."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
-        has_code = False
+        has_code = is_reached = False
+        lost = 0
         async for frame in connection.events():
             match frame.get("type"):
                 case "status" if frame.get("status") == "connected":
@@ -131,10 +134,14 @@ class WhatsAppChannel(ChatChannel):
                     return True
                 case "status":
                     has_code = False
+                    lost += 1
+                    if lost == _LOST and not is_reached:
+                        print(_UNREACHED)  # noqa: T201
                 case "qr" if not phone:
+                    is_reached = True
                     print(f"{_SCAN} Scan this:\n{qr_code(frame.text('qr'))}")  # noqa: T201
                 case "qr" if not has_code:
-                    has_code = True
+                    has_code = is_reached = True
                     await connection.tell({"type": "pair", "phone": phone})
                 case "code":
                     print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
@@ -239,20 +246,17 @@ class WhatsAppChannel(ChatChannel):
             return is_own or not is_from_me
         return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
-    async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
+    def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Read a file that the bridge has downloaded."""
         path = Path(attachment.source)
         folders = (self._state, get_data_dir() / "media")
         if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
             raise MediaError("the bridge could not download it")
-        with await asyncio.to_thread(open_outgoing, path) as file:
-            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
-                yield chunk
+        return stream_outgoing(path)
 
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Send a text."""
         quoted = {"quoted": options.reply_to} if options.reply_to and self._settings.reply_to_message else {}
         return await self._send(to, options, {"type": "send", "text": chunk.text, **quoted})
 
@@ -289,7 +293,6 @@ class WhatsAppChannel(ChatChannel):
             await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
-        """Add a reaction."""
         if self._is_ours:
             author = self._authors.get(message_id, "")
             await self._connection.tell(

@@ -96,7 +96,12 @@ class Connection:
                 self._touch()
                 frame = Payload.parse(text)
                 if frame.text("type") in ("sent", "failed"):
-                    self._answer(frame)
+                    _, answer = self._requests.get(str(frame.get("id")), ("", None))
+                    if "id" not in frame:  # of an earlier release
+                        answers = (waiting for chat, waiting in self._requests.values() if chat == frame.get("to"))
+                        answer = next((waiting for waiting in answers if not waiting.done()), None)
+                    if answer is not None and not answer.done():
+                        answer.set_result(frame)
                 elif frame:
                     self._events.put_nowait(frame)
         except WebSocketException:
@@ -115,14 +120,6 @@ class Connection:
                 await asyncio.sleep(beat_s)
         except ConnectionClosed:
             pass
-
-    def _answer(self, frame: Payload) -> None:
-        _, answer = self._requests.get(str(frame.get("id")), ("", None))
-        if "id" not in frame:  # of an earlier release
-            answers = (waiting for chat, waiting in self._requests.values() if chat == frame.get("to"))
-            answer = next((waiting for waiting in answers if not waiting.done()), None)
-        if answer is not None and not answer.done():
-            answer.set_result(frame)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.payload import Payload
@@ -17,7 +17,6 @@ from nanobot.pairing.senders import Sender
 
 _KINDS = {"image": MediaKind.IMAGE, "sticker": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
 _GROUP, _LID = "@g.us", "@lid"
-_LONGEST_QUOTE = 600
 
 
 def address_of(person: str) -> str | None:
@@ -69,9 +68,7 @@ def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) ->
     if not (text := quoted.text("text").strip()):
         return "", False
     author = Sender.of(quoted.text("sender")).id
-    short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-    lines = "\n".join(f"> {line}" for line in short.splitlines())
-    return f"[in reply to {'you' if author in me else 'a message'}]\n{lines}", author not in own
+    return quoted_lines(text, "you" if author in me else "a message"), author not in own
 
 
 def _read_files(media: object, message_id: str) -> tuple[Attachment, ...]:

@@ -12,8 +12,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
 from nanobot.errors import NanobotError
-from nanobot.gateway.control.client import GatewayConnection, GatewayError, connect
-from nanobot.gateway.control.wire import settings_in
+from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect, settings_in
 
 if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation

@@ -40,16 +40,9 @@ async def transcribe_attachments(config: "Config", text: str, media: Sequence[st
     """Add transcriptions of attached recordings to the text, or why they could not be transcribed."""
     if not media:
         return text
-    from nanobot.providers.transcription import append_transcriptions, choose_transcriber, is_recording
+    from nanobot.providers.transcription import transcribe_media  # brings httpx
 
-    if not any(map(is_recording, media)):
-        return text
-    choice = choose_transcriber(config, os.environ)
-    try:
-        return await append_transcriptions(text, media, choice)
-    finally:
-        if choice.transcriber is not None:
-            await choice.transcriber.close()
+    return await transcribe_media(text, media, config, os.environ)
 
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")

@@ -7,13 +7,12 @@ import asyncio
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nanobot.agent.memory.editor import FactDetails, MemoryEditor, format_change
+from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.revisions import Revision
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cli.common import (
@@ -49,7 +48,7 @@ def show(
     text = store.read_long_term()
     if json:
         print_json(
-            {"file": str(store.memory_file), "state": editor.state(), "facts": [_as_json(details) for details in facts]}
+            {"file": str(store.memory_file), "state": editor.state(), "facts": [details.to_json() for details in facts]}
         )
         return
     if not text.strip():
@@ -91,7 +90,7 @@ def log(
     """Show the last changes of the memory, newest first."""
     changes = _open_editor(config, workspace, chat)[1].log()[:limit]
     if json:
-        print_json([_change_as_json(change) for change in changes])
+        print_json([change.to_json() for change in changes])
     elif changes:
         print_text("\n".join(map(format_change, changes)), wraps=True)
     else:
@@ -108,7 +107,7 @@ def why(
     """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
     editor = _open_editor(config, workspace, chat)[1]
     if json:
-        print_json([_as_json(details) for details in editor.find(fact)])
+        print_json([details.to_json() for details in editor.find(fact)])
     else:
         print_text(editor.why(fact), wraps=True)
 
@@ -156,34 +155,6 @@ def open_store(config: Path | None, workspace: Path | None, chat: str | None) ->
 def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
     store, clock = open_store(config, workspace, chat)
     return store, MemoryEditor(store, clock)
-
-
-def _as_json(details: FactDetails) -> dict[str, Any]:
-    source = dict(details.origin.details) if details.origin is not None else {}
-    return {
-        "id": details.fact.id,
-        "text": details.fact.text,
-        "file": details.file,
-        "heading": details.fact.heading,
-        "pinned": details.fact.pinned,
-        "since": details.origin.change.at if details.origin is not None else None,
-        "by": details.origin.change.by if details.origin is not None else None,
-        "source": {name: value for name, value in source.items() if name not in ("key", "text")},
-        "importance": round(details.importance, 2),
-    }
-
-
-def _change_as_json(change: Revision) -> dict[str, Any]:
-    return {
-        "number": change.number,
-        "at": change.at,
-        "by": change.by,
-        "file": change.file,
-        "added": [dict(entry) for entry in change.added],
-        "removed": list(change.removed),
-        "who": change.who,
-        "undoes": change.undoes,
-    }
 
 
 NumberArgument = Annotated[

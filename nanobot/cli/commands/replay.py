@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,7 +31,6 @@ from nanobot.cli.common import (
 from nanobot.cli.layout import columns
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.errors import NanobotError, UsageError
-from nanobot.messages.shown import shown_text
 from nanobot.providers.wire.chat_request import wire_text
 from nanobot.security.secrets import Redactor, secret_values
 from nanobot.session.manager import SessionManager
@@ -88,8 +87,8 @@ def replay(
         difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
         if json:
             comparison = {
-                "recorded": turn_as_json(recorded),
-                "replayed": turn_as_json(replayed.turn),
+                "recorded": recorded.to_json(),
+                "replayed": replayed.turn.to_json(),
                 "first_difference": asdict(difference) if difference else None,
                 "unrecorded": [asdict(call) for call in replayed.unrecorded],
             }
@@ -99,7 +98,7 @@ def replay(
         if replayed.turn.outcome == "failed":
             raise typer.Exit(1)
     elif json:
-        print_json(redactor.value(turn_as_json(recorded)))
+        print_json(redactor.value(recorded.to_json()))
     else:
         typer.echo("\n".join(turn_lines(recorded, redactor, paint, width)))
 
@@ -122,15 +121,6 @@ async def _replay(turn: RecordedTurn, prompt: RecordedPrompt, model_name: str, s
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
         model = await runtime.models.get(model_name)
         return await replay_turn(turn, prompt, model, clock=runtime.clock, workspace=runtime.workspace)
-
-
-def turn_as_json(turn: RecordedTurn) -> dict[str, Any]:
-    """The turn for --json; docs/guides/replay.md documents the fields."""
-    shown = asdict(turn)
-    del shown["traced"]
-    for step, shown_step in zip(turn.steps, shown["steps"], strict=True):
-        shown_step["heard"] = [shown_text(row) for row in step.joined]
-    return shown
 
 
 def _load_recording(name: str, setup: Setup, traces: TraceStore) -> Recording:

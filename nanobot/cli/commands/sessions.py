@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.commands.conversation import format_markdown, format_text
 from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
@@ -34,9 +33,10 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
+from nanobot.session.conversation import format_markdown, format_text, to_jsonl
 from nanobot.session.folder import SessionFolder
 from nanobot.session.imported import describe_import, read_conversations
-from nanobot.session.lines import Row, decode, encode, is_record
+from nanobot.session.lines import Row, decode, is_record
 from nanobot.session.manager import Session, SessionManager
 from nanobot.session.records import session_title
 from nanobot.utils.files import write_atomic
@@ -117,7 +117,7 @@ def export(
 ) -> None:
     """Export one conversation as JSON lines or Markdown, to stdout or a file."""
     session = _read_session(_open_sessions(config, workspace)[1], key)
-    data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else _as_jsonl(session)
+    data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else to_jsonl(session)
     if output is None:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -140,9 +140,10 @@ def delete(
     if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
         print_line("Kept.")
         return
-    sessions.delete(key)
-    _delete_traces(session, setup.paths.traces)
-    _index(setup).clear()
+    from nanobot.agent.trace.store import TraceStore  # slow to import
+    from nanobot.runtime.deletion import delete_session
+
+    delete_session(sessions, TraceStore(setup.paths.traces), _index(setup), key)
     print_line(f"Deleted {what}.")
 
 
@@ -212,12 +213,6 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
     return session
 
 
-def _delete_traces(session: Session, folder: Path) -> None:
-    from nanobot.agent.trace.store import TraceStore  # slow to import
-
-    TraceStore(folder).forget(session.key, {str(row["turn_id"]) for row in session.messages if row.get("turn_id")})
-
-
 def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
     for row in sessions.list_sessions():
         yield Path(row["path"]).stem if row["archived"] else row["key"], row
@@ -274,19 +269,6 @@ def _write(path: Path, data: bytes) -> None:
 
 def _as_message(row: Row) -> ChatMessage:
     return row  # type: ignore[return-value]  # a row of a file may hold anything
-
-
-def _as_jsonl(session: Session) -> bytes:
-    """A session file: the metadata line, then the valid messages."""
-    record = {
-        "_type": "metadata",
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-        "last_consolidated": session.last_consolidated,
-    }
-    return b"".join(encode(dict(row)) for row in (record, *session.messages))
 
 
 def import_(

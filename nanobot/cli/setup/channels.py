@@ -5,6 +5,7 @@ Asks only for what is not known, and tries to log in before anything is saved.
 
 import asyncio
 import importlib
+import re
 import subprocess
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -341,6 +342,6 @@ def _ask_valid(field_: SetupField, empty: str) -> str:
     ask = prompts.ask_secret if field_.is_secret else prompts.ask
     while True:
         answer = ask(f"{field_.label} ({empty})").strip()
-        if not answer or field_.pattern.fullmatch(answer):
+        if not answer or re.fullmatch(field_.pattern, answer):
             return answer
         print_line(field_.hint)

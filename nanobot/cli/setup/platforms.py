@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import typer
 
+from nanobot.channels.registry import CHANNELS
 from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
 from nanobot.config.channels import (
@@ -34,10 +35,10 @@ class SetupField:
     name: str
     """The attribute of the config section."""
     label: str
-    pattern: re.Pattern[str]
+    pattern: str
     hint: str
     """Shown for an answer that does not match the pattern."""
-    is_secret: bool = True
+    is_secret: bool = False
     alternative: str = ""
     """Another attribute; where it is set, this one is not needed."""
 
@@ -68,7 +69,6 @@ class PlatformSetup:
     """The setup of one platform."""
 
     name: str
-    title: str
     requires: str
     """What the user needs; shown in the menu."""
     instructions: str
@@ -88,12 +88,25 @@ class PlatformSetup:
     """What the owner does first once it runs."""
     links_account: bool = False
     """Whether the login links an account, so that there is more to try than the answers."""
-    waits_for_owner: bool = False
+    waits_for_owner: bool = True
     """Whether the setup can wait for the owner's first message instead of asking for an id."""
 
+    @property
+    def title(self) -> str:
+        """The platform's display name."""
+        return next(spec.title for spec in CHANNELS if spec.name == self.name)
 
-_MAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-_MATRIX_ID = re.compile(r"@[^:\s]+:[\w.:\[\]-]+")
+
+def _secret(name: str, label: str, pattern: str, hint: str) -> SetupField:
+    return SetupField(name, label, pattern, hint, is_secret=True)
+
+
+def _owner(label: str, pattern: str, hint: str) -> SetupField:
+    return SetupField("owner", label, pattern, hint)
+
+
+_MAIL = r"[^@\s]+@[^@\s]+\.[^@\s]+"
+_MATRIX_ID = r"@[^:\s]+:[\w.:\[\]-]+"
 _SERVER = re.compile(r"[\w.-]+(?::\d{1,5})?")
 _MAIL_SERVERS: dict[str, tuple[str, str]] = {
     "gmail.com": ("imap.gmail.com", "smtp.gmail.com"),
@@ -216,59 +229,50 @@ def _create_app(section: ChannelConfig) -> tuple[Values, str] | None:
 PLATFORMS: tuple[PlatformSetup, ...] = (
     PlatformSetup(
         name="telegram",
-        title="Telegram",
         requires="a bot token from @BotFather (takes a minute)",
         instructions=(
             "In Telegram, write to @BotFather (https://t.me/BotFather): send /newbot, then a name, then a user name "
             "that ends in bot. BotFather replies with the token to paste here."
         ),
         fields=(
-            SetupField(
+            _secret(
                 "token",
                 "Bot token",
-                re.compile(r"\d+:[\w-]+", re.ASCII),
+                r"(?a)\d+:[\w-]+",
                 "A token looks like 123456:ABC-DEF. Copy all of it from @BotFather (/mybots, your bot, API Token).",
             ),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your Telegram user ID, not your phone number",
-            re.compile(r"[1-9]\d{2,9}", re.ASCII),  # longer numbers are phone numbers with their country code
+            r"(?a)[1-9]\d{2,9}",  # longer numbers are phone numbers with their country code
             "That is not a user ID: an ID has at most ten digits, such as 12345678. A phone number or a @name does not "
             "tell Telegram's bots who you are. Leave it empty if you do not know it.",
-            is_secret=False,
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="discord",
-        title="Discord",
         requires="a bot token from discord.com/developers/applications",
         instructions=(
             "At https://discord.com/developers/applications: New Application. On the page Bot, enable MESSAGE "
             "CONTENT INTENT and save; then Reset Token, and copy the token."
         ),
         fields=(
-            SetupField(
+            _secret(
                 "token",
                 "Bot token",
-                re.compile(r"(?:Bot )?[\w-]+\.[\w-]+\.[\w-]+", re.ASCII),
+                r"(?a)(?:Bot )?[\w-]+\.[\w-]+\.[\w-]+",
                 "A token has three parts with dots between. It is under Bot, Reset Token; an Application ID, a Public "
                 "Key and a Client Secret are something else.",
             ),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your Discord user ID (Settings, Advanced, Developer Mode; then right-click yourself)",
-            re.compile(r"\d{15,20}", re.ASCII),
+            r"(?a)\d{15,20}",
             "A user ID is a number of 17 to 19 digits, not a name. Leave it empty if you do not know it.",
-            is_secret=False,
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="slack",
-        title="Slack",
         requires="two tokens (xoxb- and xapp-) of an app from api.slack.com/apps",
         instructions=(
             "At https://api.slack.com/apps: Create New App, From a manifest (docs/guides/slack.md has it to paste). "
@@ -276,31 +280,27 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "with the scope connections:write (xapp-)."
         ),
         fields=(
-            SetupField(
+            _secret(
                 "bot_token",
                 "Bot User OAuth Token, xoxb-",
-                re.compile(r"xoxb-[\w-]+", re.ASCII),
+                r"(?a)xoxb-[\w-]+",
                 "It begins with xoxb- and is under OAuth & Permissions once the app is installed.",
             ),
-            SetupField(
+            _secret(
                 "app_token",
                 "App-Level Token, xapp-",
-                re.compile(r"xapp-[\w-]+", re.ASCII),
+                r"(?a)xapp-[\w-]+",
                 "It begins with xapp- and is under Basic Information, App-Level Tokens.",
             ),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your Slack member ID (your profile, the three dots, Copy member ID)",
-            re.compile(r"[UW][A-Z0-9]{2,}"),
+            r"[UW][A-Z0-9]{2,}",
             "A member ID looks like U0123ABCD. Leave it empty if you do not know it.",
-            is_secret=False,
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="feishu",
-        title="Feishu",
         requires="your Feishu or Lark, to scan a QR code; or an app from open.feishu.cn/app",
         instructions=(
             "A QR code creates an app with a bot and its permissions. Or do it at https://open.feishu.cn/app: Create "
@@ -310,65 +310,47 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         fields=(
             SetupField(
-                "app_id",
-                "App ID, cli_",
-                re.compile(r"cli_\w+", re.ASCII),
-                "It begins with cli_ and is under Credentials & Basic Info.",
-                is_secret=False,
+                "app_id", "App ID, cli_", r"(?a)cli_\w+", "It begins with cli_ and is under Credentials & Basic Info."
             ),
-            SetupField(
-                "app_secret",
-                "App Secret",
-                re.compile(r"\S{8,}", re.ASCII),
-                "It is under Credentials & Basic Info, below the App ID.",
-            ),
+            _secret("app_secret", "App Secret", r"\S{8,}", "It is under Credentials & Basic Info, below the App ID."),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your open_id in this app, ou_",
-            re.compile(r"ou_\w+", re.ASCII),
+            r"(?a)ou_\w+",
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
-            is_secret=False,
         ),
         sign_in=_create_app,
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="dingtalk",
-        title="DingTalk",
         requires="Client ID and Client Secret of an app from open-dev.dingtalk.com",
         instructions=(
-            "At https://open-dev.dingtalk.com: create an app of your organisation, add the capability Robot with "
-            "message reception in Stream mode, and publish a version. Credentials has the Client ID and the Client "
-            "Secret to paste here."
+            "At https://open-dev.dingtalk.com: create an app of your organisation, and add the capability Robot with "
+            "message reception in Stream mode. Under Permissions, add qyapi_robot_sendmsg, Card.Instance.Write and "
+            "Card.Streaming.Write. Publish a version. Credentials has the Client ID and the Client Secret."
         ),
         fields=(
             SetupField(
                 "client_id",
-                "Client ID (also AppKey)",
-                re.compile(r"[\w-]{6,}", re.ASCII),
+                "Client ID, formerly AppKey",
+                r"(?a)[\w-]{6,}",
                 "It looks like dingabc123 and is under Credentials of the app.",
-                is_secret=False,
             ),
-            SetupField(
+            _secret(
                 "client_secret",
-                "Client Secret (also AppSecret)",
-                re.compile(r"[\w-]{6,}", re.ASCII),
+                "Client Secret, formerly AppSecret",
+                r"(?a)[\w-]{6,}",
                 "It is under Credentials of the app, below the Client ID.",
             ),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your user ID in the organisation (in the admin console, your entry under Contacts)",
-            re.compile(r"\S+"),
+            r"\S+",
             "A user ID is one word. Leave it empty if you do not know it.",
-            is_secret=False,
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="qq",
-        title="QQ",
         requires="AppID and AppSecret of a bot from q.qq.com",
         instructions=(
             "At https://q.qq.com: register, and create a bot (机器人). Development Settings (开发设置) has the AppID "
@@ -376,84 +358,54 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "Sandbox (沙箱配置): add yourself, then scan the bot's QR code in QQ."
         ),
         fields=(
-            SetupField(
-                "app_id",
-                "AppID",
-                re.compile(r"\d{6,}", re.ASCII),
-                "It is a number and is under Development Settings.",
-                is_secret=False,
-            ),
-            SetupField(
+            SetupField("app_id", "AppID", r"(?a)\d{6,}", "It is a number and is under Development Settings."),
+            _secret(
                 "secret",
                 "AppSecret",
-                re.compile(r"\S{8,}", re.ASCII),
+                r"\S{8,}",
                 "It is under Development Settings, below the AppID. QQ shows it once; generate another if it is lost.",
             ),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your openid at this bot, not your QQ number",
-            re.compile(r"[0-9A-Fa-f]{32}", re.ASCII),
+            r"[0-9A-Fa-f]{32}",
             "An openid has 32 letters and digits. Leave it empty: QQ shows it nowhere.",
-            is_secret=False,
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="wecom",
-        title="WeCom",
         requires="Bot ID and secret of a smart robot in your company",
         instructions=(
             "In WeCom (企业微信): Workbench (工作台), Smart Robot (智能机器人), create a robot, manually, in API mode "
             "(API 模式), with a long connection (长连接). The page shows the Bot ID and the Secret to paste here."
         ),
         fields=(
-            SetupField(
-                "bot_id",
-                "Bot ID",
-                re.compile(r"\S{6,}", re.ASCII),
-                "It is on the robot's page, under API mode.",
-                is_secret=False,
-            ),
-            SetupField(
-                "secret",
-                "Secret",
-                re.compile(r"\S{8,}", re.ASCII),
-                "It is below the Bot ID, of the long connection.",
-            ),
+            SetupField("bot_id", "Bot ID", r"\S{6,}", "It is on the robot's page, under API mode."),
+            _secret("secret", "Secret", r"\S{8,}", "It is below the Bot ID, of the long connection."),
         ),
-        owner=SetupField(
-            "owner",
-            "Your user ID in the company",
-            re.compile(r"\S+"),
-            "The contacts of the admin console show it, under Account (账号).",
-            is_secret=False,
+        owner=_owner(
+            "Your user ID in the company", r"\S+", "The contacts of the admin console show it, under Account (账号)."
         ),
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="weixin",
-        title="WeChat",
         requires="your WeChat, to scan a QR code",
         instructions=(
             "Your WeChat account gets a bot of its own: a chat named ClawBot, which only you can see. If your app "
             "cannot scan the code below, update it; Me, Settings, Plugins (我, 设置, 插件) must have ClawBot."
         ),
-        fields=(SetupField("token", "Token", re.compile(r"\S+"), "A QR code gives you one."),),
-        owner=SetupField(
-            "owner",
+        fields=(_secret("token", "Token", r"\S+", "A QR code gives you one."),),
+        owner=_owner(
             "Your ID at the bot, not your WeChat ID",
-            re.compile(r"\S+@im\.wechat"),
+            r"\S+@im\.wechat",
             "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere.",
-            is_secret=False,
         ),
         sign_in=_scan_code,
         first_step="Write to ClawBot on {title}",
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="msteams",
-        title="Microsoft Teams",
+        waits_for_owner=False,
         requires="App ID, password and tenant of a bot registered at Azure; an https address for it",
         instructions=(
             "At portal.azure.com: Create a resource, Azure Bot, single tenant. Its page Configuration shows the "
@@ -462,37 +414,21 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         fields=(
             SetupField(
-                "app_id",
-                "Microsoft App ID",
-                re.compile(r"[0-9a-fA-F-]{36}"),
-                "It looks like 11111111-2222-3333-4444-555555555555.",
-                is_secret=False,
+                "app_id", "Microsoft App ID", r"[0-9a-fA-F-]{36}", "It looks like 11111111-2222-3333-4444-555555555555."
             ),
-            SetupField(
-                "app_password",
-                "Password",
-                re.compile(r"\S{16,}", re.ASCII),
-                "It is the Value of the client secret, not its Secret ID.",
-            ),
+            _secret("app_password", "Password", r"\S{16,}", "It is the Value of the client secret, not its Secret ID."),
             SetupField(
                 "tenant_id",
                 "App Tenant ID",
-                re.compile(r"\S{3,}", re.ASCII),
+                r"\S{3,}",
                 "It is below the App ID. For an older bot that is multi-tenant: botframework.com.",
-                is_secret=False,
             ),
         ),
-        owner=SetupField(
-            "owner",
-            "Your object ID in Entra ID",
-            re.compile(r"\S{8,}", re.ASCII),
-            "At entra.microsoft.com: Users, your name, Object ID.",
-            is_secret=False,
-        ),
+        owner=_owner("Your object ID in Entra ID", r"\S{8,}", "At entra.microsoft.com: Users, your name, Object ID."),
     ),
     PlatformSetup(
         name="whatsapp",
-        title="WhatsApp",
+        waits_for_owner=False,
         requires="a phone with WhatsApp, and Node.js 20 or later on this machine",
         instructions=(
             "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
@@ -500,12 +436,10 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
         ),
         fields=(),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "Your own WhatsApp number, also if it is the one you linked",
-            re.compile(r"\+[0-9][0-9 ()./-]{6,30}"),
+            r"\+[0-9][0-9 ()./-]{6,30}",
             "A number has its country code, such as +49 151 12345678.",
-            is_secret=False,
         ),
         derive_values=_mentions_only,
         first_step="Write to your bot on {title} (to yourself, if it is your own number)",
@@ -513,76 +447,58 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
     ),
     PlatformSetup(
         name="matrix",
-        title="Matrix",
         requires="user ID and password of an account for the bot, on any homeserver",
         instructions=(
             "Create an account for the bot on any homeserver, with a Matrix app such as Element. Paste its user ID and "
             "password here. nanobot logs in as a device of its own."
         ),
         fields=(
-            SetupField(
-                "user_id",
-                "User ID of the bot",
-                _MATRIX_ID,
-                "It looks like @nanobot:example.org.",
-                is_secret=False,
-            ),
+            SetupField("user_id", "User ID of the bot", _MATRIX_ID, "It looks like @nanobot:example.org."),
             SetupField(
                 "password",
                 "Password of the bot",
-                re.compile(r".+"),
+                r".+",
                 "It is the one with which the bot's account logs in.",
                 alternative="access_token",
+                is_secret=True,
             ),
         ),
-        owner=SetupField(
-            "owner",
-            "Your own user ID",
-            _MATRIX_ID,
-            "It looks like @anna:example.org; your Matrix app shows it in the settings.",
-            is_secret=False,
+        owner=_owner(
+            "Your own user ID", _MATRIX_ID, "It looks like @anna:example.org; your Matrix app shows it in the settings."
         ),
         derive_values=_homeserver,
         first_step="Start a chat with your bot on {title}",
-        waits_for_owner=True,
     ),
     PlatformSetup(
         name="mochat",
-        title="Mochat",
         requires="token and user ID of an agent registered at mochat.io",
         instructions=(
-            "Register an agent: curl https://mochat.io/api/claw/agents/selfRegister "
-            "-H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'. "
-            "The answer has its token and its botUserId, to paste here. Then bind it to your account: "
-            "docs/guides/mochat.md has the command."
+            "Register an agent. The answer has its token and its botUserId, to paste here:\n"
+            "  curl https://mochat.io/api/claw/agents/selfRegister \\\n"
+            "    -H 'Content-Type: application/json' -d '{\"name\": \"Nano\"}'\n"
+            "Then bind it to your account at Mochat, by its e-mail address, with the token:\n"
+            "  curl https://mochat.io/api/claw/agents/bind -H 'X-Claw-Token: claw_...' \\\n"
+            "    -H 'Content-Type: application/json' -d '{\"email\": \"you@example.org\"}'"
         ),
         fields=(
-            SetupField(
+            _secret(
                 "claw_token",
                 "Token of the agent",
-                re.compile(r"claw_\S{8,}", re.ASCII),
+                r"claw_\S{8,}",
                 "It begins with claw_ and is in the answer to the registration.",
             ),
             SetupField(
                 "agent_user_id",
                 "User ID of the agent",
-                re.compile(r"\S{6,}", re.ASCII),
+                r"\S{6,}",
                 "It is the botUserId in the answer to the registration.",
-                is_secret=False,
             ),
         ),
-        owner=SetupField(
-            "owner",
-            "Your user ID at Mochat",
-            re.compile(r"\S{6,}", re.ASCII),
-            "It is the ownerUserId in the answer to the binding.",
-            is_secret=False,
-        ),
-        waits_for_owner=True,
+        owner=_owner("Your user ID at Mochat", r"\S{6,}", "It is the ownerUserId in the answer to the binding."),
     ),
     PlatformSetup(
         name="email",
-        title="E-mail",
+        waits_for_owner=False,
         requires="a mailbox for the bot, and its (app) password",
         instructions=(
             "Create a separate mailbox for the bot; do not use your own. Gmail, iCloud, Yahoo, Fastmail and others "
@@ -590,20 +506,14 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         fields=(
             SetupField(
-                "imap_username",
-                "Address of the bot's mailbox",
-                _MAIL,
-                "An address looks like my.bot@gmail.com.",
-                is_secret=False,
+                "imap_username", "Address of the bot's mailbox", _MAIL, "An address looks like my.bot@gmail.com."
             ),
-            SetupField("imap_password", "Its password, or app password", re.compile(r".+"), "The password is empty."),
+            _secret("imap_password", "Its password, or app password", r".+", "The password is empty."),
         ),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "The address you write from",
             _MAIL,
             "An address looks like you@example.org. If you leave it empty, the bot answers with a code.",
-            is_secret=False,
         ),
         consent="nanobot will read all mail in that mailbox, send it to your model and answer it. Do you agree?",
         derive_values=_mailbox,
@@ -611,17 +521,15 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
     ),
     PlatformSetup(
         name="websocket",
-        title="WebSocket",
+        waits_for_owner=False,
         requires="nothing; serves your own clients on this machine",
         instructions="Each client has its own token; docs/examples/chat.py is a small client.",
         fields=(),
-        owner=SetupField(
-            "owner",
+        owner=_owner(
             "A name for your client, such as phone",
-            re.compile(r"[\w.@+-]{1,64}"),
+            r"[\w.@+-]{1,64}",
             "A name is one word of letters, digits and . @ + - _. If you leave it empty, the gateway makes a token "
             "when it starts, and its client is shown a code.",
-            is_secret=False,
         ),
         owner_values=_client_with_token,
         first_step="Send a message from your client",

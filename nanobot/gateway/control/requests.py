@@ -10,16 +10,17 @@ from pathlib import Path
 
 from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer, TurnEvent
+from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.control.wire import Frame, decode_frame, encode_frame
 from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.messages.types import Origin, text_of
+from nanobot.net.gateway_socket import Frame, decode_frame, encode_frame
 from nanobot.runtime.build import Runtime
 from nanobot.session.file_names import is_terminal_session
 
@@ -66,7 +67,7 @@ class ControlClient:
 
 
 class ControlRequests:
-    """Handles requests. The protocol is in `wire`."""
+    """Handles requests. The protocol is in `net.gateway_socket`."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class ControlRequests:
             "sessions": self._sessions,
             "turn": self._turn,
             "resume": self._resume,
+            "stop turn": self._stop_turn,
             "exec": self._exec,
             "listen": self._listen,
             "background": self._background,
@@ -193,9 +195,20 @@ class ControlRequests:
             return merged
 
         async def turn() -> None:
-            text = await self._transcribe(str(request["text"]), media)
-            message, attended = _terminal_message(text, key, media, folder), bool(request.get("answers"))
-            await self._runtime.loop.run_turn(message, client.send_event, waiting=drain_waiting, attended=attended)
+            text = str(request["text"])
+            if media:
+                from nanobot.providers.transcription import transcribe_media  # brings httpx
+
+                text = await transcribe_media(text, media, self._runtime.config, os.environ)
+            asked: Frame | None = request.get("options")  # of a program
+            if asked is None:
+                message, model, options = _terminal_message(text, key, media, folder), None, None
+            else:
+                message, model, options = self._program_message(text, key, media), asked.get("model"), _options(asked)
+            attended = bool(request.get("answers"))
+            await self._runtime.loop.run_turn(
+                message, client.send_event, waiting=drain_waiting, attended=attended, model=model, options=options
+            )
 
         def on_frame(frame: Frame) -> None:
             self._answer_approval(frame)
@@ -303,6 +316,10 @@ class ControlRequests:
     async def _send_api_urls(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "api urls", "urls": self._api_urls()})
 
+    async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
+        """Stop the running turn of a session, whoever began it."""
+        client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(str(request["session"]))})
+
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})
         self._shutdown.stop()
@@ -316,20 +333,12 @@ class ControlRequests:
         newest = self._runtime.sessions.latest(is_terminal_session) if request.get("continue") else None
         return str(newest or request.get("session") or "cli:direct")
 
-    async def _transcribe(self, text: str, media: Sequence[str]) -> str:
-        """Return the text with the transcriptions of attached recordings."""
-        if not media:
-            return text
-        from nanobot.providers.transcription import append_transcriptions, choose_transcriber, is_recording
-
-        if not any(map(is_recording, media)):
-            return text
-        chosen = choose_transcriber(self._runtime.config, os.environ)
-        try:
-            return await append_transcriptions(text, [*media], chosen)
-        finally:
-            if chosen.transcriber is not None:
-                await chosen.transcriber.close()
+    def _program_message(self, text: str, key: str, media: Sequence[str]) -> InboundMessage:
+        """The message of a program. In the session of a chat, its jobs and reports go to that chat."""
+        channel, _, chat_id = key.partition(":")
+        if channel not in self._runtime.config.channels.enabled_by_name():
+            channel, chat_id = "sdk", "direct"
+        return InboundMessage.from_owner(channel, chat_id, text, session_key=key, origin=Origin.API, media=media)
 
 
 async def _run_for_client(work: Awaitable[None], client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
@@ -350,6 +359,21 @@ async def _receive_until_stop(client: ControlClient, on_frame: Callable[[Frame],
     with suppress(OSError, ValueError):
         while (frame := await client.receive()) is not None and frame.get("do") != "stop":
             on_frame(frame)
+
+
+def _options(asked: Frame) -> TurnOptions:
+    output = None
+    if asked.get("schema") is not None:
+        from nanobot.sdk.output import OutputFormat  # brings pydantic's validators, for programs only
+
+        output = OutputFormat(asked["schema"])
+    return TurnOptions(
+        instructions=str(asked.get("instructions") or ""),
+        budget_usd=asked.get("budget_usd"),
+        ephemeral=bool(asked.get("ephemeral")),
+        answer_format=output.describe() if output is not None else "",
+        format_problem=output.problem if output is not None else None,
+    )
 
 
 def _terminal_message(text: str, key: str, media: Sequence[str] = (), folder: str = "") -> InboundMessage:

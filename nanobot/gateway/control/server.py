@@ -23,7 +23,9 @@ from nanobot import __version__
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.requests import ControlClient, ControlRequests
 from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.control.wire import (
+from nanobot.gateway.report import HealthReporter
+from nanobot.gateway.shutdown import ShutdownRequests
+from nanobot.net.gateway_socket import (
     LONGEST_LINE,
     LONGEST_PATH,
     PROTOCOL,
@@ -32,8 +34,6 @@ from nanobot.gateway.control.wire import (
     settings_in,
     socket_file,
 )
-from nanobot.gateway.report import HealthReporter
-from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.net.listener import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic

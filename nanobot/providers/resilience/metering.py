@@ -137,7 +137,7 @@ class MeteredProvider(LLMProvider):
         """Yield the inner provider's deltas. Raises BudgetExceededError before sending anything if a limit forbids the
         call.
 
-        The ledger row is written before the last delta: whoever has the response finds its row.
+        The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
         model = model or self.get_default_model()
         call = _MeteredCall(self._meter, messages, tools or (), model)
@@ -232,7 +232,7 @@ class _MeteredCall:
             self._response = replace(response, cost_usd=usd)
         meter.budget.settle(self._budgeted, self._facts.sent_at, usd, tokens.total)
         facts = replace(self._facts, seconds=meter.clock.monotonic() - self._started, error=error)
-        await meter.ledger.write(meter.row(facts, _outcome(error), tokens, usd, estimated=estimated))
+        meter.ledger.write_soon(meter.row(facts, _outcome(error), tokens, usd, estimated=estimated))
         await meter.budget.notify_limits(self._budgeted)
 
     def _was_processed(self, error: BaseException | None) -> bool:

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
@@ -29,7 +30,7 @@ class Spending:
         self._sections = config.providers.by_name()
         self._clock = clock
         self._ledger = Ledger(self._database)
-        self._budget = Budget(_limits(config), self._ledger, clock)
+        self._budget = Budget(spending_limits(config), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
@@ -50,7 +51,7 @@ class Spending:
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""
-        self._budget.limits = _limits(config)
+        self._budget.limits = spending_limits(config)
         self._sections = config.providers.by_name()
 
     async def limits_now(self) -> SpendingLimits:
@@ -63,6 +64,7 @@ class Spending:
 
     async def summary(self, session_key: str = "") -> UsageSummary:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
+        await self._ledger.flush()
         return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
 
     async def __aenter__(self) -> Self:
@@ -76,10 +78,3 @@ class Spending:
 def _summary(path: Path, now: datetime, session_key: str) -> UsageSummary:
     with reading(path, SCHEMA) as db:
         return sum_up(db, now, days=1, session=session_key)
-
-
-def _limits(config: "Config") -> SpendingLimits:
-    limits = config.limits
-    return SpendingLimits(
-        limits.daily_usd, limits.monthly_usd, limits.turn_tokens, unknown_price=limits.unknown_price == "allow"
-    )

@@ -279,7 +279,7 @@ class WireCall(ABC):
             with limits.wait(began=False):
                 connection = await pools.connect(address, self._endpoint.timeouts.connect_s)
                 try:
-                    await connection.post({**_HEADERS, **self._endpoint.headers()}, body)
+                    await connection.request("POST", {**_HEADERS, **self._endpoint.headers()}, body)
                     await pools.throttle()
                 except BaseException:
                     await pools.release(connection)

@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
     [
         ({"claw_token": ""}, "channels.mochat.clawToken is not set. Run `nanobot channels login mochat`."),
         ({"agent_user_id": " "}, "channels.mochat.agentUserId is not set"),
-        ({"claw_token": "claw_bad"}, "does not take channels.mochat.clawToken (invalid token)"),
+        ({"claw_token": "claw_bad"}, "does not take channels.mochat.clawToken (invalid token"),
     ],
 )
 async def test_credentials_that_are_no_good_are_named_with_what_to_do(mochat, tmp_path, section, told):

@@ -1,6 +1,5 @@
 """What people say to a bot, and whether it is meant for it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import LiveChannel, live
-from tests.fakes.platform_telegram import ANNA, HALL, QUICK, TOPIC, ZOE, TelegramPlatform
+from tests.fakes.platform_telegram import ANNA, HALL, TOPIC, ZOE, TelegramPlatform
 from tests.fakes.telegram import BOT, Json
 from tests.support.eventually import eventually
 
@@ -209,7 +208,9 @@ async def test_an_album_is_one_message(telegram, tmp_path):
 async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
     class Patient(TelegramPlatform):
         def channel(self, bus: MessageBus, **settings: Any) -> TelegramChannel:
-            return TelegramChannel(super().channel(bus, **settings).config, bus, timeouts=replace(QUICK, album_s=2))
+            channel = super().channel(bus, **settings)
+            channel.album_s = 2.0
+            return channel
 
     async def part(telegram: TelegramPlatform, number: int, **more: Any) -> None:
         photo = [telegram.server.file(JPEG + bytes([number])) | {"width": 9, "height": 9}]

@@ -257,7 +257,7 @@ async def test_a_value_longer_than_a_button_carries_is_kept_over_a_restart(teleg
 async def test_a_button_whose_value_is_forgotten_says_so(telegram, tmp_path):
     async with live(telegram, tmp_path) as life:
         (shown_id,) = await life.posted(home(), "which?", buttons=(Button("This", "x" * 300),))
-    (tmp_path / "bot.json").unlink()
+    (tmp_path / "telegram.json").unlink()
     async with live(telegram, tmp_path, silent=True) as life:
         await telegram.press_button(shown_id, "This")
         await eventually(lambda: telegram.server.answered)
@@ -290,7 +290,7 @@ async def test_a_group_may_say_itself_that_it_moved(telegram, tmp_path):
     telegram.server.chats[-55] = {"id": -55, "type": "group", "title": "Hall"}
     async with live(telegram, tmp_path) as life:
         await telegram.server.message(-55, ANNA, migrate_to_chat_id=HALL)
-        await eventually((tmp_path / "bot.json").exists)
+        await eventually((tmp_path / "telegram.json").exists)
         await life.posted(home(-55), "hello there")
 
     assert [one.text for one in telegram.shown(telegram.group)] == ["hello there"]

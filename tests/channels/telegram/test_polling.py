@@ -14,7 +14,7 @@ import pytest
 
 from nanobot.channels.status import ChannelState
 from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
-from nanobot.channels.telegram import PollTimeouts, TelegramChannel
+from nanobot.channels.telegram import TelegramChannel
 from nanobot.channels.telegram.bot import CONNECT_S, POLL_SLACK_S
 from nanobot.channels.telegram.state import RENUMBERED_S
 from nanobot.testing.live_channel import live
@@ -65,19 +65,19 @@ async def test_person_is_told_that_a_message_could_not_be_read(telegram, tmp_pat
 
 
 async def test_the_offset_of_another_bot_or_of_long_ago_hides_nothing(telegram, tmp_path):
-    kept = {"bot": BOT["id"], "offset": 10**6, "heardAt": time.time() - RENUMBERED_S - 60}
-    for told in (kept, kept | {"bot": 1, "heardAt": time.time()}):
-        (tmp_path / "bot.json").write_text(json.dumps(told), encoding="utf-8")
+    kept = {"bot": str(BOT["id"]), "offset": 10**6, "heard_at": time.time() - RENUMBERED_S - 60}
+    for told in (kept, kept | {"bot": "1", "heard_at": time.time()}):
+        (tmp_path / "telegram.json").write_text(json.dumps(told), encoding="utf-8")
         async with live(telegram, tmp_path) as life:
             await life.asked(f"hello {told['bot']}")
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"bot": 4242, "offset": "x"}', '{"bot": 4242, "moved": 3}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"bot": "4242", "offset": "x"}', '{"bot": "4242", "moved": 3}'])
 async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
-    (tmp_path / "bot.json").write_text(damage, encoding="utf-8")
+    (tmp_path / "telegram.json").write_text(damage, encoding="utf-8")
     async with live(telegram, tmp_path) as life:
         await life.asked("hello")
-        await eventually(lambda: '"bot":4242,"offset":1' in (tmp_path / "bot.json").read_text(encoding="utf-8"))
+        await eventually(lambda: '"bot":"4242","offset":1' in (tmp_path / "telegram.json").read_text(encoding="utf-8"))
 
 
 CHILD = """
@@ -108,7 +108,7 @@ async def test_kill_9_loses_no_message_and_doubles_none(telegram, tmp_path):
         await telegram.says(f"m{number}")
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
-    first_offset = from_json(tmp_path / "bot.json")["offset"]
+    first_offset = from_json(tmp_path / "telegram.json")["offset"]
     async with live(telegram, tmp_path, silent=True) as life:
         await eventually(lambda: len(life.heard) >= 300)
         counts = await life.counts()
@@ -183,13 +183,13 @@ async def test_who_holds_no_poll_open_is_not_asked_without_end(telegram, tmp_pat
         asked = telegram.server.polls - polls
         await life.asked("still here?")
 
-    assert 0 < asked <= 0.5 / QUICK.busy_s + 1
+    assert 0 < asked <= 0.5 / QUICK["busy_s"] + 1
 
 
 def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
-    dead_line = PollTimeouts().poll_s + POLL_SLACK_S
+    dead_line = TelegramChannel.poll_s + POLL_SLACK_S
 
-    assert 30 <= PollTimeouts().poll_s <= 50
+    assert 30 <= TelegramChannel.poll_s <= 50
     assert dead_line + FIRST_WAIT_S + CONNECT_S <= 60  # a line that died in silence, the network being back
     assert LONGEST_WAIT_S + CONNECT_S <= 60  # a network that was gone for long
     assert dead_line < TelegramChannel.stall_s == 90

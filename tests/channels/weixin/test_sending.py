@@ -217,8 +217,7 @@ async def test_files_are_encrypted_uploaded_and_sent_by_kind(weixin, tmp_path, n
     assert kind != "file_item" or (post.item[kind]["file_name"], post.item[kind]["len"]) == (name, str(size))
 
 
-async def test_the_typing_ticket_is_asked_for_once(weixin, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.chat_channel.TYPING_S", 0.01)
+async def test_the_typing_ticket_is_asked_for_once(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("hello")
         life.bus.begin(await life.hears("hello"), "turn")

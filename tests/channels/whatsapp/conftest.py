@@ -13,15 +13,7 @@ import pytest
 
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.whatsapp.process import SOURCE, find_node, install_bridge
-from tests.fakes.platform_whatsapp import WhatsAppPlatform
 from tests.fakes.whatsapp_server import World, link, run_world
-
-
-@pytest.fixture
-async def whatsapp(tmp_path: Path) -> AsyncIterator[WhatsAppPlatform]:
-    (folder := tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(folder).open() as platform:
-        yield platform
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,20 @@ async def test_login_shows_a_qr_code_until_the_account_is_linked(whatsapp, capsy
     assert "Linked as +4930123456." in said
 
 
+async def test_login_says_that_whatsapp_cannot_be_reached(whatsapp, capsys):
+    bridge = whatsapp.bridge
+    bridge.is_connected = False
+    login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
+    await eventually(lambda: bridge.lines and bridge.lines[0].is_trusted)
+    for _ in range(3):
+        await bridge.tell_status()
+    bridge.is_connected = True
+    await bridge.tell_status()
+
+    assert await login
+    assert capsys.readouterr().out.count("web.whatsapp.com cannot be reached yet") == 1
+
+
 async def test_login_with_a_number_shows_a_code_instead(whatsapp, capsys):
     bridge = whatsapp.bridge
     bridge.is_linked = False

@@ -1,0 +1,160 @@
+"""The local socket of a running gateway: its protocol, and its client. JSON lines, one request per connection.
+
+The socket is `state/gateway.sock`, which only its owner may open. Without Unix sockets (Windows, a path that is too
+long) it is a port on loopback, named in `state/gateway.port` with a token that the client sends first.
+
+    server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
+    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "folder": ..., "answers": ...}
+            a program adds "options": {"model", "instructions", "budget_usd", "ephemeral", "schema"}
+    client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
+    client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
+    client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
+    server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+
+Imports nothing heavy, for commands and programs that only talk to the gateway.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nanobot.errors import NanobotError
+
+PROTOCOL = 1
+LONGEST_LINE = 16 * 1024 * 1024
+"""Longest frame, in bytes."""
+LONGEST_PATH = 100
+"""Longest socket path, in bytes; systems allow 104 or 108."""
+
+HELLO_S = 2.0
+"""Timeout for connecting, until the gateway's hello."""
+
+Frame = dict[str, Any]
+
+
+class GatewayError(NanobotError):
+    """The gateway answered a request with an error."""
+
+    def __init__(self, text: str, exit_code: int = 1) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class GatewayConnection:
+    """A connection to a running gateway, for one request."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Frame) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.hello = hello
+        """The gateway's first frame: version, pid, workspace."""
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame. Does not raise if the gateway is gone; `receive` reports that."""
+        with suppress(OSError):
+            self._writer.write(encode_frame(frame))
+            await self._writer.drain()
+
+    async def receive(self) -> Frame | None:
+        """Return the next frame, or None if the gateway is gone. Raises GatewayError for an error frame."""
+        try:
+            frame = await _read_frame(self._reader)
+        except (OSError, ValueError):
+            return None
+        if frame is not None and frame.get("type") == "error":
+            raise GatewayError(str(frame.get("text")), int(frame.get("code", 1)))
+        return frame
+
+    async def request(self, frame: Frame) -> Frame:
+        """Send a frame and return the answer. Raises GatewayError."""
+        await self.send(frame)
+        answer = await self.receive()
+        if answer is None:
+            raise GatewayError("The gateway stopped before it answered. See `nanobot gateway status`.")
+        return answer
+
+    async def close(self) -> None:
+        """Never raises."""
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def connect(state: Path) -> AsyncIterator[GatewayConnection | None]:
+    """Connect to the gateway with this state folder; None if none answers (not running, or a stale socket)."""
+    connection = await _connect(state)
+    try:
+        yield connection
+    finally:
+        if connection is not None:
+            await connection.close()
+
+
+async def _connect(state: Path) -> GatewayConnection | None:
+    try:
+        async with asyncio.timeout(HELLO_S):
+            reader, writer = await _open(state)
+            try:
+                hello = await _read_frame(reader)
+            except BaseException:
+                writer.close()
+                raise
+    except (OSError, ValueError, TypeError, KeyError, TimeoutError):
+        return None
+    if hello is None or hello.get("protocol") != PROTOCOL:
+        writer.close()
+        return None
+    return GatewayConnection(reader, writer, hello)
+
+
+async def _open(state: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    path = socket_file(state)
+    if path.exists():
+        return await asyncio.open_unix_connection(path, limit=LONGEST_LINE)
+    address = json.loads(port_file(state).read_text(encoding="utf-8"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address["port"]), limit=LONGEST_LINE)
+    writer.write(encode_frame({"token": str(address["token"])}))
+    return reader, writer
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> Frame | None:
+    line = await reader.readline()
+    return decode_frame(line) if line.endswith(b"\n") else None
+
+
+def socket_file(state: Path) -> Path:
+    return state / "gateway.sock"
+
+
+def port_file(state: Path) -> Path:
+    """The file with the port and token, used without a Unix socket."""
+    return state / "gateway.port"
+
+
+def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the config settings in an environment (`NANOBOT_AGENTS__...`): name to digest of the value."""
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+        for name, value in environ.items()
+        if name.upper().startswith("NANOBOT_") and "__" in name
+    }
+
+
+def encode_frame(frame: Frame) -> bytes:
+    return json.dumps(frame, ensure_ascii=True, default=str).encode() + b"\n"
+
+
+def decode_frame(line: bytes) -> Frame:
+    """Raises ValueError."""
+    try:
+        frame = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(frame, dict):
+        raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
+    return frame

@@ -1,0 +1,37 @@
+"""nanobot as a library: a bot in your program, or the one of the gateway that runs.
+
+async with Nanobot.from_config() as bot:
+    print(await bot.run("What is in my workspace?"))
+
+`bot` has the class, `result` what a run returns, `functions` tools from functions, `output` typed answers. The twin
+without asyncio is `nanobot.sync`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from nanobot.agent.hooks.api import Hook
+from nanobot.sdk.bot import Nanobot
+from nanobot.sdk.result import ApprovalRequest, Call, OutputInvalid, RunResult, Step, TurnFailed, Usage
+from nanobot.sdk.stream import RunStream
+
+if TYPE_CHECKING:
+    from nanobot.agent.tools.base import ToolContext
+    from nanobot.sdk.functions import tool
+
+__all__ = [
+    "ApprovalRequest", "Call", "Hook", "Nanobot", "OutputInvalid", "RunResult", "RunStream", "Step", "ToolContext",
+    "TurnFailed", "Usage", "tool",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what brings pydantic on first use."""
+    if name == "tool":
+        from nanobot.sdk.functions import tool
+
+        return tool
+    if name == "ToolContext":
+        from nanobot.agent.tools.base import ToolContext
+
+        return ToolContext
+    raise AttributeError(f"module 'nanobot.sdk' has no attribute {name!r}")

@@ -1,0 +1,215 @@
+"""Functions as tools: name, schema and texts come from the signature and the docstring."""
+
+import asyncio
+import functools
+import inspect
+import re
+import threading
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from pydantic import TypeAdapter, ValidationError
+
+from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.agent.tools.validation import find_problems
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_SETTINGS = "__nanobot_tool__"
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params):?\s*$")
+_NEXT_SECTION = re.compile(r"[A-Z][A-Za-z ]+:?\s*$")
+_SPHINX = re.compile(r":param (?:[\w.\[\], |]+ )?\*{0,2}(\w+):\s*(.*)")
+_GOOGLE = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: (.*)")
+_NUMPY = re.compile(r"\*{0,2}(\w+)(?: : .*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """What `@tool` sets."""
+
+    needs_approval: bool | Callable[..., Any] = False
+    timeout: float | None = None
+    read_only: bool = False
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def tool(
+    *, needs_approval: bool | Callable[..., Any] = False, timeout: float | None = None, read_only: bool = False
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    """Set how a function is used as a tool. The function itself stays as it is.
+
+    `needs_approval`: the owner is asked before each call; a function decides by the arguments. `timeout`: seconds after
+    which a call has failed. `read_only`: it changes nothing, so it may be called again after a crash, and is called
+    without a question also while untrusted content is in play.
+    """
+
+    def mark(function: Callable[P, R]) -> Callable[P, R]:
+        setattr(function, _SETTINGS, ToolSettings(**settings))
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def as_tool(given: Tool | Callable[..., Any]) -> Tool:
+    """Return the tool of a function; a Tool is returned as it is. Raises TypeError for what cannot be one."""
+    if isinstance(given, Tool):
+        return given
+    if not callable(given):
+        raise TypeError(f"{given!r} is no tool: pass a function, or an object of the class Tool.")
+    settings = getattr(given, _SETTINGS, ToolSettings())
+    return (_ReadingFunction if settings.read_only else FunctionTool)(given, settings)
+
+
+class FunctionTool(Tool):
+    """A function as a tool. One that is not async runs in a thread."""
+
+    def __init__(self, function: Callable[..., Any], settings: ToolSettings) -> None:
+        self._function = function
+        self._settings = settings
+        self.name = getattr(function, "__name__", type(function).__name__)
+        if not _NAME.fullmatch(self.name) or isinstance(function, functools.partial):
+            raise TypeError(f"{function!r} has no name for a model: pass a function defined with `def`.")
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 the method of a callable object
+        )
+        self._context_name, self._arguments = _arguments_of(function, self.name)
+        summary, texts = parse_docstring(inspect.getdoc(function) or "")
+        self.description = summary or self.name.replace("_", " ")
+        schema = normalize_schema(_with_texts(_without_titles(self._arguments.json_schema()), texts))
+        self.parameters, self._checked = schema.shown, schema.checked
+
+    def validate_params(self, params: dict[str, Any]) -> list[str]:
+        """Return what does not fit the schema, else what pydantic objects to."""
+        if problems := find_problems(params, self._checked):
+            return problems
+        try:
+            self._values(params)
+        except ValidationError as error:
+            return [f"{'.'.join(map(str, item['loc']))}: {item['msg']}." for item in error.errors(include_url=False)]
+        return []
+
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Return the function as a whole; nothing for one that only reads and needs no approval."""
+        needs_approval = self._settings.needs_approval
+        if callable(needs_approval):
+            needs_approval = needs_approval(**self._values(arguments))
+            if inspect.isawaitable(needs_approval):
+                needs_approval = await needs_approval
+        if self._settings.read_only and not needs_approval:
+            return ()
+        return (Access(AccessKind.TOOL, self.name, needs_approval=bool(needs_approval)),)
+
+    async def execute(self, *, ctx: ToolContext | None = None, **arguments: Any) -> ToolResult:
+        """Call the function. Cancelling drops the result of one that runs in a thread; `ctx.is_stopped` tells it."""
+        stopped = threading.Event()
+        values = self._values(arguments)
+        if self._context_name is not None:
+            if ctx is None:
+                return ToolResult.failed(f"{self.name} works in a turn only.")
+            values[self._context_name] = replace(ctx, is_stopped=stopped.is_set)
+        try:
+            async with asyncio.timeout(self._settings.timeout) as limit:
+                if self._is_async:
+                    returned = await self._function(**values)
+                else:
+                    returned = await asyncio.to_thread(self._function, **values)
+                    if inspect.isawaitable(returned):
+                        returned = await returned
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return ToolResult.failed(f"{self.name} took more than {self._settings.timeout:g} s and was stopped.")
+        finally:
+            stopped.set()
+        if isinstance(returned, ToolResult):
+            return returned
+        text = returned if isinstance(returned, str) else _ANYTHING.dump_json(returned, fallback=str).decode()
+        return ToolResult(text or "(nothing)")
+
+    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them, with its defaults. Raises ValidationError."""
+        return cast("dict[str, Any]", self._arguments.validate_python(arguments))
+
+
+class _ReadingFunction(FunctionTool):
+    effect = Effect.READ
+
+
+def _arguments_of(function: Callable[..., Any], name: str) -> tuple[str | None, TypeAdapter[Any]]:
+    """Return the name of the parameter that takes the ToolContext, and an adapter for all others."""
+    signature = inspect.signature(function)
+    target = function if inspect.isroutine(function) else type(function).__call__
+    hints = typing.get_type_hints(inspect.unwrap(target), include_extras=True)
+    context_name, parameters = None, []
+    for parameter in signature.parameters.values():
+        if hints.get(parameter.name) is ToolContext:
+            context_name = parameter.name
+        elif parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"{name}: a model gives arguments by name, so {parameter} cannot be one.")
+        elif parameter.name == "ctx":
+            raise TypeError(f"{name}: a parameter named ctx must be a ToolContext.")
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
+    def arguments(**values: Any) -> dict[str, Any]:
+        return values
+
+    vars(arguments)["__signature__"] = signature.replace(parameters=parameters)
+    arguments.__annotations__ = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+    adapter: TypeAdapter[Any] = TypeAdapter(cast("Any", arguments))
+    return context_name, adapter
+
+
+def _with_texts(schema: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
+    """Return the schema with descriptions from the docstring; those of the signature count more."""
+    properties = schema.get("properties", {})
+    described = {name: {"description": texts[name]} for name in texts.keys() & properties.keys()}
+    return {**schema, "properties": {name: described.get(name, {}) | value for name, value in properties.items()}}
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return the schema without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_without_titles(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_titles(part) for key, part in schema.items() if not (key == "title" and isinstance(part, str))
+    }
+
+
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the first paragraph, and the descriptions of parameters in Google's, NumPy's or Sphinx's style."""
+    summary = " ".join(re.split(r"\n\s*\n|\n(?=\s*:\w)", text.strip())[0].split())
+    texts: dict[str, str] = {}
+    name, indent, is_open = "", 0, False
+    for line in text.splitlines():
+        stripped, depth = line.strip(), len(line) - len(line.lstrip())
+        if (match := _SPHINX.match(stripped)) is not None:
+            name, indent, is_open = match[1], depth, False
+            texts[name] = match[2]
+        elif _SECTION.match(stripped):
+            name, is_open = "", True
+        elif not stripped or set(stripped) == {"-"}:
+            continue
+        elif name and depth > indent:
+            texts[name] = f"{texts[name]} {stripped}".strip()
+        elif is_open and (match := _GOOGLE.fullmatch(stripped)) is not None:
+            name, indent = match[1], depth
+            texts[name] = match[2]
+        elif is_open and not _NEXT_SECTION.match(stripped) and (match := _NUMPY.fullmatch(stripped)) is not None:
+            name, indent = match[1], depth
+            texts[name] = ""
+        else:
+            name, is_open = "", False
+    return summary, {name: text for name, text in texts.items() if text}

@@ -1,0 +1,95 @@
+"""Files of the page's chats: uploads, and what messages carry."""
+
+import hashlib
+import mimetypes
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from nanobot.channels.media import Attachment, MediaLimits
+from nanobot.channels.media_kinds import MediaKind, detect_file_kind, kind_by_suffix
+from nanobot.security.credentials import Credential
+from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
+from nanobot.utils.bounded_dict import put_bounded
+from nanobot.utils.text import human_size
+from nanobot.webui.services import WebServices
+
+_MAX_KNOWN = 20_000
+_INLINE = (".avif", ".bmp", ".gif", ".jpg", ".jpeg", ".png", ".webp")
+"""Pictures that a browser may show. An SVG can hold scripts."""
+
+
+class FileEndpoints:
+    """Uploads and downloads. Only files that a message names, or that were uploaded, have an id."""
+
+    def __init__(self, services: WebServices) -> None:
+        self._services = services
+        self._known: dict[str, Path] = {}
+
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
+        return [
+            Endpoint("/api/files", self.upload, Requires.DEVICE, ("POST",)),
+            Endpoint("/api/files/{id}", self.download, Requires.DEVICE),
+        ]
+
+    def describe(self, path: str) -> dict[str, Any]:
+        """A file as the page shows it: `{id, name, kind, size}`, or `{url, name}` for a file elsewhere."""
+        if path.startswith(("https://", "http://")):
+            return {"url": path, "name": path.rpartition("/")[2] or path}
+        file = Path(path)
+        file_id = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        put_bounded(self._known, file_id, file, _MAX_KNOWN)
+        kind = kind_by_suffix(file.suffix.lower()) or MediaKind.FILE
+        try:
+            size = file.stat().st_size
+        except OSError:
+            return {"name": file.name, "kind": kind, "is_gone": True}
+        return {"id": file_id, "name": file.name, "kind": kind, "size": size}
+
+    def attachment(self, file_id: str) -> Attachment:
+        """The file of this id, as an attachment. Raises HttpError."""
+        path = self._path(file_id)
+        kind = detect_file_kind(path, kind_by_suffix(path.suffix.lower()) or MediaKind.FILE)
+        return Attachment(kind, is_here=True, path=str(path))
+
+    def _path(self, file_id: str) -> Path:
+        path = self._known.get(file_id)
+        if path is None or not path.is_file():
+            raise HttpError(404, "This file is not kept any more. Attach it again.")
+        return path
+
+    async def upload(self, request: Request, caller: Credential | None) -> Response:
+        """Store the body of the request as a file."""
+        name = unquote(request.headers.get("x-file-name", ""))[:200] or None
+        content_type, length = request.headers.get("content-type", ""), request.headers.get("content-length", "")
+        size, largest = int(length) if length.isdecimal() else None, MediaLimits().largest
+        if size is not None and size > largest:
+            raise HttpError(413, f"A file may have at most {human_size(largest)}.")
+        attachment = Attachment(MediaKind.of_type(content_type), name=name, content_type=content_type, size=size)
+        stored = await self._services.channel.services.media.store(attachment, request.stream)
+        if stored.path is None:
+            raise HttpError(400, "The file could not be stored: it is empty, too large, or the disk refuses it.")
+        return json_response({**self.describe(str(stored.path)), "kind": stored.kind}, 201)
+
+    async def download(self, request: Request, caller: Credential | None) -> Response:
+        """A file. What could run scripts in the page's origin is only offered for saving."""
+        path = self._path(request.path_params["id"])
+        suffix = path.suffix.lower()
+        content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        is_inline = suffix in _INLINE or content_type.startswith(("audio/", "video/"))
+        return FileResponse(
+            path,
+            filename=path.name,
+            media_type=content_type if is_inline else "application/octet-stream",
+            content_disposition_type="inline" if is_inline else "attachment",
+            headers={
+                "Cache-Control": "private, max-age=86400",
+                "Content-Security-Policy": "sandbox; default-src 'none'",
+                "X-Content-Type-Options": "nosniff",
+                "Cross-Origin-Resource-Policy": "same-origin",
+            },
+        )

@@ -1,0 +1,170 @@
+"""Settings, doctor, channels, and what the agent can use: skills, tools, servers."""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nanobot.channels.registry import CHANNELS
+from nanobot.config.keys import dotted
+from nanobot.config.loader import find_key, load_config, set_key, unset_key
+from nanobot.config.masking import is_secret, mask_value
+from nanobot.config.paths import DataPaths
+from nanobot.config.saver import to_document
+from nanobot.config.schema import Config
+from nanobot.security.credentials import Credential
+from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.webui.services import WebServices
+
+_DOCTOR_S = 120.0
+
+
+class _Setting(BaseModel):
+    key: str
+    value: Any = None
+    """None removes the key, so that its default applies."""
+
+
+class SettingsEndpoints:
+    """The endpoints of settings and of what there is."""
+
+    def __init__(self, services: WebServices) -> None:
+        self._services = services
+        runtime = services.runtime
+        self._file = runtime.config.loaded_from.file or DataPaths(runtime.data_dir).config
+
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
+        return [
+            Endpoint("/api/config", self.show, Requires.DEVICE),
+            Endpoint("/api/config", self.change, Requires.DEVICE, ("PATCH",)),
+            Endpoint("/api/config/schema", self.schema, Requires.DEVICE),
+            Endpoint("/api/doctor", self.doctor, Requires.DEVICE, ("POST",)),
+            Endpoint("/api/channels", self.channels, Requires.DEVICE),
+            Endpoint("/api/skills", self.skills, Requires.DEVICE),
+            Endpoint("/api/tools", self.tools, Requires.DEVICE),
+            Endpoint("/api/servers", self.servers, Requires.DEVICE),
+        ]
+
+    async def show(self, request: Request, caller: Credential | None) -> Response:
+        """What the file sets, and the values that apply; secrets are masked in both."""
+
+        def read() -> dict[str, Any]:
+            config = load_config(self._file, secrets=False)
+            applied = config.model_dump(mode="json", by_alias=True)
+            return {
+                "file": str(self._file),
+                "set": mask_value((), to_document(config)),
+                "applied": mask_value((), applied),
+            }
+
+        return json_response(await asyncio.to_thread(read))
+
+    async def change(self, request: Request, caller: Credential | None) -> Response:
+        """Set one key, or remove it. It is checked before it is saved; the gateway applies it within a second."""
+        new = await read_json(request, _Setting)
+        key = find_key(new.key)
+        if new.value is None:
+            await asyncio.to_thread(unset_key, self._file, key)
+        else:
+            await asyncio.to_thread(set_key, self._file, key, [new.value])
+        self._services.feed.changed("config")
+        return json_response({"key": dotted(key), "value": None if is_secret(key) else new.value})
+
+    async def schema(self, request: Request, caller: Credential | None) -> Response:
+        """The JSON schema of the config, for completion."""
+        return json_response(await asyncio.to_thread(Config.model_json_schema, by_alias=True))
+
+    async def doctor(self, request: Request, caller: Credential | None) -> Response:
+        """Run `nanobot doctor --json` and return its report."""
+        arguments = ("-m", "nanobot", "doctor", "--json", "--config", str(self._file))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(_DOCTOR_S):
+                output, _ = await process.communicate()
+        except TimeoutError as error:
+            raise HttpError(504, f"The checks took longer than {_DOCTOR_S:.0f} s.") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        try:
+            return json_response(json.loads(output))
+        except ValueError as error:
+            raise HttpError(500, "The checks failed. Run `nanobot doctor` in a terminal.") from error
+
+    async def channels(self, request: Request, caller: Credential | None) -> Response:
+        """The channels there are, with the state of those that are enabled."""
+        report = await self._services.report()
+        titles = {spec.name: spec.title for spec in CHANNELS}
+        names = sorted({*titles, *report["channels"]})
+        enabled = self._services.runtime.config.channels.enabled_by_name()
+        channels = [
+            {
+                "name": name,
+                "title": titles.get(name, name),
+                "enabled": enabled.get(name, False),
+                "status": report["channels"].get(name),
+            }
+            for name in names
+        ]
+        return json_response({"channels": channels})
+
+    async def skills(self, request: Request, caller: Credential | None) -> Response:
+        skills = await asyncio.to_thread(self._services.runtime.context.skills.skills)
+        return json_response(
+            {
+                "skills": [
+                    {
+                        "name": skill.name,
+                        "description": skill.description,
+                        "source": skill.source,
+                        "available": skill.available,
+                        "missing": list(skill.missing),
+                    }
+                    for skill in skills
+                ]
+            }
+        )
+
+    async def tools(self, request: Request, caller: Credential | None) -> Response:
+        """The tools of a request, with the size of each definition in the prompt, in characters."""
+        tools = sorted(self._services.runtime.tools, key=lambda tool: tool.name)
+        return json_response(
+            {
+                "tools": [
+                    {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "effect": tool.effect,
+                        "size": len(tool.description) + len(json.dumps(tool.parameters)),
+                    }
+                    for tool in tools
+                ]
+            }
+        )
+
+    async def servers(self, request: Request, caller: Credential | None) -> Response:
+        """The MCP servers and what they offer."""
+        servers = self._services.runtime.servers
+        found = [servers.find(name) for name in self._services.runtime.config.tools.mcp_servers] if servers else []
+        return json_response(
+            {
+                "servers": [
+                    {
+                        "name": server.settings.name,
+                        "transport": server.settings.transport,
+                        "tools": server.offered_names(),
+                        "left_out": server.left_out,
+                    }
+                    for server in found
+                    if server is not None
+                ]
+            }
+        )

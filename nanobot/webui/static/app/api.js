@@ -1,0 +1,40 @@
+/** Requests to the gateway. */
+import { signal } from "@preact/signals";
+
+/** Whether this browser is signed in; null until that is known. */
+export const isSignedIn = signal(null);
+
+/** A request that failed. `status` is 0 if there was no answer. */
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(body?.error ?? "");
+    this.status = status;
+    this.body = body ?? {};
+  }
+}
+
+/** Send a request with a JSON body, or with a Blob and these headers. Return the answer's JSON. */
+export async function request(method, path, body, headers = {}) {
+  const isBlob = body instanceof Blob;
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: body === undefined || isBlob ? headers : { "content-type": "application/json" },
+      body: body === undefined || isBlob ? body : JSON.stringify(body),
+    });
+  } catch {
+    throw new ApiError(0);
+  }
+  const answer = await response.json().catch(() => null);
+  if (response.status === 401) isSignedIn.value = false;
+  if (!response.ok) throw new ApiError(response.status, answer);
+  return answer;
+}
+
+export const get = (path) => request("GET", path);
+export const post = (path, body = {}) => request("POST", path, body);
+
+export function sessionPath(key, rest) {
+  return `/api/sessions/${encodeURIComponent(key)}/${rest}`;
+}

@@ -1,0 +1,173 @@
+/** One open session: its stored messages, as far as they are loaded, and its running turns. */
+import { signal } from "@preact/signals";
+import { get, sessionPath } from "./api.js";
+import { keepSame, mergeParts, toEntries } from "./entries.js";
+import { follow, onReset } from "./feed.js";
+import { seen } from "./outbox.js";
+import { applyEvent, newTurnView } from "./turn_view.js";
+
+const PAGE = 80;
+const LONGEST_PAGE = 200;
+
+export class Session {
+  constructor(key) {
+    this.key = key;
+    this.entries = signal([]);
+    /** Views of running and waiting turns; a view changes in place, and `beat` with it. */
+    this.live = signal([]);
+    this.beat = signal(0);
+    /** loading, ready or failed. */
+    this.state = signal("loading");
+    this.hasOlder = signal(false);
+    this.branchOf = signal(null);
+    /** What the last turn that ended here answered, for screen readers. */
+    this.lastAnswer = signal("");
+    this.rows = [];
+    this.ended = new Map(); // views of turns that ended since the session was opened, by turn id
+    this.results = {}; // model and cost of turns, by turn id
+    this.isLoadingOlder = false;
+    this.isClosed = false;
+    this.unfollow = () => {};
+    this.offReset = onReset(() => this.load());
+  }
+
+  close() {
+    this.isClosed = true;
+    this.unfollow();
+    this.offReset();
+  }
+
+  /** Load the newest messages and what runs, and follow from there. */
+  async load() {
+    try {
+      const page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
+      if (this.isClosed) return;
+      this.live.value = page.live;
+      for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
+      this.branchOf.value = page.branch_of;
+      this.takeRows(page.rows, page.turns);
+      this.state.value = "ready";
+      this.unfollow();
+      this.unfollow = follow(page.feed, (item) => this.take(item));
+    } catch (error) {
+      if (this.state.value === "loading") this.state.value = "failed";
+    }
+  }
+
+  async loadOlder() {
+    if (this.isLoadingOlder || !this.hasOlder.value) return;
+    this.isLoadingOlder = true;
+    try {
+      const before = this.rows[0].n;
+      const page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}&before=${before}`));
+      if (this.rows[0]?.n === before) this.setRows([...page.rows, ...this.rows], page.turns);
+    } finally {
+      this.isLoadingOlder = false;
+    }
+  }
+
+  /** Apply an item of the feed. */
+  take({ session, channel, event }) {
+    if (session !== this.key) return;
+    if (event.type === "turn_started") {
+      if (event.message_id) seen(event.message_id);
+      if (!this.live.value.some((view) => view.turn_id === event.turn_id)) {
+        this.live.value = [...this.live.value, newTurnView(event, session, channel)];
+      }
+    } else if (event.type === "message_posted") {
+      this.addPosted(event);
+    } else {
+      const view = this.live.value.find((each) => each.turn_id === event.turn_id);
+      if (!view) return;
+      applyEvent(view, event);
+      if (event.type === "turn_ended") this.end(view, event);
+      this.beat.value += 1;
+    }
+  }
+
+  /** A message that answers none of this session's; one of a running turn, such as a file, becomes part of it. */
+  addPosted(event) {
+    const parts = [
+      ...(event.text ? [{ type: "text", text: event.text }] : []),
+      ...(event.files?.length ? [{ type: "files", files: event.files }] : []),
+    ];
+    const view = this.live.value.find((each) => each.turn_id === event.turn_id);
+    if (view) {
+      view.parts.push(...parts);
+      this.beat.value += 1;
+    } else {
+      const last = this.rows.at(-1)?.n ?? -1;
+      this.ended.set(`posted ${Math.random()}`, { parts, after: last, at: new Date().toISOString() });
+      this.setRows(this.rows);
+    }
+  }
+
+  end(view, event) {
+    const { model, cost_usd: usd, usage, outcome, error, text, later } = event;
+    this.results = { ...this.results, [event.turn_id]: { model, usd, ...usage } };
+    const isShown = view.parts.some((part) => part.type === "text" && part.text.trim() === text?.trim());
+    if (text && !isShown) view.parts.push({ type: outcome === "failed" ? "error" : "text", text, error });
+    if (outcome === "stopped" && !later) view.parts.push({ type: "stopped" });
+    const hasMore = view.parts.some((part) => part.type !== "notice" || part.kind !== "receipt");
+    if (hasMore) this.ended.set(view.turn_id, { ...view, after: this.rows.at(-1)?.n ?? -1, at: new Date().toISOString() });
+    this.lastAnswer.value = (text ?? "").slice(0, 200);
+    this.refresh(view);
+  }
+
+  /** Load what a turn has stored, then show it in place of the running turn. */
+  async refresh(view) {
+    try {
+      const last = this.rows.at(-1)?.n ?? -1;
+      let page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
+      if (page.rows[0]?.n > last + 1) page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}`));
+      this.takeRows(page.rows, page.turns);
+    } catch {
+      // shown from its events until the next load
+      this.setRows(this.rows);
+    }
+    this.live.value = this.live.value.filter((other) => other !== view);
+  }
+
+  /** Newest rows: they continue those that are loaded, or replace them if the session was started over. */
+  takeRows(rows, turns) {
+    const first = rows[0]?.n ?? 0;
+    const known = this.rows.at(-1)?.n ?? -1;
+    const continues = rows.length > 0 && first <= known + 1 && rows.at(-1).n >= known;
+    this.setRows(continues ? [...this.rows.filter((row) => row.n < first), ...rows] : rows, turns);
+  }
+
+  setRows(rows, turns = {}) {
+    this.results = { ...turns, ...this.results };
+    this.rows = rows;
+    this.hasOlder.value = rows.length > 0 && rows[0].n > 0;
+    const stored = toEntries(rows);
+    for (const entry of stored) {
+      if (entry.inbound) seen(entry.inbound.slice(entry.inbound.lastIndexOf(":") + 1));
+    }
+    this.entries.value = keepSame(this.entries.value, this.withEnded(stored));
+  }
+
+  /** Stored entries with what only events showed: notices and durations, and turns that store nothing (commands). */
+  withEnded(stored) {
+    const count = new Map();
+    for (const entry of stored) if (entry.kind === "turn") count.set(entry.turn_id, (count.get(entry.turn_id) ?? 0) + 1);
+    const inRows = new Set(stored.map((entry) => entry.turn_id));
+    for (const entry of stored) {
+      const view = this.ended.get(entry.turn_id);
+      if (view && entry.kind === "turn" && count.get(entry.turn_id) === 1) {
+        entry.parts = mergeParts(entry.parts, view.parts);
+        entry.view = view;
+      }
+    }
+    const others = [...this.ended].filter(([turnId, view]) => !inRows.has(turnId) || !count.has(turnId));
+    const extra = others.flatMap(([turnId, view]) => {
+      const place = { turn_id: turnId, first: view.after + 0.5, last: view.after + 0.5, at: view.at, view };
+      const isAsked = view.started && !inRows.has(turnId);
+      const asked = { ...view.started, ...place, id: `u${turnId}`, kind: "user", timestamp: view.started?.at };
+      const answer = { ...place, id: `t${turnId}`, kind: "turn", parts: view.parts };
+      return isAsked ? [asked, answer] : [answer];
+    });
+    return [...stored, ...extra].sort((one, other) => one.first - other.first);
+  }
+}
+

@@ -1,0 +1,81 @@
+"""Past turns step by step with what the model was sent, and usage."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nanobot.agent.trace.reader import Recording, read_recording
+from nanobot.agent.trace.replay import first_request
+from nanobot.agent.trace.store import TraceStore
+from nanobot.config.limits import spending_limits
+from nanobot.config.paths import DataPaths
+from nanobot.providers.wire.chat_request import wire_text
+from nanobot.security.credentials import Credential
+from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
+from nanobot.usage.report import read_usage
+from nanobot.usage.sums import By
+from nanobot.webui.services import WebServices
+
+
+class TurnEndpoints:
+    """The endpoints of replay and usage."""
+
+    def __init__(self, services: WebServices) -> None:
+        self._services = services
+        self._places = DataPaths(services.runtime.data_dir)
+        self._traces = TraceStore(self._places.traces)
+        self._redactor = services.runtime.toolbox.services.redactor
+
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints."""
+        return [
+            Endpoint("/api/sessions/{key:path}/turns", self.list_all, Requires.DEVICE),
+            Endpoint("/api/sessions/{key:path}/turns/{turn}", self.show, Requires.DEVICE),
+            Endpoint("/api/sessions/{key:path}/turns/{turn}/prompt", self.prompt, Requires.DEVICE),
+            Endpoint("/api/usage", self.usage, Requires.DEVICE),
+        ]
+
+    async def list_all(self, request: Request, caller: Credential | None) -> Response:
+        """The turns of a session, oldest first, without their steps."""
+        recording = await asyncio.to_thread(self._recording, request)
+        turns = [{**turn.to_json(), "steps": len(turn.model_steps)} for turn in recording.turns]
+        return json_response({"turns": self._redactor.value(turns)})
+
+    async def show(self, request: Request, caller: Credential | None) -> Response:
+        """A turn with its steps: texts, calls and results, times, tokens, cost."""
+        recording = await asyncio.to_thread(self._recording, request)
+        turn = recording.find(request.path_params["turn"])
+        return json_response(self._redactor.value(turn.to_json()))
+
+    async def prompt(self, request: Request, caller: Credential | None) -> Response:
+        """What the model was sent first in this turn: system prompt, tools, messages."""
+        recording = await asyncio.to_thread(self._recording, request)
+        turn = recording.find(request.path_params["turn"])
+        sent = await asyncio.to_thread(recording.prompt, turn, self._traces)
+        messages = await first_request(turn, sent, clock=self._services.runtime.clock)
+        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
+        shown = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
+        return json_response(self._redactor.texts(shown))
+
+    async def usage(self, request: Request, caller: Credential | None) -> Response:
+        """Tokens and cost by day, model, provider, session or cause, with the limits."""
+        by: Any = request.query_params.get("by", "day")
+        if by not in get_args(By):
+            raise HttpError(400, f"`by` is one of {', '.join(get_args(By))}.")
+        days = request.query_params.get("days", "30")
+        if not days.isdigit() or not 0 < int(days) <= 3660:
+            raise HttpError(400, "`days` is a number from 1 to 3660.")
+        runtime = self._services.runtime
+        limits, now = spending_limits(runtime.config), runtime.clock.now()
+        report = await asyncio.to_thread(read_usage, self._places.database, limits, now, by, int(days))
+        return json_response(report.to_json())
+
+    def _recording(self, request: Request) -> Recording:
+        key = request.path_params["key"]
+        recording = read_recording(key, self._services.runtime.sessions, self._traces)
+        if recording is None:
+            raise HttpError(404, f"The session {key!r} has no recorded turn.")
+        return recording

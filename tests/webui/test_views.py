@@ -1,0 +1,208 @@
+"""The views of the page over HTTP: each action as a person makes it, seen again where it shows."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from nanobot.gateway.http import all_endpoints
+from nanobot.security.http_access import Requires
+from nanobot.testing import calls
+from tests.support.eventually import eventually
+from tests.support.running_gateway import OpenGateway
+from tests.support.web_client import browser, follow
+
+
+async def say(client: httpx.AsyncClient, text: str, session: str = "web:one") -> None:
+    before = (await client.get(f"/api/sessions/{session}/rows")).json()["feed"]
+    sent = await client.post(f"/api/sessions/{session}/messages", json={"id": f"id-{text}", "text": text})
+    assert sent.status_code == 202, sent.text
+    await follow(client, before, "turn_ended")
+
+
+async def test_a_session_is_renamed_pinned_found_exported_imported_archived_and_deleted(running: OpenGateway):
+    async with running("The answer", "Later") as here, browser(here) as client:
+        await say(client, "what about pelicans?")
+        first = (await client.get("/api/sessions")).json()["sessions"]
+        await client.patch("/api/sessions/web:one", json={"title": "Birds", "pinned": True})
+        renamed = (await client.get("/api/sessions")).json()["sessions"]
+        hits = (await client.get("/api/search", params={"q": "pelicans"})).json()["hits"]
+        markdown = await client.get("/api/sessions/web:one/export")
+        lines = await client.get("/api/sessions/web:one/export", params={"format": "jsonl"})
+        imported = await client.post("/api/import", params={"as": "web:copy"}, content=lines.content)
+        again = await client.post("/api/import", params={"as": "web:copy"}, content=lines.content)
+        await say(client, "still there?")
+        archived = (await client.post("/api/sessions/web:one/archive")).json()["archived"]
+        deleted = await client.delete(f"/api/sessions/{archived}")
+        left = (await client.get("/api/sessions")).json()["sessions"]
+        gone = await client.delete(f"/api/sessions/{archived}")
+
+    assert [(row["key"], row["title"], row["pinned"]) for row in first] == [("web:one", "what about pelicans?", False)]
+    assert [(row["title"], row["pinned"]) for row in renamed] == [("Birds", True)]
+    assert "pelicans" in hits[0]["text"]
+    assert "The answer" in markdown.text
+    assert "attachment" in markdown.headers["content-disposition"]
+    assert (imported.status_code, again.status_code) == (201, 409)
+    assert (deleted.status_code, gone.status_code) == (200, 404)
+    assert [row["key"] for row in left] == ["web:copy"]
+
+
+async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        memory = here.home / "workspace" / "memory" / "MEMORY.md"
+        memory.write_text("## People\n\n- Ana lives in Porto\n", encoding="utf-8")
+        before = memory.read_bytes()
+        [fact] = (await client.get("/api/memory")).json()["facts"]
+        hits = (await client.get("/api/memory/search", params={"q": "porto"})).json()["hits"]
+        edited = await client.put(f"/api/memory/facts/{fact['id']}", json={"text": "Ana lives in Faro"})
+        pinned = await client.post(f"/api/memory/facts/{edited.json()['id']}/pin")
+        refused = await client.delete(f"/api/memory/facts/{edited.json()['id']}")
+        shown = (await client.get("/api/memory")).json()["facts"]
+        await client.post(f"/api/memory/facts/{edited.json()['id']}/unpin")
+        await client.delete(f"/api/memory/facts/{edited.json()['id']}")
+        empty = (await client.get("/api/memory")).json()["facts"]
+        undone = [await client.post("/api/memory/undo") for _ in range(4)]
+        changes = (await client.get("/api/memory/changes")).json()["changes"]
+        after = memory.read_bytes()
+
+    assert hits[0]["file"] == "MEMORY.md"
+    assert (pinned.status_code, refused.status_code) == (200, 400)
+    assert "pinned" in refused.json()["error"]
+    assert [(fact["text"], fact["pinned"], fact["heading"]) for fact in shown] == [
+        ("Ana lives in Faro", True, "People")
+    ]
+    assert empty == []
+    assert {each.status_code for each in undone} == {200}
+    assert [change["by"] for change in changes[-5:-1]] == ["forget", "pin", "pin", "edit"]
+    assert after == before
+
+
+async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGateway):
+    async with running("Watered.") as here, browser(here) as client:
+        job = (await client.post("/api/jobs", json={"message": "Water the plants", "cron": "0 18 * * *"})).json()
+        never = await client.post("/api/jobs", json={"message": "x", "at": "no such time"})
+        calendar = (await client.get("/api/jobs/calendar", params={"days": 3})).json()["runs"]
+        paused = await client.patch(f"/api/jobs/{job['id']}", json={"enabled": False})
+        resumed = await client.patch(f"/api/jobs/{job['id']}", json={"enabled": True})
+        started = await client.post(f"/api/jobs/{job['id']}/run")
+
+        async def history() -> list[dict[str, object]]:
+            return list((await client.get("/api/jobs/history")).json()["runs"])
+
+        while not (runs := await history()):
+            pass
+        removed = await client.delete(f"/api/jobs/{job['id']}")
+        listed = (await client.get("/api/jobs")).json()["jobs"]
+
+    assert (job["name"], len(job["next_runs_ms"])) == ("Water the plants", 3)
+    assert (never.status_code, "no such time" in never.json()["error"]) == (400, True)
+    assert len(calendar) == 3
+    assert (paused.json()["next_runs_ms"], len(resumed.json()["next_runs_ms"])) == ([], 3)
+    assert (started.status_code, runs[0]["outcome"]) == (202, "ran")
+    assert (removed.status_code, listed) == (200, [])
+
+
+async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(running: OpenGateway, tmp_path):
+    async with running("hello") as here, browser(here) as client:
+        here.toy.write("may I?", message_id="1", sender="9")
+        await eventually(lambda: here.gateway.runtime.pairing.pending("toy"))
+        [waiting] = (await client.get("/api/inbox")).json()["pairing"]
+        approved = await client.post(f"/api/pairing/{waiting['code']}/approve", json={"owner": True})
+        people = (await client.get("/api/people")).json()["people"]
+        revoked = await client.post("/api/people/revoke", json={"channel": "toy", "sender": people[0]["sender"]})
+        left = (await client.get("/api/people")).json()["people"]
+
+    assert (waiting["channel"], approved.status_code, revoked.status_code) == ("toy", 200, 200)
+    assert [(person["channel"], person["owner"]) for person in people] == [("toy", True)]
+    assert left == []
+
+
+async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
+    async with running("hi") as here, browser(here) as client:
+        await say(client, "hello")
+        now = (await client.get("/api/now")).json()
+        usage = (await client.get("/api/usage", params={"by": "model"})).json()
+        wrong = await client.get("/api/usage", params={"by": "colour"})
+
+    assert now["report"]["channels"]["toy"]["state"] == "up"
+    assert {"web", "api", "cli"}.isdisjoint(now["report"]["channels"])
+    assert now["turns"] == []
+    assert {"today", "month", "limits"} <= now["usage"].keys()
+    assert (usage["by"], wrong.status_code) == ("model", 400)
+
+
+async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running: OpenGateway):
+    async with running(calls(("list_dir", {"path": "."})), "two files") as here, browser(here) as client:
+        await say(client, "what is here?")
+        turns: list[dict[str, Any]] = []
+        while not turns or turns[0]["outcome"] is None:  # traces are written behind the turn
+            turns = (await client.get("/api/sessions/web:one/turns")).json().get("turns", [])
+        [turn] = turns
+        whole = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}")).json()
+        prompt = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}/prompt")).json()
+        none = await client.get("/api/sessions/web:two/turns")
+
+    assert (turn["message"], turn["steps"], turn["outcome"]) == ("what is here?", 2, "answered")
+    assert whole["steps"][0]["calls"][0]["name"] == "list_dir"
+    assert "what is here?" in json.dumps(prompt["messages"])
+    assert none.status_code == 404
+
+
+async def test_a_setting_is_changed_checked_and_its_secret_never_shown(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        changed = await client.patch("/api/config", json={"key": "agents.defaults.maxToolIterations", "value": 7})
+        key = await client.patch("/api/config", json={"key": "providers.openai.apiKey", "value": "sk-very-secret-key"})
+        wrong = await client.patch("/api/config", json={"key": "gateway.port", "value": "many"})
+        shown = await client.get("/api/config")
+        await eventually(lambda: here.gateway.runtime.config.agents.defaults.max_tool_iterations == 7)
+        removed = await client.patch("/api/config", json={"key": "agents.defaults.maxToolIterations"})
+        schema = (await client.get("/api/config/schema")).json()
+
+    assert [each.status_code for each in (changed, key, wrong, removed)] == [200, 200, 400, 200]
+    assert "gateway.port" in wrong.json()["error"]
+    assert "sk-very-secret-key" not in shown.text + key.text
+    assert "agents" in schema["properties"]
+
+
+@pytest.mark.parametrize("path", ["skills", "tools", "servers", "channels", "commands", "goals", "memory/dreams"])
+async def test_what_there_is_is_listed(running: OpenGateway, path: str):
+    async with running() as here, browser(here) as client:
+        answer = await client.get(f"/api/{path}")
+
+    assert answer.status_code == 200
+    assert isinstance(next(iter(answer.json().values())), list)
+
+
+async def test_a_device_is_paired_by_a_link_of_another_listed_and_signed_out(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        url = (await client.post("/api/devices")).json()["url"]
+        base = str(client.base_url)
+        async with httpx.AsyncClient(base_url=base, headers={"Origin": base.rstrip("/")}, trust_env=False) as phone:
+            key = url.partition("#k=")[2]
+            paired = [(await phone.post("/api/pair", json={"key": key})).status_code for _ in range(2)]
+            devices = (await client.get("/api/devices")).json()["devices"]
+            [other] = [device["name"] for device in devices if not device["current"]]
+            signed_out = await client.delete(f"/api/devices/{other}")
+            after = await phone.get("/api/me")
+
+    assert paired == [200, 403]
+    assert (signed_out.status_code, after.status_code) == (200, 401)
+
+
+async def test_every_endpoint_refuses_a_stranger_another_host_and_another_site(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        endpoints = [each for each in all_endpoints(here.gateway.web) if each.requires is Requires.DEVICE]
+        async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, trust_env=False) as stranger:
+            for endpoint in endpoints:
+                path, method = re.sub(r"\{(\w+)[^}]*\}", r"\1", endpoint.path), endpoint.methods[0]
+                forged = {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}
+                answers = [await client.request(method, path, headers=headers) for headers in forged]
+                answers.append(await stranger.request(method, path))
+                assert [answer.status_code for answer in answers] == [421, 403, 401], path
+                if method != "GET":
+                    foreign = await client.request(method, path, headers={"Origin": "https://evil.example"})
+                    assert foreign.status_code == 403, path
+
+    assert len(endpoints) > 30
