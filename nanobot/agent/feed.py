@@ -12,12 +12,10 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from nanobot.agent import events
-from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED, CONTINUE_TRUNCATED, is_interrupted
 from nanobot.agent.events import EventSink, TurnEvent
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, Origin, is_synthetic, text_of
-from nanobot.providers.base import parse_arguments
+from nanobot.messages.types import Origin
 
 WEB_CHANNEL = "web"
 FEED_CHANNELS = (WEB_CHANNEL, "api")
@@ -193,10 +191,10 @@ class Feed:
         """The view of a turn that runs or waits, or of a program's that ended just now."""
         return self._views.get(turn_id) or self._ended.get(turn_id)
 
-    def restore(self, turn_id: str, rows: Iterable[ChatMessage]) -> None:
-        """Show what a resumed turn had shown before the crash, by the rows of its session."""
+    def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
+        """Show what a resumed turn had shown before the crash."""
         if (view := self._views.get(turn_id)) is not None:
-            view.parts += parts_of(rows, turn_id)
+            view.parts += parts
             view.changed()
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
@@ -274,30 +272,6 @@ class Feed:
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
-
-
-def parts_of(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, Any]]:
-    """The texts and tool calls of a turn as parts of its view, from the rows of its session."""
-    parts: list[dict[str, Any]] = []
-    tools: dict[str, dict[str, Any]] = {}
-    continues = False
-    for row in rows:
-        if row.get("turn_id") != turn_id:
-            continue
-        if row["role"] == "user":
-            continues = is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
-        elif row["role"] == "tool" and (result_of := tools.get(row.get("tool_call_id", ""))) is not None:
-            result_of |= {"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0}
-        elif row["role"] == "assistant":
-            if (text := text_of(row["content"])) and "reply" not in row and not row.get("sent_back"):
-                parts.append({"type": "text", "text": [text], **({"continues": True} if continues else {})})
-            for call in row.get("tool_calls", ()):
-                arguments, _ = parse_arguments(call["function"]["arguments"])
-                tool = {"type": "tool", "call_id": call["id"], "name": call["function"]["name"], "arguments": arguments}
-                tools[call["id"]] = tool
-                parts.append(tool)
-            continues = is_interrupted(row)
-    return parts
 
 
 def _size_of(event: TurnEvent) -> int:

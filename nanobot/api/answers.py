@@ -1,11 +1,14 @@
 """Reads what a turn shows, piece by piece and always in the same order, so that a client can go on where it was."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.feed import TurnView
+from nanobot.api.options import answer_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,10 @@ class Piece:
 class AnswerReader:
     """Reads the view of a turn. Texts come in order and are complete before what follows them."""
 
-    def __init__(self, view: TurnView, *, first_part: int = 0, is_json: bool = False) -> None:
-        """`first_part`: texts and tool calls to skip. `is_json`: only the final answer is text."""
+    def __init__(self, view: TurnView, *, first_part: int = 0, schema: dict[str, Any] | None = None) -> None:
+        """`first_part`: texts and tool calls to skip. `schema`: only the final answer counts, as JSON."""
         self.view = view
-        self._is_json = is_json
+        self._form = answer_form(schema)
         self._part = self._skip(first_part)
         self._delta = self._chars = 0
         self._shown: list[str] = []
@@ -67,7 +70,7 @@ class AnswerReader:
             yield from self._end(self.view.ended.text, self.view.ended.outcome)
 
     def _say(self, text: str, *, continues: bool) -> Iterator[Piece]:
-        if self._is_json:
+        if self._form is not None:
             return
         starts = not (continues and self._shown)
         if starts:
@@ -80,8 +83,9 @@ class AnswerReader:
         """What the reply of the turn has and its texts have not, such as a note below the answer."""
         if outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
             return
-        if self._is_json:
-            yield Piece(reply, starts=True)
+        if self._form is not None:
+            with suppress(ValueError):  # the request fails then
+                yield Piece(json.dumps(self._form.parse(reply), ensure_ascii=False), starts=True)
             return
         last = self._shown[-1].strip() if self._shown else ""
         if not reply or "\n\n".join(text.strip() for text in self._shown).endswith(reply):

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import FeedPositionError
+from nanobot.agent.feed import FeedClosedError, FeedPositionError
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
 from nanobot.api.responses import Responses
@@ -224,6 +224,8 @@ class _Rest:
             except FeedPositionError:
                 position = feed.position
                 continue
+            except FeedClosedError:
+                return
             position = items[-1].position
             yield b"".join(
                 sse.event(

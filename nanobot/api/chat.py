@@ -236,7 +236,7 @@ class _Position:
 
 
 def _reader(following: Following) -> AnswerReader:
-    return AnswerReader(following.view, is_json=following.request.echo.get("schema") is not None)
+    return AnswerReader(following.view, schema=following.request.echo.get("schema"))
 
 
 def _texts(pieces: list[Any]) -> list[tuple[int, Any]]:

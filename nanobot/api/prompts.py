@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
+from nanobot.api.options import answer_form
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.config.schema import Config
 from nanobot.security.http_access import HttpError
@@ -220,13 +221,10 @@ def _schema(form: str, schema: Any) -> dict[str, Any] | None:
         return {"type": "object"}
     if form != "json_schema":
         return None
-    from jsonschema import Draft202012Validator  # 77 ms
-    from jsonschema.exceptions import SchemaError
-
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        text = f"The schema is not valid: {error.message}."
+        answer_form(schema if isinstance(schema, dict) else {})
+    except TypeError as error:
+        text = f"The schema is not valid: {error}."
         raise HttpError(400, text, code="invalid_value", param="response_format") from error
     return schema if isinstance(schema, dict) else {}
 

@@ -178,8 +178,8 @@ class _Events:
         self._workspace = workspace
         self._record = following.request
         self._view = following.view
-        is_json = following.request.echo.get("schema") is not None
-        self._reader = AnswerReader(following.view, first_part=following.request.first_part, is_json=is_json)
+        schema = following.request.echo.get("schema")
+        self._reader = AnswerReader(following.view, first_part=following.request.first_part, schema=schema)
         self._items: list[dict[str, Any]] = []
         self._number = 0
         self._text = ""

@@ -13,7 +13,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.agent.feed import TurnView
 from nanobot.api.answers import sent_files
 from nanobot.api.errors import NO_RETRY
-from nanobot.api.options import answer_problem
+from nanobot.api.options import answer_form
 from nanobot.api.turns import ApiTurns, Following, changes
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError
@@ -69,7 +69,8 @@ def check_outcome(following: Following) -> None:
     if ended is None:
         return
     if ended.outcome not in (TurnOutcome.FAILED, TurnOutcome.REFUSED) and not ended.later:
-        if schema is not None and ended.outcome is TurnOutcome.ANSWERED and answer_problem(schema, ended.text):
+        form = answer_form(schema)
+        if form is not None and ended.outcome is TurnOutcome.ANSWERED and form.problem(ended.text):
             text = f"The model's answer does not fit the schema: {ended.text[:1000]}"
             raise HttpError(422, text, code="invalid_response_format", param="response_format", headers=NO_RETRY)
         return

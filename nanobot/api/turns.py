@@ -15,8 +15,8 @@ from starlette.requests import Request
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.events import TurnEnded, TurnOutcome
-from nanobot.agent.feed import FeedPositionError, TurnStarted, TurnView, parts_of
-from nanobot.agent.pipeline.interrupted import is_answer, outcome_text
+from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, TurnView
+from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import Prompt, Said, UploadedFile
 from nanobot.api.services import ApiServices
@@ -82,7 +82,7 @@ class ApiTurns:
         """
         runtime = self._services.runtime
         if not runtime.loop.is_serving:
-            raise HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
+            raise stopping()
         await self._sweep()
         new_id = secrets.token_hex(8)
         session = asked.session or session_key(caller, asked.marker or f"~{new_id}")
@@ -109,7 +109,7 @@ class ApiTurns:
             raise
         view = await self.view_of(known)
         if view is None:
-            raise HttpError(503, "nanobot is stopping.", code="starting", headers={"Retry-After": "2"})
+            raise stopping()
         return Following(known, view, note)
 
     async def _publish(self, request: Request, caller: Credential, record: ApiRequest, asked: Asked) -> str:
@@ -217,6 +217,8 @@ class ApiTurns:
                     await feed.read(feed.position)
             except (TimeoutError, FeedPositionError):
                 continue
+            except FeedClosedError as error:
+                raise stopping() from error
 
     async def _stored_view(self, record: ApiRequest) -> TurnView | None:
         try:
@@ -237,7 +239,7 @@ class ApiTurns:
             media=list(rows[0].get("media", ())),
             at=str(rows[0].get("timestamp", "")),
         )
-        view = TurnView(started, record.session, self._services.channel.name, parts=parts_of(rows, record.turn_id))
+        view = TurnView(started, record.session, self._services.channel.name, parts=parts_of_turn(rows, record.turn_id))
         name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
         outcome = TurnOutcome.ANSWERED if name is None and has_answer else _outcome_of(name)
         text = outcome_text(rows) if has_answer else ""
@@ -305,6 +307,11 @@ def session_key(caller: Credential, name: str) -> str:
 def may_see(caller: Credential, record: ApiRequest) -> bool:
     """Whether a caller may see a request: an owner all, a guest those of its own key."""
     return caller.role is HttpRole.OWNER or caller.name == record.key_name
+
+
+def stopping() -> HttpError:
+    """The error while nothing is accepted. OpenAI's clients try again by themselves."""
+    return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
 
 
 def _with_instructions(asked: Asked) -> dict[str, Any]:

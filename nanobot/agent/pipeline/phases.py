@@ -24,6 +24,7 @@ from nanobot.agent.pipeline.interrupted import (
     is_answer,
     missing_messages,
     outcome_text,
+    parts_of_turn,
 )
 from nanobot.agent.pipeline.turn import (
     BuiltRequest,
@@ -285,7 +286,7 @@ class Pipeline:
             await self._record(turn, partial_row)
             history = session.get_history()
         if turn.resumes and self._deps.feed is not None:
-            self._deps.feed.restore(turn.turn_id, history)
+            self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
         missing = missing_messages(history, interrupted) if interrupted else []
         turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
         if not turn.resumes:
