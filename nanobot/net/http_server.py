@@ -49,7 +49,10 @@ class HttpServer(Listener):
 
     async def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        return socket.create_server((self._host, self._configured_port), family=family)
+        server = socket.create_server((self._host, self._configured_port), family=family)
+        # connections inherit it; asyncio sets it only on sockets it has made. Without it a stream waits 40 ms for an ACK
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return server
 
     def _problem_of(self, error: OSError) -> str:
         reason = (
