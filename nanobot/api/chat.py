@@ -53,8 +53,8 @@ class ChatCompletions:
             request, caller, raw, Asked(prompt, marker, options, echo={"model": body.model})
         )
         headers = {"X-Nanobot-Session": following.request.session}
-        if following.branched:
-            headers["X-Nanobot-History"] = following.branched
+        if following.history:
+            headers["X-Nanobot-History"] = following.history
         if body.stream:
             has_usage = bool(body.stream_options and body.stream_options.include_usage)
             return self._streaming(following, headers, has_usage=has_usage)

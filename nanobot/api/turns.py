@@ -36,7 +36,7 @@ ABANDONED_S = 2.0
 """A turn that nobody listens to any more is stopped after this time."""
 _MAX_WAITING = 20
 """Turns of one conversation that may wait."""
-_SWEEP_S = 600.0
+SWEEP_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Following:
 
     request: ApiRequest
     view: TurnView
-    branched: str = ""
+    history: str = ""
     """`session` if the client's history is another one than the session's, which was used."""
 
 
@@ -73,7 +73,7 @@ class ApiTurns:
         self._listeners: Counter[str] = Counter()
         self._detached: set[str] = set()
         """Turns that go on although nobody listens."""
-        self._swept_at = -_SWEEP_S
+        self._swept_at = -SWEEP_S
         self._stopping: asyncio.Future[bool] | None = None
 
     async def start(self, request: Request, caller: Credential, body: bytes, asked: Asked) -> Following:
@@ -104,7 +104,7 @@ class ApiTurns:
             self._detached.add(known.turn_id)
         try:
             note = await self._publish(request, caller, known, asked)
-        except BaseException:
+        except Exception:
             await self._services.requests.delete(known.id)
             raise
         view = await self.view_of(known)
@@ -274,9 +274,11 @@ class ApiTurns:
     async def _sweep(self) -> None:
         """Delete what is no longer kept."""
         runtime = self._services.runtime
-        if (now := runtime.clock.monotonic()) - self._swept_at < _SWEEP_S:
+        if (now := runtime.clock.monotonic()) - self._swept_at < SWEEP_S:
             return
         self._swept_at = now
+        running = {view.started.turn_id for view in self._services.feed.views()}
+        self._detached &= running
         for session in await self._services.requests.pop_expired():
             if next(self._services.feed.views(session), None) is None:
                 await asyncio.to_thread(runtime.sessions.delete, session)

@@ -356,6 +356,8 @@ def _log_start(gateway: Gateway) -> None:
     runtime, channels = gateway.runtime, gateway.channels
     log.info("nanobot %s, data in %s, workspace %s", __version__, runtime.data_dir, runtime.workspace)
     log.info("channels: %s", ", ".join(channels.names) or "none")
+    if gateway.api_http is not None:
+        log.info("API: %s/v1; a key for each program: nanobot api key add NAME", gateway.api_http.url)
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
     for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):

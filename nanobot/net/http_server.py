@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Server
 
-MAX_CONNECTIONS = 128
+MAX_CONNECTIONS = 512
 """Further requests are answered with 503."""
 KEEP_ALIVE_S = 5
 CLOSING_S = 1
@@ -50,7 +50,7 @@ class HttpServer(Listener):
     async def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         server = socket.create_server((self._host, self._configured_port), family=family)
-        # connections inherit it; asyncio sets it only on sockets it has made. Without it a stream waits 40 ms for an ACK
+        # connections inherit it; asyncio sets it only on sockets of its own. Without it a stream waits 40 ms for an ACK
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return server
 

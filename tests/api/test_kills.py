@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
 from tests.support.home import POSIX, Home
+from tests.support.processes import until_served
 from tests.support.toy_gateway import free_port
 
 pytestmark = POSIX
@@ -22,13 +22,7 @@ def serving(home: Home, port: int) -> "Iterator[subprocess.Popen[bytes]]":
     """`nanobot serve`, until it answers."""
     process = home.start("serve", "--port", str(port))
     try:
-        while True:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False)
-                break
-            except httpx.TransportError:
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.05)
+        until_served(process, port)
         yield process
     finally:
         process.kill()

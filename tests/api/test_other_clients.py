@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.testing import calls
 from tests.fakes.tools import command
-from tests.support.api_client import api_key, base_url
+from tests.support.api_client import api_key, base_url, program, read_events
 from tests.support.running_gateway import OpenGateway
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -126,3 +126,11 @@ async def test_ai_sdk(running: OpenGateway, tmp_path: Path):
     out = await node_output(running, tmp_path, AI_SDK, "ai @ai-sdk/openai-compatible", *SCRIPT)
 
     assert out.strip() == "plain | I look.streamed"
+
+
+async def test_two_hundred_streams_at_once(running: OpenGateway):
+    async with running(*["Hello back"] * 200) as here, program(here) as client:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        answers = await asyncio.gather(*[client.post("/chat/completions", json=body, timeout=300) for _ in range(200)])
+
+    assert {read_events(answer.text)[-1]["data"] for answer in answers} == {"[DONE]"}

@@ -33,7 +33,10 @@ async def program(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A program with a key of its own."""
     headers = {"Authorization": f"Bearer {await api_key(here, name, role)}"}
-    async with httpx.AsyncClient(base_url=base_url(here), headers=headers, trust_env=False, timeout=20) as client:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=base_url(here), headers=headers, trust_env=False, timeout=20, limits=limits
+    ) as client:
         yield client
 
 
