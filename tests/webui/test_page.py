@@ -188,6 +188,7 @@ async def test_the_keyboard_is_enough_from_the_first_word_to_an_approval(running
         await tab.keyboard.press("y")
         await expect(answers(tab)).to_have_text("done")
         await tab.keyboard.press("Control+k")
+        await expect(tab.locator("dialog input")).to_be_focused()
         await tab.keyboard.type("new")
         await tab.keyboard.press("Enter")
 
@@ -297,7 +298,7 @@ async def test_commands_have_a_menu_and_their_answers_are_shown(running: OpenGat
         await tab.keyboard.press("Escape")
         await tab.locator("main").focus()
         await tab.keyboard.press("/")
-        await tab.keyboard.type("statu")
+        await tab.keyboard.type("stat")
         await expect(tab.get_by_role("option")).to_have_count(1)
         await tab.keyboard.press("Enter")
         await expect(tab.locator(".composer textarea")).to_have_value("/status ")

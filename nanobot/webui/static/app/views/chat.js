@@ -176,7 +176,7 @@ function Activity({ parts, seq }) {
     return () => clearInterval(timer);
   }, [seq]);
   const last = parts.at(-1);
-  if (last?.type === "approval" && !last.answer) return html`<p class="activity">${t("waits_for_you")}</p>`;
+  if (last?.type === "approval" && !last.answer) return html`<p class="activity" role="status">${t("waits_for_you")}</p>`;
   const word = last?.type === "tool" && last.ok === undefined ? t("working") : t("waiting_for_model");
   return html`<p class="activity"><span class="pulse" aria-hidden="true"></span>${silent >= ACTIVITY_S ? `${word}, ${t("seconds", { n: silent })}` : ""}</p>`;
 }
@@ -208,9 +208,13 @@ function useStickToBottom(scroller) {
     observer.observe(scroller.current);
     return () => observer.disconnect();
   }, []);
+  const last = useRef({ top: 0, height: 0 });
   const onScroll = () => {
-    const { scrollHeight, scrollTop, clientHeight } = scroller.current;
-    wanted.current = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
+    const { scrollHeight: height, scrollTop: top, clientHeight } = scroller.current;
+    const isUp = top < last.current.top && height >= last.current.height; // by the reader: the content has not shrunk
+    if (height - top - clientHeight < BOTTOM_PX) wanted.current = true;
+    else if (isUp) wanted.current = false;
+    last.current = { top, height };
     setAtBottom(wanted.current);
   };
   return { content, isAtBottom, onScroll, toBottom };
