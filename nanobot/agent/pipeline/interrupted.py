@@ -91,8 +91,8 @@ def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, A
             continue
         if row["role"] == "user":
             continues = is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
-        elif row["role"] == "tool" and (result_of := tools.get(row.get("tool_call_id", ""))) is not None:
-            result_of |= {"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0}
+        elif row["role"] == "tool" and (call_of := tools.get(row.get("tool_call_id", ""))) is not None:
+            call_of.update({"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0})
         elif row["role"] == "assistant":
             if (text := text_of(row["content"])) and "reply" not in row and not row.get("sent_back"):
                 parts.append({"type": "text", "text": [text], **({"continues": True} if continues else {})})
