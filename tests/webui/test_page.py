@@ -89,6 +89,7 @@ async def test_a_session_opened_while_its_answer_streams_shows_each_word_once(ru
 
         await expect(tab.locator(".message.turn .result")).to_be_visible()
         assert (await answers(tab).inner_text()).split() == [word.strip() for word in words]
+        await expect(tab.locator(".message.turn .meta")).to_be_in_viewport()
 
 
 async def test_a_message_written_without_a_line_is_heard_once_when_it_is_back(running: OpenGateway, tabs: Tabs):

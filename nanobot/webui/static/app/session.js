@@ -25,7 +25,6 @@ export class Session {
     this.rows = [];
     this.ended = new Map(); // views of turns that ended since the session was opened, by turn id
     this.results = {}; // model and cost of turns, by turn id
-    this.isLoadingOlder = false;
     this.isClosed = false;
     this.unfollow = () => {};
     this.offReset = onReset(() => this.load());
@@ -71,15 +70,9 @@ export class Session {
   }
 
   async loadOlder() {
-    if (this.isLoadingOlder || !this.hasOlder.value) return;
-    this.isLoadingOlder = true;
-    try {
-      const before = this.rows[0].n;
-      const page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}&before=${before}`));
-      if (this.rows[0]?.n === before) this.setRows([...page.rows, ...this.rows], page.turns);
-    } finally {
-      this.isLoadingOlder = false;
-    }
+    const before = this.rows[0].n;
+    const page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}&before=${before}`));
+    if (this.rows[0]?.n === before) this.setRows([...page.rows, ...this.rows], page.turns);
   }
 
   /** Apply an item of the feed. */
