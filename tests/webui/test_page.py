@@ -188,6 +188,7 @@ async def test_the_keyboard_is_enough_from_the_first_word_to_an_approval(running
         await tab.keyboard.press("y")
         await expect(answers(tab)).to_have_text("done")
         await tab.keyboard.press("Control+k")
+        await expect(tab.locator("dialog input")).to_be_focused()
         await tab.keyboard.type("new")
         await tab.keyboard.press("Enter")
 

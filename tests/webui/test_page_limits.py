@@ -1,6 +1,7 @@
 """The page under attack, with long histories, on small screens, for assistive technology, in Chinese."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_addres
         assert await tab.locator(".message.turn :is(img, iframe, script, form, section)").count() == 0
         assert await tab.locator(".message.turn button", has_text="Yes").count() == 0
         shown = await tab.inner_text(".message.turn")
-        assert shown.count("(evil.example)") == 2
+        assert shown.count("(evil.example)") == 3  # where a link's text looks like another address
         assert "pixel (picture on evil.example)" in shown
     assert tabs.problems == []
 
@@ -95,11 +96,11 @@ async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen
         for _ in range(300):
             await tab.evaluate("document.querySelector('.scroll').scrollTop = 0")
             most = max(most, await tab.locator(".message").count())
-            if await tab.get_by_text("question 0", exact=True).count():
+            if await tab.locator(".own-text", has_text=re.compile("^question 0$")).count():
                 break
             await tab.wait_for_timeout(20)
 
-        await expect(tab.get_by_text("question 0", exact=True)).to_be_visible()
+        await expect(tab.locator(".own-text").first).to_have_text("question 0")
         assert most < 700
         await tab.get_by_role("button", name="Newest").click()
         await expect(tab.get_by_text("answer 2499")).to_be_in_viewport()

@@ -11,7 +11,7 @@ from tests.house.repo import ROOT
 from tests.support.running_gateway import OpenGateway
 
 STATIC = ROOT / "nanobot" / "webui" / "static"
-MAX_JS, MAX_CSS, MAX_REQUESTS = 60_000, 12_000, 40
+MAX_JS, MAX_CSS, MAX_REQUESTS = 60_000, 12_000, 36
 """Compressed bytes at the first load."""
 
 

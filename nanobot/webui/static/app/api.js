@@ -1,5 +1,6 @@
 /** Requests to the gateway. */
 import { signal } from "@preact/signals";
+import { t } from "./words.js";
 
 /** Whether this browser is signed in; null until that is known. */
 export const isSignedIn = signal(null);
@@ -37,4 +38,19 @@ export const post = (path, body = {}) => request("POST", path, body);
 
 export function sessionPath(key, rest) {
   return `/api/sessions/${encodeURIComponent(key)}/${rest}`;
+}
+
+/** The secret of a link of `nanobot web`; undefined if the text is none. */
+export function keyOf(link) {
+  return /#k=([\w-]+)/.exec(link)?.[1];
+}
+
+/** Exchange the secret of a link for this browser's cookie. Return what went wrong, empty if nothing did. */
+export async function signIn(key) {
+  try {
+    await post("/api/pair", { key });
+    return "";
+  } catch (error) {
+    return error.message || t("offline");
+  }
 }

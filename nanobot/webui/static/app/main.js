@@ -2,23 +2,21 @@
 import { effect } from "@preact/signals";
 import { render } from "preact";
 import { useEffect, useErrorBoundary, useState } from "preact/hooks";
-import { get, isSignedIn } from "./api.js";
+import { get, isSignedIn, keyOf, signIn } from "./api.js";
 import { Icon, html } from "./dom.js";
 import { isOnline, startFeed } from "./feed.js";
 import { listenToKeys } from "./keys.js";
 import { startOutbox } from "./outbox.js";
-import { Dialogs } from "./parts/dialogs.js";
 import { Sidebar } from "./parts/sidebar.js";
-import { SignIn, signIn } from "./parts/sign_in.js";
 import { go, route } from "./router.js";
-import { isSidebarOpen, loadSessions, me, running, sessions, watchSessions } from "./store.js";
+import { dialog, isSidebarOpen, loadSessions, me, running, sessions, watchSessions } from "./store.js";
 import { VIEWS } from "./views.js";
 import { loadWords, t } from "./words.js";
 
 let linkProblem = "";
 
 function App() {
-  if (isSignedIn.value === false) return html`<${SignIn} problem=${linkProblem} />`;
+  if (isSignedIn.value === false) return html`<${Later} load=${() => import("./parts/sign_in.js")} problem=${linkProblem} />`;
   if (me.value === null) return isOnline.value ? null : html`<p class="banner" role="status">${t("offline")}</p>`;
   const { rest } = route.value;
   const { name: view, load } = VIEWS.find((each) => each.name === route.value.view) ?? VIEWS[0];
@@ -35,18 +33,18 @@ function App() {
           <h1 dir="auto">${title}</h1>
         </header>
         ${!isOnline.value && html`<p class="banner" role="status">${t("offline")}</p>`}
-        <${View} key=${view} load=${load} rest=${rest} />
+        <${Later} key=${view} load=${load} rest=${rest} />
       </main>
     </div>
-    <${Dialogs} />`;
+    ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}`;
 }
 
 function titleOf(key) {
   return (key && sessions.value.find((session) => session.key === key)?.title) || t("new_chat");
 }
 
-/** A view, loaded when it is first opened. */
-function View({ load, rest }) {
+/** The component of a module that is loaded when it is first shown. */
+function Later({ load, ...properties }) {
   const [component, setComponent] = useState(null);
   const [problem, setProblem] = useState(false);
   const [crash] = useErrorBoundary((error) => console.error(error));
@@ -56,12 +54,12 @@ function View({ load, rest }) {
   if (crash || problem) {
     return html`<p class="empty">${t("view_failed")} <button type="button" onClick=${() => location.reload()}>${t("reload")}</button></p>`;
   }
-  return component && html`<${component} rest=${rest} />`;
+  return component && html`<${component} ...${properties} />`;
 }
 
 async function start() {
   await loadWords();
-  const key = /^#k=(.+)$/.exec(location.hash)?.[1];
+  const key = keyOf(location.hash);
   if (key) {
     go("chat", "", { replace: true });
     linkProblem = await signIn(key);

@@ -10,7 +10,7 @@ import { t } from "./words.js";
 
 const ELEMENTS = {
   [smd.PARAGRAPH]: "p",
-  [smd.HEADING_1]: "h2", // the page has the only h1
+  [smd.HEADING_1]: "h3", // the page has an h1, each message an h2
   [smd.HEADING_2]: "h3",
   [smd.HEADING_3]: "h4",
   [smd.HEADING_4]: "h5",

@@ -50,12 +50,15 @@ export function Composer({ draftKey, editing, isRunning, note, addFiles, onCance
   }, [text]);
 
   function attach(list) {
-    const all = [...files, ...list];
-    setProblem(all.length > MAX_FILES ? t("too_many_files", { n: MAX_FILES }) : "");
-    setFiles(all.slice(0, MAX_FILES));
+    const added = [...list]; // the list of a file input empties itself
+    setFiles((before) => [...before, ...added]);
   }
   useEffect(() => {
     addFiles.current = attach;
+    if (files.length > MAX_FILES) {
+      setFiles(files.slice(0, MAX_FILES));
+      setProblem(t("too_many_files", { n: MAX_FILES }));
+    }
   });
 
   const query = /^\/([a-z-]*)$/i.exec(text)?.[1].toLowerCase();
@@ -157,7 +160,7 @@ export function Composer({ draftKey, editing, isRunning, note, addFiles, onCance
         )}
       </ul>`}
       <textarea ref=${box} rows="1" value=${text} aria-label=${t("message")} placeholder=${t("message_hint")} dir="auto"
-        role="combobox" aria-autocomplete="list" aria-expanded=${isMenuOpen} aria-controls=${isMenuOpen ? "commands" : undefined}
+        aria-autocomplete="list" aria-controls=${isMenuOpen ? "commands" : undefined}
         aria-activedescendant=${isMenuOpen ? `command-${matching[index].name}` : undefined}
         onInput=${(event) => write(event.currentTarget.value)} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
       <div class="composer-row">

@@ -8,7 +8,7 @@ import { t } from "../words.js";
 
 const MOST = 12;
 
-export function Dialogs() {
+export default function Dialogs() {
   if (dialog.value === "jump") return html`<${Jump} />`;
   if (dialog.value === "keys") return html`<${Keys} />`;
   return null;

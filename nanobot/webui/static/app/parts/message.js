@@ -10,7 +10,8 @@ import { Notice, Reasoning, ToolStep } from "./steps.js";
 
 export function UserMessage({ entry, note, actions }) {
   const at = entry.timestamp ?? entry.at;
-  return html`<article class="message user" aria-label=${t("you")}>
+  return html`<article class="message user">
+    <h2 class="hidden">${t("you")}</h2>
     ${entry.origin && entry.origin !== "user" && entry.origin !== "cli" && html`<p class="origin">${entry.origin}</p>`}
     <div class="bubble">
       ${entry.text && html`<p class="own-text" dir="auto">${entry.text}</p>`}
@@ -27,7 +28,8 @@ export function UserMessage({ entry, note, actions }) {
 /** `isLive`: it still runs. `result`: its model and cost. */
 export function TurnMessage({ parts, isLive = false, result, actions }) {
   const last = parts.length - 1;
-  return html`<article class="message turn" aria-label=${t("answer")} aria-busy=${isLive}>
+  return html`<article class="message turn" aria-busy=${isLive}>
+    <h2 class="hidden">${t("answer")}</h2>
     ${parts.map((part, index) => html`<${Part} key=${index} part=${part} isLive=${isLive} isLast=${index === last} />`)}
     ${!isLive && html`<div class="meta"><${Result} result=${result} />${actions}</div>`}
   </article>`;

@@ -1,26 +1,16 @@
 /** Signing in with a link of `nanobot web`. */
 import { useState } from "preact/hooks";
-import { isSignedIn, post } from "../api.js";
+import { isSignedIn, keyOf, signIn } from "../api.js";
 import { html } from "../dom.js";
 import { t } from "../words.js";
 
-/** Exchange the secret of a link for this browser's cookie. Return what went wrong, empty if nothing did. */
-export async function signIn(key) {
-  try {
-    await post("/api/pair", { key });
-    return "";
-  } catch (error) {
-    return error.message || t("offline");
-  }
-}
-
 /** `problem`: why the link of the address did not work. */
-export function SignIn({ problem: first }) {
+export default function SignIn({ problem: first }) {
   const [link, setLink] = useState("");
   const [problem, setProblem] = useState(first);
   async function onSubmit(event) {
     event.preventDefault();
-    const wrong = await signIn(link.split("#k=").at(-1).trim());
+    const wrong = await signIn(keyOf(link) || link.trim());
     setProblem(wrong);
     if (!wrong) isSignedIn.value = true;
   }
