@@ -5,8 +5,10 @@ import { useEffect, useErrorBoundary, useState } from "preact/hooks";
 import { get, isSignedIn, keyOf, signIn } from "./api.js";
 import { Icon, html } from "./dom.js";
 import { isOnline, startFeed } from "./feed.js";
+import { watchInbox } from "./inbox.js";
 import { listenToKeys } from "./keys.js";
 import { startOutbox } from "./outbox.js";
+import { Deleting } from "./parts/deleting.js";
 import { Sidebar } from "./parts/sidebar.js";
 import { go, route } from "./router.js";
 import { dialog, isSidebarOpen, loadSessions, me, running, sessions, watchSessions } from "./store.js";
@@ -36,7 +38,8 @@ function App() {
         <${Later} key=${view} load=${load} rest=${rest} />
       </main>
     </div>
-    ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}`;
+    ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}
+    <${Deleting} />`;
 }
 
 function titleOf(key) {
@@ -84,6 +87,7 @@ async function connect() {
     isSignedIn.value = true;
     startFeed(position);
     watchSessions(position);
+    watchInbox();
     await startOutbox();
   } catch (error) {
     if (error.status === 401) return;

@@ -1,5 +1,5 @@
 /** What the whole page shows: who is signed in, the sessions, and what runs. */
-import { computed, effect, signal } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { get } from "./api.js";
 import { follow, onReset } from "./feed.js";
 
@@ -14,7 +14,7 @@ export const questions = signal(new Map());
 /** The slash commands. */
 export const commands = signal([]);
 export const isSidebarOpen = signal(false);
-/** The open dialog: "", "jump" or "keys". */
+/** The open dialog: "", "jump", "keys" or "session". */
 export const dialog = signal("");
 
 const RELOAD_MS = 400;
@@ -91,9 +91,3 @@ const CHANNELS = {
 export function channelName(name) {
   return CHANNELS[name] ?? name.charAt(0).toUpperCase() + name.slice(1);
 }
-
-const waiting = computed(() => questions.value.size);
-effect(() => {
-  const name = me.value?.name || "nanobot";
-  document.title = waiting.value ? `(${waiting.value}) ${name}` : name;
-});
