@@ -11,7 +11,7 @@ function formatter(options) {
 const weekday = formatter({ weekday: "long" });
 const day = formatter({ month: "long", day: "numeric" });
 const dayAndYear = formatter({ year: "numeric", month: "long", day: "numeric" });
-const shortDay = formatter({ month: "short", day: "numeric" });
+export const shortDay = formatter({ month: "short", day: "numeric" });
 export const time = formatter({ hour: "2-digit", minute: "2-digit" });
 
 function daysAgo(date) {

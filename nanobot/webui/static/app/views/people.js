@@ -40,8 +40,18 @@ function Person({ person, reload }) {
 function Device({ device, reload }) {
   const signOut = async () => (await request("DELETE", `/api/devices/${encodeURIComponent(device.name)}`), reload());
   const notes = [device.current ? t("this_browser") : t("last_used", { time: moment(new Date(device.used_at * 1000)) }), t(`role_${device.role}`)];
-  return html`<${Row} title=${device.name} notes=${notes}
+  return html`<${Row} title=${html`<span title=${device.name}>${browserName(device.name)}</span>`} notes=${notes}
     actions=${html`<${Act} label=${t("sign_out")} name=${device.name} confirm=${t("sure_sign_out")} onAct=${signOut} />`} />`;
+}
+
+/** The browser and the system that a user agent names, with the number of a second one alike. */
+function browserName(agent) {
+  const browser = /(Edg|OPR|Firefox|Chrome|Safari)[/]/.exec(agent.replace(/Headless/, ""))?.[1];
+  const system = /(iPhone|iPad|Android|Windows|Mac OS X|CrOS|Linux)/.exec(agent)?.[1];
+  if (!browser || !system) return agent;
+  const names = { Edg: "Edge", OPR: "Opera" };
+  const number = / (\d+)$/.exec(agent)?.[0] ?? "";
+  return `${names[browser] ?? browser}, ${system}${number}`;
 }
 
 /** A one-time link, with its code for a phone's camera. */

@@ -1,7 +1,7 @@
 /** What was used and what it cost: by day, model, session or cause, with the limits. */
 import { useState } from "preact/hooks";
 import { html } from "../dom.js";
-import { dollars, tokens } from "../format.js";
+import { dollars, shortDay, tokens } from "../format.js";
 import { Empty, Page, download, useData } from "../parts/view.js";
 import { href } from "../router.js";
 import { sessions } from "../store.js";
@@ -71,6 +71,7 @@ function Bars({ report: { rows, by } }) {
 }
 
 function nameOf(name, by) {
+  if (by === "day") return shortDay(new Date(`${name}T12:00`));
   const session = by === "session" && sessions.value.find((each) => each.key === name);
   return session ? html`<a href=${href("chat", name)}>${session.title || name}</a>` : name || "–";
 }
