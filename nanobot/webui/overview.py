@@ -146,7 +146,7 @@ class OverviewEndpoints:
         )
 
     async def new_link(self, request: Request, caller: Credential | None) -> Response:
-        """A one-time link for another browser, such as a phone's; `qr` has the rows of its code, 1 for a dark square."""
+        """A one-time link for another browser, such as a phone's, with the rows of its QR code: 1 for a dark square."""
         import segno  # only links need it
 
         url = await self._services.new_link()

@@ -44,11 +44,12 @@ async def test_the_inbox_of_a_phone_counts_and_answers_what_waits(running: OpenG
         run = command()
         for tool in (page(), run):
             here.gateway.runtime.tools.register(tool)
+        beside = await tabs.open(here)
         tab = await tabs.open(here, **PHONE)
         await visit(tab, "inbox")
         await expect(tab.get_by_text("Nothing waits for you")).to_be_visible()
         here.toy.write("may I?", message_id="1", sender="9")
-        here.toy.write("run it", message_id="2", sender="7")
+        await say(beside, "run it")
 
         await expect(tab).to_have_title("(2) nanobot")
         await expect(tab.locator("link[rel=icon]")).to_have_attribute("href", re.compile("waiting"))
@@ -69,11 +70,11 @@ async def test_a_press_right_after_a_request_appears_decides_nothing(running: Op
         await tab.evaluate(
             """() => new MutationObserver((_, observer) => {
                 const button = [...document.querySelectorAll(".row button")].at(-1);
-                if (button) (observer.disconnect(), button.click(), (window.pressed = true));
+                if (button) (observer.disconnect(), button.click(), (document.body.dataset.pressed = "yes"));
             }).observe(document.body, { childList: true, subtree: true })"""
         )
         here.toy.write("may I?", message_id="1", sender="9")
-        await tab.wait_for_function("window.pressed")
+        await expect(tab.locator("body")).to_have_attribute("data-pressed", "yes")
         await tab.wait_for_timeout(500)
 
         assert here.gateway.runtime.pairing.pending("toy")
@@ -328,8 +329,7 @@ async def test_a_skill_is_switched_off_and_a_channel_shows_its_state(running: Op
         await expect(tab.get_by_text("nanobot channels login telegram")).to_be_visible()
         await visit(tab, "abilities")
         await tab.get_by_role("button", name="Switch off: memory").click()
-        await eventually(lambda: "memory" in here.gateway.runtime.config.agents.defaults.disabled_skills)
-
+        await expect(tab.get_by_text("Not in use yet: agents.defaults.disabledSkills")).to_be_visible()
         await expect(tab.get_by_role("button", name="Switch on: memory")).to_be_visible()
 
 

@@ -25,12 +25,17 @@ export default function Abilities() {
         loaded.reload();
       };
       const off = disabled.filter((name) => !skills.data.skills.some((skill) => skill.name === name));
-      return html`<${Section} title=${t("skills")}>
+      const isWaiting = config.data.waiting.includes("agents.defaults.disabledSkills");
+      return html`<${Section} title=${t("skills")} note=${isWaiting && t("setting_waits", { keys: "agents.defaults.disabledSkills" })}>
           <ul class="rows">
-            ${skills.data.skills.map((skill) => html`<${Row} key=${skill.name} mark=${skill.available ? "good" : "off"} title=${skill.name}
-              notes=${[t(`skill_${skill.source}`), skill.missing.length > 0 && t("needs", { what: skill.missing.join(", ") })]}
-              actions=${!disabled.includes(skill.name) && html`<${Act} label=${t("switch_off")} name=${skill.name} onAct=${change([...disabled, skill.name])} />`}>
-              <p class="note" dir="auto">${skill.description}</p><//>`)}
+            ${skills.data.skills.map((skill) => {
+              const isOff = disabled.includes(skill.name);
+              const names = isOff ? disabled.filter((name) => name !== skill.name) : [...disabled, skill.name];
+              return html`<${Row} key=${skill.name} mark=${skill.available && !isOff ? "good" : "off"} title=${skill.name}
+                notes=${[t(`skill_${skill.source}`), isOff && t("switched_off"), skill.missing.length > 0 && t("needs", { what: skill.missing.join(", ") })]}
+                actions=${html`<${Act} label=${isOff ? t("switch_on") : t("switch_off")} name=${skill.name} onAct=${change(names)} />`}>
+                <p class="note" dir="auto">${skill.description}</p><//>`;
+            })}
             ${off.map((name) => html`<${Row} key=${name} mark="off" title=${name} notes=${[t("switched_off")]}
               actions=${html`<${Act} label=${t("switch_on")} name=${name} onAct=${change(disabled.filter((each) => each !== name))} />`} />`)}
           </ul>

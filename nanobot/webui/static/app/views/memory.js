@@ -51,7 +51,7 @@ function Facts({ tabs }) {
 
 /** Lines of the other memory files that match. */
 function Notes({ query, facts }) {
-  const { data } = useData(`/api/memory/search?q=${encodeURIComponent(query)}`);
+  const { data } = useData(`/api/memory/search?q=${encodeURIComponent(query)}`, TOPICS);
   const shown = data?.hits.filter((hit) => !facts.some((fact) => hit.text.includes(fact.text))) ?? [];
   if (!shown.length) return null;
   return html`<${Section} title=${t("in_notes")}>

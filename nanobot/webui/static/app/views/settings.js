@@ -17,11 +17,12 @@ const FORM = {
 };
 
 export default function Settings() {
-  const loaded = useData("/api/config", ["config"]);
+  const loaded = useData("/api/config", ["config"], 5000);
   const schema = useData("/api/config/schema");
   const both = { ...loaded, problem: loaded.problem || schema.problem, data: loaded.data && schema.data && { ...loaded.data, schema: schema.data } };
   return html`<${Page} loaded=${both} tabs=${html`<${SettingsTabs} />`}>
-    ${({ applied, set, schema: root, file }) => html`
+    ${({ applied, set, schema: root, file, waiting }) => html`
+      ${waiting.length > 0 && html`<p class="note" role="status">${t("setting_waits", { keys: waiting.join(", ") })}</p>`}
       ${Object.entries(FORM).map(
         ([section, keys]) => html`<${Section} key=${section} title=${t(`settings_${section}`)}>
           <ul class="rows">
@@ -76,7 +77,8 @@ function Setting({ path, value, isSet, type, reload }) {
   function commit(text) {
     if (text === "") return store(null);
     if (isList) return store(text.split(",").map((each) => each.trim()).filter(Boolean));
-    return store(type.type === "integer" || type.type === "number" ? Number(text) : text);
+    const isNumber = (type.type === "integer" || type.type === "number") && !Number.isNaN(Number(text));
+    return store(isNumber ? Number(text) : text);
   }
   const onChange = (event) => commit(event.currentTarget.value);
   let input;
