@@ -171,7 +171,7 @@ class Feed:
             sender_id=message.sender_id,
             origin=message.origin,
             media=message.media,
-            at=datetime.now().astimezone().isoformat(timespec="seconds"),
+            at=datetime.now().astimezone().isoformat(timespec="milliseconds"),
         )
         view = self._views[turn_id] = TurnView(started, session, channel)
         self._publish(session, channel, started)

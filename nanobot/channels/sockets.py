@@ -1,15 +1,17 @@
 """WebSockets to platforms: connect as the environment says, send heartbeats, and keep secrets out of logs."""
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from nanobot.channels.errors import NotConnectedError
+from nanobot.channels.errors import NotConnectedError, SendError
+from nanobot.channels.payload import Payload
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.storage_error import os_reason
 
@@ -45,12 +47,20 @@ async def open_socket(platform: str, url: str, **options: Any) -> AsyncIterator[
 
 
 async def read_messages(
-    socket: ClientConnection, touch: Callable[[], None], beat_s: float, beat: Callable[[], Awaitable[None]]
+    socket: ClientConnection,
+    touch: Callable[[], None],
+    beat_s: float,
+    beat: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[str | bytes]:
-    """Yield messages until the connection breaks; every `beat_s` seconds, `beat` sends a heartbeat.
+    """Yield messages until the connection breaks; every `beat_s` seconds, `beat` sends a heartbeat, by default a ping.
 
-    `touch` is called for every message. Raises ConnectionClosed.
+    `touch` is called for every message and pong. Raises ConnectionClosed.
     """
+
+    def answered(pong: "asyncio.Future[float]") -> None:
+        if not pong.cancelled() and pong.exception() is None:
+            touch()
+
     clock = asyncio.get_running_loop()
     beat_at = clock.time() + beat_s
     while True:
@@ -58,8 +68,62 @@ async def read_messages(
             async with asyncio.timeout_at(beat_at):
                 message = await socket.recv()
         except TimeoutError:
-            await beat()
+            if beat is not None:
+                await beat()
+            else:  # not awaited: the pong comes behind messages that wait to be read
+                asyncio.ensure_future(await socket.ping()).add_done_callback(answered)
             beat_at = clock.time() + beat_s
             continue
         touch()
         yield message
+
+
+class RequestSocket:
+    """A connection with requests that wait for their answers, by id, and other frames, in their order."""
+
+    def __init__(self, platform: str, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.requests: dict[str, asyncio.Future[Payload]] = {}
+        self._platform = platform
+        self._frames: asyncio.Queue[Payload | None] = asyncio.Queue()
+
+    async def next_frame(self) -> Payload | None:
+        """The next frame that is no answer; None once the connection is broken. Safe to cancel."""
+        return await self._frames.get()
+
+    async def tell(self, frame: Mapping[str, Any]) -> None:
+        """Send a frame. Raises NotConnectedError."""
+        try:
+            await self.socket.send(json.dumps(frame))
+        except WebSocketException:
+            raise NotConnectedError(f"{self._platform} is not connected") from None
+
+    async def ask(self, request_id: str, frame: Mapping[str, Any], timeout_s: float) -> Payload:
+        """Send a request and return its answer. Raises SendError; safe to cancel."""
+        waiting: asyncio.Future[Payload] = asyncio.get_running_loop().create_future()
+        self.requests[request_id] = waiting
+        try:
+            await self.tell(frame)
+            await asyncio.wait([waiting], timeout=timeout_s)
+        finally:
+            self.requests.pop(request_id, None)
+        if not waiting.done() or waiting.cancelled():
+            raise SendError(f"{self._platform} did not confirm it", may_have_arrived=True)
+        return waiting.result()
+
+    async def read(self, messages: AsyncIterator[str | bytes], answered_by: Callable[[Payload], str | None]) -> None:
+        """Read until the connection breaks. `answered_by`: the id of the request that a frame answers, if it is one."""
+        try:
+            async for text in messages:
+                frame = Payload.parse(text)
+                request_id = answered_by(frame)
+                if request_id is None:
+                    self._frames.put_nowait(frame)
+                elif (waiting := self.requests.get(request_id)) is not None and not waiting.done():
+                    waiting.set_result(frame)
+        except WebSocketException:
+            pass
+        finally:
+            self._frames.put_nowait(None)
+            for waiting in self.requests.values():
+                waiting.cancel()

@@ -6,7 +6,13 @@ from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL, Feed
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
+from nanobot.channels.errors import NotConnectedError
 from nanobot.channels.status import ChannelState
+from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.session.manager import SessionManager
+
+_BUSY_S = 2.0
+"""How long a message waits for the turn of its chat, before it goes back to the queue for a moment."""
 
 
 class FeedChannel(BaseChannel):
@@ -14,9 +20,10 @@ class FeedChannel(BaseChannel):
 
     stall_s = 0.0
 
-    def __init__(self, bus: MessageBus, feed: Feed) -> None:
+    def __init__(self, bus: MessageBus, feed: Feed, sessions: SessionManager) -> None:
         super().__init__({}, bus)
         self._feed = feed
+        self._sessions = sessions
 
     async def start(self) -> None:
         self.status.set_state(ChannelState.UP)
@@ -26,14 +33,27 @@ class FeedChannel(BaseChannel):
         """Nothing to do."""
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Turn events show what answers a message; the rest, such as a job's report, is published."""
-        is_posted = message.answers is None or message.by_tool
-        if is_posted and message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE):
-            return await self.send(message)
-        return (f"feed-{self._feed.position}",)
+        """Turn events show what answers a message of the chat; the rest, such as a job's report, is published."""
+        is_answer = message.answers is not None and message.answers.startswith(f"{self.name}:")
+        if message.kind not in (OutboundKind.REPLY, OutboundKind.NOTICE) or (is_answer and not message.by_tool):
+            return (f"feed-{self._feed.position}",)
+        return await self.send(message)
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Publish a message, and store it unless the turn that sends it does."""
+        if not message.by_tool:
+            await self._store(message)
         return (f"feed-{self._feed.post(message)}",)
+
+    async def _store(self, message: OutboundMessage) -> None:
+        row: ChatMessage = {"role": "assistant", "content": message.content, "provenance": Provenance.SYSTEM}
+        if message.media:
+            row["media"] = list(message.media)
+        try:
+            async with asyncio.timeout(_BUSY_S), self._sessions.hold(f"{self.name}:{message.chat_id}") as session:
+                await self._sessions.append(session, row)
+        except TimeoutError as error:
+            raise NotConnectedError("a turn runs in this chat; the message is stored after it") from error
 
 
 class WebChannel(FeedChannel):

@@ -207,7 +207,7 @@ async def _assemble(
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
-    web, api = WebChannel(bus, feed), ApiChannel(bus, feed)
+    web, api = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
     for channel in (terminal, web, api):
         await channels.open_internal(channel)
     _register_message_tool(runtime, channels)

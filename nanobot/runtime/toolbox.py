@@ -144,7 +144,7 @@ def cron_service(
         workspace / "cron" / "jobs.json",
         clock=clock,
         timezone=config.agents.defaults.timezone,
-        targets=KnownChannels(config.channels.enabled_by_name()),
+        targets=KnownChannels({**config.channels.enabled_by_name(), "web": config.gateway.web.enabled}),
         was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
     )
     service.adopt(places.legacy_jobs)

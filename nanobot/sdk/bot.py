@@ -12,7 +12,7 @@ from nanobot.agent.hooks.api import Hook
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir
 from nanobot.errors import NanobotError
 from nanobot.sdk.aliases import OriginalStream
-from nanobot.sdk.request import Approve, RunOptions, RunRequest, Watcher, check_hooks
+from nanobot.sdk.request import Approve, RunOptions, RunRequest, Watcher, split_hooks
 from nanobot.sdk.result import RunResult
 from nanobot.sdk.stream import Backend, RunStream
 from nanobot.utils.aio import finish
@@ -44,14 +44,13 @@ class Nanobot:
         self,
         open_backend: Callable[[], AbstractAsyncContextManager[Backend]],
         *,
-        hooks: Sequence[Hook | Watcher] = (),
+        watchers: Sequence[Watcher] = (),
         approve: Approve | None = None,
         instructions: str = "",
     ) -> None:
         """Use `from_config`, `local` or `connect`."""
-        check_hooks(hooks)
         self._open_backend = open_backend
-        self._watchers = [hook for hook in hooks if not isinstance(hook, Hook)]
+        self._watchers = watchers
         self._approve = approve
         self._instructions = instructions
         self._lock = asyncio.Lock()
@@ -87,14 +86,14 @@ class Nanobot:
         file = absolute(path or config_path or get_config_path())
         config = load_config(file, must_exist=bool(path or config_path))
         folder = Path(workspace) if workspace else None
-        turn_hooks = [hook for hook in hooks if isinstance(hook, Hook)]
+        turn_hooks, watchers = split_hooks(hooks)
 
         def open_backend() -> AbstractAsyncContextManager[Backend]:
             return open_local(
                 config, file.parent, workspace=folder, model=model or model_preset, tools=tools, hooks=turn_hooks
             )
 
-        return cls(open_backend, hooks=hooks, approve=approve, instructions=instructions)
+        return cls(open_backend, watchers=watchers, approve=approve, instructions=instructions)
 
     @classmethod
     def local(
@@ -120,7 +119,7 @@ class Nanobot:
         from nanobot.sdk.local import local_config, open_local
 
         config = local_config(model, api_key, api_base, limits or {})
-        turn_hooks = [hook for hook in hooks if isinstance(hook, Hook)]
+        turn_hooks, watchers = split_hooks(hooks)
 
         given = absolute(workspace) if workspace else None
 
@@ -133,7 +132,7 @@ class Nanobot:
                 ) as backend:
                     yield backend
 
-        return cls(open_backend, hooks=hooks, approve=approve, instructions=instructions)
+        return cls(open_backend, watchers=watchers, approve=approve, instructions=instructions)
 
     @classmethod
     def connect(cls, url: str | None = None, *, token: str | None = None) -> Self:

@@ -15,7 +15,7 @@ from nanobot.config.provider_table import find_by_key, find_by_model, find_by_na
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.messages.types import Origin
-from nanobot.providers.base import LLMProvider
+from nanobot.providers.base import LLMProvider, call_context
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk.functions import as_tool
 from nanobot.sdk.request import RunRequest
@@ -32,7 +32,15 @@ class LocalBot:
             runtime.tools.register(tool)
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
-        """Run the turn. Raises TypeError and ValueError for tools that cannot be used."""
+        """Run the turn. Raises TypeError and ValueError for tools that cannot be used.
+
+        Raises RuntimeError for a turn that would wait for the one that asks for it.
+        """
+        if call_context().turn_id and call_context().session_key == request.session:
+            raise RuntimeError(
+                f"This is called by a tool of a turn of {request.session}, which the new turn would wait for: pass "
+                "another session=, or ephemeral=True."
+            )
         text, media = request.message, request.paths
         if media:
             from nanobot.providers.transcription import transcribe_media  # brings httpx
@@ -60,7 +68,7 @@ class LocalBot:
             message,
             sink,
             attended=request.attended or request.approve is not None,
-            hooks=request.turn_hooks,
+            hooks=request.hooks,
             model=request.model,
             options=options,
         )

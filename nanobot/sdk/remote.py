@@ -29,7 +29,7 @@ class RemoteBot:
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
         """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for tools and hooks."""
-        if request.tools or request.turn_hooks:
+        if request.tools or request.hooks:
             raise ValueError(
                 "The gateway cannot call functions of this program: use tools= and Hook objects with from_config or "
                 "local. Functions that watch events work."

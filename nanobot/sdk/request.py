@@ -63,7 +63,8 @@ class RunRequest:
     session: str = DEFAULT_SESSION
     media: Sequence[str | Path] = ()
     tools: "Sequence[Tool | Callable[..., Any]]" = ()
-    hooks: Sequence[Hook | Watcher] = ()
+    hooks: Sequence[Hook] = ()
+    watchers: Sequence[Watcher] = ()
     instructions: str = ""
     model: str | None = None
     approve: Approve | None = None
@@ -89,7 +90,7 @@ class RunRequest:
             from nanobot.sdk.output import OutputFormat  # brings pydantic
 
             fields["output"] = OutputFormat(output)
-        check_hooks(fields.get("hooks", ()))
+        fields["hooks"], fields["watchers"] = split_hooks(fields.get("hooks", ()))
         return cls(message=message, **fields)
 
     @property
@@ -97,17 +98,12 @@ class RunRequest:
         """The absolute paths of the files. Relative ones start in the current folder."""
         return [str(Path(path).expanduser().absolute()) for path in self.media]
 
-    @property
-    def turn_hooks(self) -> list[Hook]:
-        return [hook for hook in self.hooks if isinstance(hook, Hook)]
 
-    @property
-    def watchers(self) -> list[Watcher]:
-        return [hook for hook in self.hooks if not isinstance(hook, Hook)]
-
-
-def check_hooks(hooks: Sequence[object]) -> None:
-    """Raises TypeError for an object that is neither a Hook nor a function."""
-    for hook in hooks:
-        if not isinstance(hook, Hook) and not callable(hook):
-            raise TypeError(f"{hook!r} is no hook: pass an object of a class that derives from Hook, or a function.")
+def split_hooks(hooks: Sequence[Hook | Watcher]) -> tuple[list[Hook], list[Watcher]]:
+    """Return the objects and the functions among hooks. Raises TypeError for what is neither."""
+    turn_hooks = [hook for hook in hooks if isinstance(hook, Hook)]
+    watchers = [hook for hook in hooks if not isinstance(hook, Hook)]
+    for watcher in watchers:
+        if not callable(watcher):
+            raise TypeError(f"{watcher!r} is no hook: pass an object of a class that derives from Hook, or a function.")
+    return turn_hooks, watchers

@@ -7,7 +7,6 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from copy import deepcopy
 from datetime import datetime
 from glob import escape
 from pathlib import Path
@@ -236,14 +235,14 @@ class SessionManager:
         new_key = new_key or f"{key}-{token_hex(4)}"
         if self.find(new_key) is not None:
             return new_key
-        source = self.get_or_create(key)
-        rows = list(source.messages)[:before]
+        source = self.read(key) or Session(key)
+        rows = source.messages[:before]
         if at is not None:
             ends = [index for index, row in enumerate(rows, 1) if row.get("turn_id") == at]
             if not ends:
                 raise StorageError(f"Session {key} has no turn {at}.")
             del rows[ends[-1] :]
-        metadata = {name: value for name, value in deepcopy(source.metadata).items() if name not in ("title", "pinned")}
+        metadata = {name: value for name, value in source.metadata.items() if name not in ("title", "pinned")}
         copy = Session(new_key, rows, metadata={**metadata, "branch_of": key})
         copy.last_consolidated = min(source.last_consolidated, len(rows))
         self.save(copy)

@@ -41,6 +41,7 @@ WITHOUT = {
     "reacts": "there are no reactions",
     "resumes_edits": "messages from before a crash cannot be edited",
     "refuses": "sends are never refused",
+    "takes_back": "there are none, or they stay",
     "shows_progress": "only replies and notices are sent",
     "speaks_first": "bots can only answer",
     "threads": "there are no threads",
@@ -435,6 +436,21 @@ async def test_a_message_that_has_to_wait_gets_a_reaction_or_notice(platform: Pl
         await until(lambda: platform.reactions_on(message_id))
 
     assert platform.shown() == []
+
+
+@needs("takes_back")
+async def test_that_reaction_is_taken_back_at_the_end_of_the_turn(platform: Platform, tmp_path: Path) -> None:
+    async with live(platform, tmp_path, silent=True) as life:
+        ids = [await platform.says("one"), await platform.says("two")]
+        messages = [await life.hears("one"), await life.hears("two")]
+        for message in messages:
+            receipt = {"reply_to": message.message_id, "answers": message.journal_key}
+            life.post(message, "Noted.", kind=OutboundKind.RECEIPT, **receipt)
+        await until(lambda: all(map(platform.reactions_on, ids)))
+        life.answers(messages[0], "one it is")
+        life.bus.settle(messages[1], InboundState.FAILED)
+
+        await until(lambda: not any(map(platform.reactions_on, ids)))
 
 
 @needs("shows_progress")

@@ -68,6 +68,8 @@ class Platform(ABC):
     buttons: ClassVar[bool] = False
     reacts: ClassVar[bool] = False
     """Whether the bot can react to messages; implement `reactions_on`."""
+    takes_back: ClassVar[bool] = False
+    """Whether the channel removes the reaction to a message that had to wait, at the end of its turn."""
     types: ClassVar[bool] = False
     """Whether there is a typing indicator; implement `typed`."""
     shows_progress: ClassVar[bool] = True

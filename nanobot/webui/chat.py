@@ -20,6 +20,7 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.session.records import parse_time
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums
 from nanobot.utils.database import reading
@@ -157,7 +158,9 @@ class ChatEndpoints:
 
     def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
         shown: dict[str, Any] = {"n": number, "role": row.get("role")}
-        for name in ("timestamp", "turn_id", "inbound", "tool_call_id", "name", "failure", "sender_id", "origin"):
+        if (time := parse_time(row.get("timestamp"))) is not None:
+            shown["timestamp"] = time.astimezone().isoformat()
+        for name in ("turn_id", "inbound", "tool_call_id", "name", "failure", "sender_id", "origin"):
             if row.get(name) is not None:
                 shown[name] = row.get(name)
         if row.get("role") == "tool":

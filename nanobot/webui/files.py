@@ -1,5 +1,6 @@
 """Files of the page's chats: uploads, and what messages carry."""
 
+import asyncio
 import hashlib
 import mimetypes
 from pathlib import Path
@@ -18,6 +19,7 @@ from nanobot.utils.text import human_size
 from nanobot.webui.services import WebServices
 
 _MAX_KNOWN = 20_000
+_DAY_S = 86_400
 _INLINE = (".avif", ".bmp", ".gif", ".jpg", ".jpeg", ".png", ".webp")
 """Pictures that a browser may show. An SVG can hold scripts."""
 
@@ -28,6 +30,8 @@ class FileEndpoints:
     def __init__(self, services: WebServices) -> None:
         self._services = services
         self._known: dict[str, Path] = {}
+        self._unused: dict[Path, float] = {}
+        """Uploads that no message has named yet, and when they came."""
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -53,6 +57,7 @@ class FileEndpoints:
     def attachment(self, file_id: str) -> Attachment:
         """The file of this id, as an attachment. Raises HttpError."""
         path = self._path(file_id)
+        self._unused.pop(path, None)
         kind = detect_file_kind(path, kind_by_suffix(path.suffix.lower()) or MediaKind.FILE)
         return Attachment(kind, is_here=True, path=str(path))
 
@@ -73,7 +78,16 @@ class FileEndpoints:
         stored = await self._services.channel.services.media.store(attachment, request.stream)
         if stored.path is None:
             raise HttpError(400, "The file could not be stored: it is empty, too large, or the disk refuses it.")
+        await asyncio.to_thread(self._add_unused, stored.path)
         return json_response({**self.describe(str(stored.path)), "kind": stored.kind}, 201)
+
+    def _add_unused(self, path: Path) -> None:
+        """Note an upload, and delete those that were not used for a day."""
+        now = self._services.runtime.clock.now().timestamp()
+        for old in [each for each, came_at in self._unused.items() if now - came_at > _DAY_S]:
+            old.unlink(missing_ok=True)
+            del self._unused[old]
+        self._unused[path] = now
 
     async def download(self, request: Request, caller: Credential | None) -> Response:
         """A file. What could run scripts in the page's origin is only offered for saving."""

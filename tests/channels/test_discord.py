@@ -547,17 +547,6 @@ async def test_what_a_message_names_is_not_fetched_for_a_preview(discord, tmp_pa
     assert message_of(discord, shown_id).flags == 1 << 2  # SUPPRESS_EMBEDS
 
 
-async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
-    async with live(discord, tmp_path, silent=True) as life:
-        await discord.says("hello")
-        message = await life.hears("hello")
-        discord.rest.loses_answers = 2
-        await life.posted(message, "only once")
-
-    assert [one.text for one in discord.shown()] == ["only once"]
-    assert [body["enforce_nonce"] for body in discord.rest.bodies] == [True, True]
-
-
 async def test_an_answer_whose_beginning_is_there_already_is_seen_once(discord, tmp_path):
     async with live(discord, tmp_path, silent=True) as life:
         await discord.says("hello")

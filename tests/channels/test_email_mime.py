@@ -343,6 +343,12 @@ def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
         assert message["References"].split()[-1] == f"<{ancestors[-1]}>"
 
 
+def test_a_recipient_may_have_an_address_in_any_script():
+    raw = letter(to="jörg@bücher.test").to_bytes()
+
+    assert "To: jörg@bücher.test\r\n" in raw.decode()
+
+
 def test_files_go_along_under_their_names():
     files = (MailFile("Bär.pdf", "application/pdf", b"%PDF-"), MailFile('a "b".eml', "application/octet-stream", b"x"))
     raw = letter(files=files).to_bytes()

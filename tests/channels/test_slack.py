@@ -496,6 +496,7 @@ async def test_markdown_goes_out_as_slack_writes_it(slack, tmp_path):
     assert "*bold* and <https://a.example|a page> for &lt;!channel&gt;" in post.text
     assert "**" not in post.text
     assert "```" in post.text  # a table keeps its columns
+    assert not post.has_preview  # fetching a URL could leak data that a prompt injection put into it
 
 
 @pytest.mark.parametrize(

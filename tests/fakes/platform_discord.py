@@ -35,7 +35,9 @@ class DiscordPlatform(ServedPlatform):
     stranger, stranger_chat = there.STRANGER, there.STRANGE
     group, thread = there.GROUP, there.THREAD
     limit = 2000
-    edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = types = loses_answers = True
+    edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = takes_back = types = (
+        loses_answers
+    ) = True
     acknowledges = False
 
     def __init__(self, folder: Path) -> None:

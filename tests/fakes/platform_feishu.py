@@ -36,7 +36,7 @@ class FeishuPlatform(ServedPlatform):
     stranger, stranger_chat = ZOE, ZOE
     group, thread = HALL, HALL_ROOT
     limit = 7000
-    edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = loses_answers = True
+    edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = takes_back = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
         self.feishu = Feishu()

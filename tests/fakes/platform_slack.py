@@ -33,7 +33,7 @@ class SlackPlatform(ServedPlatform):
     stranger, stranger_chat = ZOE, "D0ZOE"
     group, thread = "C0HALL", "1700000000.000007"
     limit = 4000
-    edits = threads = files = queues_messages = buttons = reacts = loses_answers = True
+    edits = threads = files = queues_messages = buttons = reacts = takes_back = loses_answers = True
 
     def __init__(self, folder: Path) -> None:
         self.workspace = Workspace()

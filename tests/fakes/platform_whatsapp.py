@@ -21,7 +21,7 @@ class WhatsAppPlatform(Platform):
     stranger, stranger_chat = "+4915799999999", ZOE
     group = HALL
     limit = 4096
-    edits = files = quotes = dedupes = queues_messages = reacts = types = loses_answers = True
+    edits = files = quotes = dedupes = queues_messages = reacts = takes_back = types = loses_answers = True
     resumes_edits = rate_limits = False
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,8 @@ class WhatsAppPlatform(Platform):
         ]
 
     def reactions_on(self, message_id: str) -> list[str]:
-        return [emoji for reacted, _, emoji in self.bridge.reactions if reacted == message_id]
+        emojis = [emoji for reacted, _, emoji in self.bridge.reactions if reacted == message_id]
+        return emojis[-1:] if any(emojis[-1:]) else []  # each replaces the one before; an empty one is none
 
     def typed(self, chat: str | None = None) -> int:
         return self.bridge.typing.count(chat or self.private)

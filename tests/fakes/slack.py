@@ -54,6 +54,7 @@ class Post:
     files: list[Json] = field(default_factory=list)
     signs: list[str] = field(default_factory=list)
     edits: int = 0
+    has_preview: bool = True
     told: Json = field(default_factory=dict)
 
 
@@ -134,6 +135,7 @@ class Workspace:
             "chat.postMessage": self._post_message,
             "chat.update": self._update,
             "reactions.add": self._add_reaction,
+            "reactions.remove": self._remove_reaction,
             "conversations.open": self._open_conversation,
             "conversations.history": self._history,
             "conversations.replies": self._replies,
@@ -314,7 +316,8 @@ class Workspace:
             raise RefusedError("not_allowed_token_type")
         needed = {
             "apps.connections.open": "connections:write", "chat.postMessage": "chat:write", "chat.update": "chat:write",
-            "reactions.add": "reactions:write", "files.info": "files:read", "conversations.open": "im:write",
+            "reactions.add": "reactions:write", "reactions.remove": "reactions:write",
+            "files.info": "files:read", "conversations.open": "im:write",
             "files.getUploadURLExternal": "files:write", "files.completeUploadExternal": "files:write",
             "users.info": "users:read",
             "conversations.history": "channels:history", "conversations.replies": "channels:history",
@@ -356,6 +359,7 @@ class Workspace:
             raise RefusedError("thread_not_found")
         post = self.add(room, ANNA if token == PERSON_TOKEN else BOT, text, thread=thread)
         post.blocks = blocks
+        post.has_preview = str(asked.get("unfurl_links", 1)).lower() not in ("0", "false")
         await self._tell_of_own(room, post)
         return {"channel": room.id, "ts": post.ts, "message": {"text": text}}
 
@@ -385,6 +389,13 @@ class Workspace:
         if name in post.signs:
             raise RefusedError("already_reacted")
         post.signs.append(name)
+        return {}
+
+    async def _remove_reaction(self, asked: Json, _: str) -> Json:
+        post, name = self._room(asked).posts.get(str(asked.get("timestamp"))), str(asked.get("name"))
+        if post is None or name not in post.signs:
+            raise RefusedError("no_reaction")
+        post.signs.remove(name)
         return {}
 
     async def _open_conversation(self, asked: Json, _: str) -> Json:

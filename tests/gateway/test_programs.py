@@ -85,7 +85,7 @@ async def test_a_run_in_the_gateway_is_stopped_by_its_timeout_and_by_its_session
     async with running(Pause("So far ")) as here:
         use_config(here.home / "config.json")
         async with Nanobot.connect() as bot:
-            late = await bot.run("go", timeout=0.3)
+            late = await bot.run("go", timeout=2)
             here.model.clear()
             pause = Pause("Again ")
             here.model.script(pause)

@@ -25,7 +25,8 @@ FIELDS = (
 OF_OTHERS = {
     "commenters whitespace whitespace_split": "shlex reads them",
     "dispatch interaction_check ws_connect": "discord.py calls them",
-    "handle_startendtag handle_endtag handle_data body_encoding": "the standard library's HTML parser and e-mail",
+    "email_message_class": "imap-tools reads it",
+    "handle_startendtag handle_endtag handle_data": "the standard library's HTML parser",
     "justify responds_to_cpr ttimeoutlen timeoutlen cursor_position get_completions": "rich and prompt_toolkit",
     "complete_event": "prompt_toolkit names the parameter",
     "get_field_value settings_customise_sources model_config": "pydantic calls or reads them",

@@ -202,7 +202,7 @@ def test_the_words_of_the_container_are_known(monkeypatch, tmp_path):
 def lines_for_us(page: Path) -> Iterator[list[str]]:
     """The words behind `nanobot` of every line that a shell is to run."""
     for body in blocks(page, "sh") + blocks(page, "bash"):
-        for line in body.splitlines():
+        for line in body.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             last = words[words.index("|") + 1 :] if "|" in words else words
             if last and last[0].rpartition("/")[2] == "nanobot":

@@ -22,6 +22,12 @@ PROMISED = """
 nanobot                       Nanobot.from_config(path=None)
 nanobot                       async Nanobot.run(message)
 nanobot                       Nanobot.stream(message)
+nanobot                       Nanobot.connect(url=None)
+nanobot                       Nanobot.branch(session, at=None)
+nanobot                       async Nanobot.run_streamed(message)
+nanobot.sync                  Nanobot.run(message)
+nanobot.sync                  Nanobot.stream(message)
+nanobot.sync                  Nanobot.branch(session, at=None)
 nanobot.bus.events            InboundMessage(channel, sender_id, chat_id, content, timestamp=, media=, metadata=, session_key_override=None)
 nanobot.bus.events            OutboundMessage(channel, chat_id, content, reply_to=None, media=, metadata=)
 nanobot.bus.queue             MessageBus()
@@ -102,6 +108,15 @@ ROWS = [row.split(None, 1) for row in PROMISED.strip().splitlines()]
 
 OFFERED = {
     "nanobot": ["__version__"],
+    "nanobot.sdk": [
+        "Nanobot",
+        "RunResult",
+        "RunStream",
+        "ApprovalRequest",
+        "OutputInvalid",
+        "TurnFailed",
+        "ToolContext",
+    ],
     "nanobot.providers.registry": ["PROVIDERS"],
     "nanobot.cli.commands": ["app"],
 }

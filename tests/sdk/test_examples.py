@@ -191,9 +191,23 @@ async def test_stop(monkeypatch: pytest.MonkeyPatch):
     names = example("Stop")
     pause = Pause("So far ")
     model = ScriptedProvider(calls(("look", {"topic": "tea"})), pause, "It is green.")
+    real_timeout = asyncio.timeout
+    expiring: list[asyncio.Task[None]] = []
+
+    def timeout(seconds: float | None) -> asyncio.Timeout:
+        """Twenty seconds are over when the model has begun to answer."""
+        limit = real_timeout(None if seconds == 20 else seconds)
+
+        async def expire() -> None:
+            await pause.reached.wait()
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        if seconds == 20:
+            expiring.append(asyncio.create_task(expire()))
+        return limit
+
     async with Nanobot.local(model=model, tools=[look]) as bot:
-        real_timeout = asyncio.timeout
-        monkeypatch.setattr(asyncio, "timeout", lambda seconds: real_timeout(0.5 if seconds == 20 else seconds))
+        monkeypatch.setattr(asyncio, "timeout", timeout)
 
         text = await names["research"](bot)
 

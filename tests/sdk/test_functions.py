@@ -17,7 +17,7 @@ from nanobot.agent.tools.base import ToolResult
 from nanobot.messages.types import Provenance
 from nanobot.sdk import Call, RunResult, ToolContext, tool
 from nanobot.sdk.functions import as_tool, parse_docstring
-from nanobot.testing import ScriptedProvider, calls
+from nanobot.testing import Line, ScriptedProvider, calls
 from nanobot.testing.tools import tool_checks
 
 
@@ -225,6 +225,24 @@ async def test_methods_and_callable_objects_are_tools_and_need_no_types():
 
     assert (ordered.name, ordered.text) == ("Shop", "ordered M4")
     assert (counted.name, counted.text) == ("stock", "1 M4")
+
+
+async def test_a_tool_may_run_the_bot_in_another_session_and_never_waits_for_itself():
+    async def ask(question: str, session: str) -> str:
+        """Ask the bot itself."""
+        return (await bot.run(question, session=session)).text
+
+    script: list[Line] = [
+        calls(("ask", {"question": "a", "session": "other"}), ("ask", {"question": "b", "session": "sdk:default"})),
+        "inner",
+        "outer",
+    ]
+    async with Nanobot.local(model=ScriptedProvider(*script), tools=[ask]) as bot:
+        result = await bot.run("go")
+
+    other, same = result.steps[0].calls
+    assert (other.text, same.ok, result.text) == ("inner", False, "outer")
+    assert "pass another session=" in same.text
 
 
 async def test_a_name_that_is_taken_is_refused():

@@ -180,7 +180,7 @@ async def test_a_bot_without_a_file_knows_the_provider_of_its_model():
 async def test_a_timeout_stops_the_run_and_keeps_what_was_said(tmp_path: Path):
     model = ScriptedProvider(Pause("So far "), "Going on.")
     async with Nanobot.local(model=model) as bot:
-        stopped = await bot.run("go", timeout=0.3)
+        stopped = await bot.run("go", timeout=2)
         model.clear()
         model.script("Going on.")
         result = await bot.run("go on")

@@ -100,7 +100,7 @@ def page_url(here: Running) -> str:
 async def say(tab: Any, text: str) -> None:
     """Write a message and send it."""
     await tab.fill(".composer textarea", text)
-    await tab.press(".composer textarea", "Enter")
+    await tab.click(".composer button[type=submit]")
 
 
 class Typist(LLMProvider):

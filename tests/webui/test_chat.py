@@ -1,5 +1,7 @@
 """A chat of the page over HTTP: paired by a link, followed by the feed, heard once."""
 
+from datetime import datetime, timedelta
+
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.running_gateway import OpenGateway
@@ -61,3 +63,51 @@ async def test_a_turn_of_another_channel_is_in_the_feed(running: OpenGateway):
 
     assert {item["channel"] for item in items} == {"toy"}
     assert items[0]["event"]["text"] == "hello from the toy"
+
+
+async def test_a_reminder_set_in_a_chat_of_the_page_arrives_there_and_is_kept(running: OpenGateway):
+    soon = (datetime.now() + timedelta(seconds=1)).isoformat()
+    reminder = {"action": "add", "message": "Tea", "at": soon, "deliver": True}
+    async with (
+        running(calls(("cron", reminder)), "I remind you.", "The tea is ready.") as here,
+        browser(here) as client,
+    ):
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "remind me of the tea"})
+        posted = (await follow(client, before, "message_posted"))[-1]
+        rows = (await client.get("/api/sessions/web:one/rows")).json()["rows"]
+
+    assert posted["session"] == "web:one"
+    assert "tea" in posted["event"]["text"].lower()
+    assert rows[-1]["text"] == posted["event"]["text"]
+
+
+async def test_a_branch_is_made_with_its_first_message_and_made_once(running: OpenGateway):
+    async with running("five days", "three days") as here, browser(here) as client:
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "plan five days"})
+        await follow(client, before, "turn_ended")
+        message = {"id": "message-2", "text": "plan three", "branch_from": {"session": "web:one", "before": 0}}
+        position = (await client.get("/api/sessions/web:two/rows")).json()["feed"]
+        for _ in range(2):
+            await client.post("/api/sessions/web:two/messages", json=message)
+        await follow(client, position, "turn_ended")
+        branch = (await client.get("/api/sessions/web:two/rows")).json()
+
+    assert [row["text"] for row in branch["rows"]] == ["plan three", "three days"]
+    assert branch["branch_of"] == "web:one"
+
+
+async def test_an_uploaded_file_is_served_so_that_it_cannot_run(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        headers = {"x-file-name": "a%20page.html", "content-type": "text/html"}
+        page = (await client.post("/api/files", content=b"<script>alert(1)</script>", headers=headers)).json()
+        picture = (await client.post("/api/files", content=b"\x89PNG\r\n\x1a\n" + bytes(40))).json()
+        files = [await client.get(f"/api/files/{each['id']}") for each in (page, picture)]
+        unknown = await client.get("/api/files/0000")
+
+    assert [file.headers["content-disposition"].partition(";")[0] for file in files] == ["attachment", "inline"]
+    assert files[0].headers["content-type"] == "application/octet-stream"
+    assert all(file.headers["content-security-policy"].startswith("sandbox") for file in files)
+    assert all(file.headers["x-content-type-options"] == "nosniff" for file in files)
+    assert unknown.status_code == 404

@@ -89,6 +89,7 @@ async def test_a_session_opened_while_its_answer_streams_shows_each_word_once(ru
 
         await expect(tab.locator(".message.turn .result")).to_be_visible()
         assert (await answers(tab).inner_text()).split() == [word.strip() for word in words]
+        await expect(tab.locator(".message.turn .meta")).to_be_in_viewport()
 
 
 async def test_a_message_written_without_a_line_is_heard_once_when_it_is_back(running: OpenGateway, tabs: Tabs):
@@ -298,7 +299,7 @@ async def test_commands_have_a_menu_and_their_answers_are_shown(running: OpenGat
         await tab.keyboard.press("Escape")
         await tab.locator("main").focus()
         await tab.keyboard.press("/")
-        await tab.keyboard.type("statu")
+        await tab.keyboard.type("stat")
         await expect(tab.get_by_role("option")).to_have_count(1)
         await tab.keyboard.press("Enter")
         await expect(tab.locator(".composer textarea")).to_have_value("/status ")

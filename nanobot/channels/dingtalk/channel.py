@@ -83,19 +83,10 @@ class DingTalkChannel(ChatChannel):
 
     async def _serve(self) -> None:
         """Receive messages until DingTalk announces the end of the connection, as it does after some hours."""
-
-        async def ping() -> None:
-            # Not awaited: the pong comes behind messages that wait to be read; without one, `stall_s` ends this.
-            asyncio.ensure_future(await socket.ping()).add_done_callback(answered)
-
-        def answered(pong: "asyncio.Future[float]") -> None:
-            if not pong.cancelled() and pong.exception() is None:
-                self.status.touch()
-
         async with open_socket("DingTalk", await self._api.open_stream(), ping_interval=None) as socket:
             self.mark_up()
             self.status.last_error = self._without_cards
-            async for text in read_messages(socket, self.status.touch, self.ping_s, ping):
+            async for text in read_messages(socket, self.status.touch, self.ping_s):
                 if not await self._process(socket, Payload.parse(text)):
                     return
 

@@ -319,10 +319,18 @@ class DiscordChannel(ChatChannel):
         with as_send_errors():
             await self._chat(to).typing()
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message. Ignored for slash commands and button presses, which are no messages."""
         with as_send_errors(), suppress(discord.NotFound):
             await self._chat(to).get_partial_message(int(message_id)).add_reaction(emoji)
+        return emoji
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction."""
+        client = self._current_client
+        if client is not None and client.user is not None:
+            with as_send_errors(), suppress(discord.NotFound):
+                await self._chat(to).get_partial_message(int(message_id)).remove_reaction(reaction, client.user)
 
     def largest_to(self, to: Address) -> int:
         """The server's upload limit: higher on boosted servers."""

@@ -70,7 +70,8 @@ class _RawMessage(MailMessage):
     """Leaves parsing to `read_mail`, which limits what a stranger's mail costs."""
 
     def __init__(self, fetch_data: list[Any]) -> None:
-        self.raw, self._raw_uid_data, self._raw_flag_data = self._get_message_data_parts(fetch_data)
+        self.raw = next((bytes(item[1]) for item in reversed(fetch_data) if isinstance(item, tuple)), b"")
+        super().__init__([(item[0], b"") if isinstance(item, tuple) else item for item in fetch_data])
 
 
 async def in_mailbox(

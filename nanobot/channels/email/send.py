@@ -48,9 +48,14 @@ class OutgoingMail:
     ancestors: tuple[str, ...] = ()
     """The mails before it in its thread, oldest first; it answers the last."""
 
+    @property
+    def needs_utf8(self) -> bool:
+        """Whether only a server with SMTPUTF8 (RFC 6531) can send it."""
+        return not (self.to + self.sender).isascii()
+
     def to_bytes(self) -> bytes:
         """The mail as bytes for SMTP."""
-        mail = EmailMessage(_POLICY)
+        mail = EmailMessage(_POLICY.clone(utf8=self.needs_utf8))
         mail["From"], mail["To"], mail["Subject"] = self.sender, self.to, self.subject
         mail["Date"], mail["Message-ID"] = format_datetime(self.date), f"<{self.message_id}>"
         # RFC 3834: no program is to answer this. Exchange has a line of its own for it.
@@ -125,7 +130,7 @@ async def send_mail(settings: MailSettings, mail: OutgoingMail) -> None:
     SendError for a temporary one, TimeoutError if it is unknown whether the server took the mail.
     """
     host, raw = settings.config.smtp_host, await asyncio.to_thread(mail.to_bytes)
-    options = [] if (mail.to + settings.address).isascii() else ["SMTPUTF8"]
+    options = ["SMTPUTF8"] if mail.needs_utf8 else []
     async with _open_smtp(settings) as smtp:
         try:
             await smtp.sendmail(settings.address, [mail.to], raw, mail_options=options)

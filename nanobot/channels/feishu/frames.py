@@ -29,9 +29,6 @@ class Frame:
         """Raises ValueError."""
         return cls(_decode(data))
 
-    def encode(self) -> bytes:
-        return _encode(self.fields)
-
     @property
     def is_control(self) -> bool:
         """Whether it is a ping or pong."""

@@ -128,14 +128,17 @@ class SlackChannel(ChatChannel):
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For a URL Slack shows the picture itself."""
         if file.path is None:
-            return await self._api.post(
-                to.chat_id, to.thread_id, file.url or file.name, unfurl_links=True, unfurl_media=True
-            )
+            return await self._api.post(to.chat_id, to.thread_id, file.url or file.name, unfurl_links=1, unfurl_media=1)
         return await self._api.upload(to.chat_id, to.thread_id, file.path, file)
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))
+        return emoji.strip(":")
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction."""
+        await self._api.take_back(to.chat_id, message_id, reaction)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return self._api.download(attachment)

@@ -150,7 +150,7 @@ class SlackApi(RestClient):
     async def post(self, chat: str, thread: str | None, text: str, **more: object) -> str:
         """Post a message. Return its timestamp, which is its id."""
         chat_id = await self.chat_id_of(chat)
-        form = {"unfurl_links": False, "unfurl_media": False, **more}
+        form = {"unfurl_links": 0, "unfurl_media": 0, **more}  # a form has no booleans
         return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
 
     async def edit(self, chat: str, ts: str, text: str) -> None:
@@ -163,6 +163,9 @@ class SlackApi(RestClient):
         except UndeliverableError as error:
             if "already_reacted" not in str(error):
                 raise
+
+    async def take_back(self, chat: str, ts: str, name: str) -> None:
+        await self.ask("reactions.remove", channel=chat, timestamp=ts, name=name)
 
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
         """Upload a file in three steps (docs.slack.dev/messaging/working-with-files#upload). Return its id."""

@@ -91,8 +91,9 @@ class WeComChannel(ChatChannel):
             self._current = connection
             self.mark_up()
             try:
-                async for frame in connection.callbacks():
+                while (frame := await connection.next_frame()) is not None:
                     await self._process(frame)
+                raise NotConnectedError("the connection to WeCom is lost")
             finally:
                 self._current = None
 

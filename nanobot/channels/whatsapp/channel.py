@@ -292,12 +292,18 @@ class WhatsAppChannel(ChatChannel):
         if self._is_ours:
             await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
 
-    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+    async def react(self, to: Address, message_id: str, emoji: str) -> str:
+        """Add a reaction; an empty one takes it back."""
         if self._is_ours:
             author = self._authors.get(message_id, "")
             await self._connection.tell(
                 {"type": "react", "to": _chat_of(to), "id": message_id, "sender": author, "emoji": emoji}
             )
+        return emoji
+
+    async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
+        """Remove a reaction."""
+        await self.react(to, message_id, "")
 
     async def find(self, name: str) -> str | None:
         """The chat of a phone number, a LID or a group."""

@@ -8,13 +8,11 @@ error, code}`, `qr {qr}`, `code {code}`, `logged_out {code}`. Bridges of earlier
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from nanobot.channels.errors import (
     ChannelSetupError,
@@ -24,7 +22,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.payload import Payload
-from nanobot.channels.sockets import open_socket
+from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 
 _CONFIRM_S, _CONFIRM_FILE_S = 30.0, 150.0
 _SILENT_S = 5.0
@@ -37,29 +35,26 @@ _RATE_LIMITED, _NOT_CONNECTED = 429, 503
 _FINAL = (400, 401, 403, 404, 406, 463, 479)
 
 
-class Connection:
+class Connection(RequestSocket):
     """An open connection."""
 
-    def __init__(self, socket: ClientConnection, touch: Callable[[], None]) -> None:
-        """`touch` is called for every sign of life."""
-        self._socket = socket
-        self._touch = touch
-        self._events: asyncio.Queue[Payload | None] = asyncio.Queue()
-        self._requests: dict[str, tuple[str, asyncio.Future[Payload]]] = {}
-        """Chat and answer of each request without an answer, by id."""
+    def __init__(self, socket: ClientConnection) -> None:
+        super().__init__("the WhatsApp bridge", socket)
+        self._chats: dict[str, str] = {}
+        """The chat of each request without an answer, by id."""
 
     async def events(self) -> AsyncIterator[Payload]:
         """Yield what happens, in order. Raises NotConnectedError at the end, ChannelSetupError for a bad token."""
         try:
             async with asyncio.timeout(_SILENT_S):
-                frame = await self._events.get()
+                frame = await self.next_frame()
         except TimeoutError:
             yield Payload(type="status", status="connected")
-            frame = await self._events.get()
+            frame = await self.next_frame()
         while frame is not None:
             yield frame
-            frame = await self._events.get()
-        if self._socket.close_code in _BAD_TOKEN:
+            frame = await self.next_frame()
+        if self.socket.close_code in _BAD_TOKEN:
             raise ChannelSetupError(
                 "The WhatsApp bridge does not take channels.whatsapp.bridgeToken. Set it to the token the bridge was "
                 "started with (BRIDGE_TOKEN)."
@@ -71,55 +66,20 @@ class Connection:
 
         Raises SendError; safe to cancel.
         """
-        answer: asyncio.Future[Payload] = asyncio.get_running_loop().create_future()
-        self._requests[frame["id"]] = (frame["to"], answer)
+        self._chats[frame["id"]] = frame["to"]
         try:
-            await self.tell(frame)
-            await asyncio.wait([answer], timeout=_CONFIRM_FILE_S if "filePath" in frame else _CONFIRM_S)
+            _check(await self.ask(frame["id"], frame, _CONFIRM_FILE_S if "filePath" in frame else _CONFIRM_S))
         finally:
-            self._requests.pop(frame["id"], None)
-        if not answer.done() or answer.cancelled():
-            raise SendError("the WhatsApp bridge did not confirm it", may_have_arrived=True)
-        _check(answer.result())
+            del self._chats[frame["id"]]
 
-    async def tell(self, frame: Mapping[str, Any]) -> None:
-        """Send a frame that has no answer. Raises NotConnectedError."""
-        try:
-            await self._socket.send(json.dumps(frame))
-        except WebSocketException:
-            raise NotConnectedError("the WhatsApp bridge is not connected") from None
-
-    async def read(self) -> None:
-        """Read frames until the connection breaks."""
-        try:
-            async for text in self._socket:
-                self._touch()
-                frame = Payload.parse(text)
-                if frame.text("type") in ("sent", "failed"):
-                    _, answer = self._requests.get(str(frame.get("id")), ("", None))
-                    if "id" not in frame:  # of an earlier release
-                        answers = (waiting for chat, waiting in self._requests.values() if chat == frame.get("to"))
-                        answer = next((waiting for waiting in answers if not waiting.done()), None)
-                    if answer is not None and not answer.done():
-                        answer.set_result(frame)
-                elif frame:
-                    self._events.put_nowait(frame)
-        except WebSocketException:
-            pass
-        finally:
-            self._events.put_nowait(None)
-            for _, answer in self._requests.values():
-                answer.cancel()
-
-    async def beat(self, beat_s: float) -> None:
-        """Ping until the connection breaks."""
-        try:
-            while True:
-                await (await self._socket.ping())
-                self._touch()
-                await asyncio.sleep(beat_s)
-        except ConnectionClosed:
-            pass
+    def answered_by(self, frame: Payload) -> str | None:
+        """The id of the request that a frame answers; None for another frame."""
+        if frame.text("type") not in ("sent", "failed"):
+            return None if frame else ""
+        if "id" in frame:
+            return str(frame.get("id"))
+        asked = (one for one, chat in self._chats.items() if chat == frame.get("to"))  # of an earlier release
+        return next((one for one in asked if not self.requests[one].done()), "")
 
 
 @asynccontextmanager
@@ -129,15 +89,15 @@ async def connect_bridge(
     """Connect and authenticate. Raises NotConnectedError."""
     options = {"ping_interval": None, "max_size": _LARGEST_FRAME}
     async with open_socket(f"the WhatsApp bridge at {url}", url, **options) as socket:
-        connection = Connection(socket, touch)
-        work = [asyncio.create_task(connection.read()), asyncio.create_task(connection.beat(beat_s))]
+        connection = Connection(socket)
+        frames = read_messages(socket, touch, beat_s)
+        reading = asyncio.create_task(connection.read(frames, connection.answered_by), name="whatsapp frames")
         try:
             await connection.tell({"type": "auth", "token": token})
             yield connection
         finally:
-            for task in work:
-                task.cancel()
-            await asyncio.wait(work)
+            reading.cancel()
+            await asyncio.wait([reading])
 
 
 def _check(answer: Payload) -> None:

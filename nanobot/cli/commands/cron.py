@@ -321,7 +321,7 @@ def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
     service = CronService(
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,
-        targets=KnownChannels(setup.config.channels.enabled_by_name()),
+        targets=KnownChannels({**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled}),
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
     return CronContext(setup, service)

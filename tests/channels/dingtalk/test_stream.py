@@ -51,22 +51,6 @@ async def test_login_tries_the_credentials_and_says_what_to_do_next(dingtalk, ca
         await dingtalk.channel(MessageBus(), client_secret="bad").login()
 
 
-async def test_a_secret_that_was_reset_is_noticed_at_the_next_message_which_waits(dingtalk, tmp_path):
-    async with live(dingtalk, tmp_path, silent=True) as life:
-        await dingtalk.says("hello")
-        message = await life.hears("hello")
-        dingtalk.server.secret = "reset"
-        dingtalk.server.expire_tokens()
-        receipt = life.post(message, "waits")
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
-        is_waiting = not receipt.settled
-    dingtalk.server.secret = SECRET
-    async with live(dingtalk, tmp_path) as life:
-        await life.shows("waits")
-
-    assert is_waiting
-
-
 async def test_an_access_token_that_ran_out_is_renewed(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path) as life:
         await life.asked("before")

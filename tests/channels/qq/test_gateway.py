@@ -55,22 +55,6 @@ async def test_login_tries_the_credentials_and_says_what_to_do_next(qq, capsys):
         await qq.channel(MessageBus(), secret="bad").login()
 
 
-async def test_a_secret_that_was_reset_is_noticed_at_the_next_message_which_waits(qq, tmp_path):
-    async with live(qq, tmp_path, silent=True) as life:
-        await qq.says("hello")
-        message = await life.hears("hello")
-        qq.server.secret = "reset"
-        qq.server.expire_tokens()
-        receipt = life.post(message, "waits")
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
-        is_waiting = not receipt.settled
-    qq.server.secret = SECRET
-    async with live(qq, tmp_path) as life:
-        await life.shows("waits")
-
-    assert is_waiting
-
-
 async def test_an_access_token_that_ran_out_is_renewed(qq, tmp_path):
     async with live(qq, tmp_path) as life:
         await life.asked("before")

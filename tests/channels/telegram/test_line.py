@@ -10,7 +10,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import delta, live
 from tests.fakes.platform_telegram import ANNA, HALL, ZOE
-from tests.fakes.telegram import BLOCKED, BOT, CUT, bad, too_fast
+from tests.fakes.telegram import BLOCKED, BOT, bad, too_fast
 from tests.support.eventually import eventually
 
 NANO = f"@{BOT['username']}"
@@ -123,16 +123,6 @@ async def test_a_chat_that_was_told_to_wait_is_not_asked_meanwhile_and_others_ar
     assert waited
     assert len(asked) == 1
     assert [one.text for one in telegram.shown()] == ["later"]
-
-
-async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_so(telegram, tmp_path):
-    async with live(telegram, tmp_path) as life:
-        await life.is_up()
-        telegram.server.faults.append(CUT)
-        await life.posted(home(), "here")
-
-    (shown,) = telegram.shown()
-    assert shown.text.startswith("here\n\n(The platform did not confirm this message")
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):

@@ -69,6 +69,7 @@ class Rest:
             web.post("/channels/{chat}/messages", self._asked(self._post)),
             web.patch(message, self._asked(self._edit)),
             web.put(message + "/reactions/{emoji}/@me", self._asked(self._react)),
+            web.delete(message + "/reactions/{emoji}/@me", self._asked(self._take_back)),
             web.post("/channels/{chat}/typing", self._asked(self._type)),
             web.post("/interactions/{id}/{token}/callback", self._answer),
         ]
@@ -172,6 +173,9 @@ class Rest:
 
     async def _react(self, request: web.Request) -> None:
         self._message(request).reactions.append(request.match_info["emoji"])
+
+    async def _take_back(self, request: web.Request) -> None:
+        self._message(request).reactions.remove(request.match_info["emoji"])
 
     async def _type(self, request: web.Request) -> None:
         self._chat(request).typed += 1

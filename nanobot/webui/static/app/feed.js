@@ -31,8 +31,15 @@ export function follow(after, listener) {
   for (const item of recent) {
     if (item.epoch === epoch && item.number > number) listener(item);
   }
-  listeners.add(listener);
-  return () => listeners.delete(listener);
+  const ifNewer = (item) => (item.epoch !== epoch || item.number > number) && listener(item);
+  listeners.add(ifNewer);
+  return () => listeners.delete(ifNewer);
+}
+
+/** The items that are still kept, up to a position. */
+export function itemsUntil(position) {
+  const { epoch, number } = parsePosition(position);
+  return recent.filter((item) => item.epoch === epoch && item.number <= number);
 }
 
 /** Call when events may be missing: everything has to be loaded again. */

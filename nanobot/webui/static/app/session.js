@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { get, sessionPath } from "./api.js";
 import { keepSame, mergeParts, toEntries } from "./entries.js";
-import { follow, onReset } from "./feed.js";
+import { follow, itemsUntil, onReset } from "./feed.js";
 import { seen } from "./outbox.js";
 import { applyEvent, newTurnView } from "./turn_view.js";
 
@@ -25,7 +25,6 @@ export class Session {
     this.rows = [];
     this.ended = new Map(); // views of turns that ended since the session was opened, by turn id
     this.results = {}; // model and cost of turns, by turn id
-    this.isLoadingOlder = false;
     this.isClosed = false;
     this.unfollow = () => {};
     this.offReset = onReset(() => this.load());
@@ -46,6 +45,7 @@ export class Session {
       for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
       this.branchOf.value = page.branch_of;
       this.takeRows(page.rows, page.turns);
+      this.recall(page.feed);
       this.state.value = "ready";
       this.unfollow();
       this.unfollow = follow(page.feed, (item) => this.take(item));
@@ -54,16 +54,25 @@ export class Session {
     }
   }
 
-  async loadOlder() {
-    if (this.isLoadingOlder || !this.hasOlder.value) return;
-    this.isLoadingOlder = true;
-    try {
-      const before = this.rows[0].n;
-      const page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}&before=${before}`));
-      if (this.rows[0]?.n === before) this.setRows([...page.rows, ...this.rows], page.turns);
-    } finally {
-      this.isLoadingOlder = false;
+  /** Turns that stored nothing, such as commands, from the events that this tab still has. */
+  recall(position) {
+    const views = new Map();
+    for (const { session, channel, event } of itemsUntil(position)) {
+      if (session !== this.key) continue;
+      if (event.message_id) seen(event.message_id);
+      if (event.type === "turn_started") views.set(event.turn_id, newTurnView(event, session, channel));
+      const view = views.get(event.turn_id);
+      if (!view) continue;
+      applyEvent(view, event);
+      if (event.type === "turn_ended" && !this.ended.has(event.turn_id)) this.finish(view, event);
     }
+    if (views.size) this.setRows(this.rows);
+  }
+
+  async loadOlder() {
+    const before = this.rows[0].n;
+    const page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}&before=${before}`));
+    if (this.rows[0]?.n === before) this.setRows([...page.rows, ...this.rows], page.turns);
   }
 
   /** Apply an item of the feed. */
@@ -85,7 +94,7 @@ export class Session {
     }
   }
 
-  /** A message that answers none of this session's; one of a running turn, such as a file, becomes part of it. */
+  /** A message that answers none of this session's is stored; one of a running turn, such as a file, is part of it. */
   addPosted(event) {
     const parts = [
       ...(event.text ? [{ type: "text", text: event.text }] : []),
@@ -96,25 +105,31 @@ export class Session {
       view.parts.push(...parts);
       this.beat.value += 1;
     } else {
-      const last = this.rows.at(-1)?.n ?? -1;
-      this.ended.set(`posted ${Math.random()}`, { parts, after: last, at: new Date().toISOString() });
-      this.setRows(this.rows);
+      this.refresh();
     }
   }
 
   end(view, event) {
+    this.finish(view, event);
+    this.lastAnswer.value = (event.text ?? "").slice(0, 200);
+    this.refresh(view);
+  }
+
+  /** Complete the view of a turn that has ended, and keep it. */
+  finish(view, event) {
     const { model, cost_usd: usd, usage, outcome, error, text, later } = event;
     this.results = { ...this.results, [event.turn_id]: { model, usd, ...usage } };
     const isShown = view.parts.some((part) => part.type === "text" && part.text.trim() === text?.trim());
     if (text && !isShown) view.parts.push({ type: outcome === "failed" ? "error" : "text", text, error });
     if (outcome === "stopped" && !later) view.parts.push({ type: "stopped" });
     const hasMore = view.parts.some((part) => part.type !== "notice" || part.kind !== "receipt");
-    if (hasMore) this.ended.set(view.turn_id, { ...view, after: this.rows.at(-1)?.n ?? -1, at: new Date().toISOString() });
-    this.lastAnswer.value = (text ?? "").slice(0, 200);
-    this.refresh(view);
+    if (!hasMore) return;
+    const at = view.started.at;
+    const before = this.rows.findLast((row) => !row.timestamp || new Date(row.timestamp) <= new Date(at));
+    this.ended.set(view.turn_id, { ...view, after: before?.n ?? -1, at });
   }
 
-  /** Load what a turn has stored, then show it in place of the running turn. */
+  /** Load what was stored since, then show it in place of the turn that ended. */
   async refresh(view) {
     try {
       const last = this.rows.at(-1)?.n ?? -1;
@@ -159,13 +174,12 @@ export class Session {
         entry.view = view;
       }
     }
-    const others = [...this.ended].filter(([turnId, view]) => !inRows.has(turnId) || !count.has(turnId));
+    const others = [...this.ended].filter(([turnId]) => !count.has(turnId));
     const extra = others.flatMap(([turnId, view]) => {
       const place = { turn_id: turnId, first: view.after + 0.5, last: view.after + 0.5, at: view.at, view };
-      const isAsked = view.started && !inRows.has(turnId);
-      const asked = { ...view.started, ...place, id: `u${turnId}`, kind: "user", timestamp: view.started?.at };
+      const asked = { ...view.started, ...place, id: `u${turnId}`, kind: "user", timestamp: view.started.at };
       const answer = { ...place, id: `t${turnId}`, kind: "turn", parts: view.parts };
-      return isAsked ? [asked, answer] : [answer];
+      return inRows.has(turnId) ? [answer] : [asked, answer];
     });
     return [...stored, ...extra].sort((one, other) => one.first - other.first);
   }

@@ -51,6 +51,9 @@ function take({ session, channel, event }) {
   } else if (event.type === "changed") {
     if (event.topic === "sessions") reloadSoon();
     return;
+  } else if (event.type === "message_posted") {
+    reloadSoon();
+    return;
   } else if (event.type === "approval_asked") {
     questions.value = new Map(questions.value).set(event.question, { session, event });
   } else if (event.type === "approval_answered") {

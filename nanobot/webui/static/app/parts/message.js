@@ -19,8 +19,8 @@ export function UserMessage({ entry, note, actions }) {
       ${entry.transcripts?.map((text) => html`<p class="transcript" dir="auto">${text}</p>`)}
     </div>
     <div class="meta">
-      ${note ?? (at && html`<time datetime=${at}>${time(new Date(at))}</time>`)}
       ${actions}
+      ${note || (at && html`<time datetime=${at}>${time(new Date(at))}</time>`)}
     </div>
   </article>`;
 }
@@ -46,7 +46,7 @@ function Part({ part, isLive, isLast }) {
     case "approval":
       return html`<${Approval} part=${{ ...part }} />`;
     case "notice":
-      return html`<${Notice} part=${part} />`;
+      return part.kind === "receipt" ? null : html`<${Notice} part=${part} />`; // the message itself says that it waits
     case "files":
       return html`<${Files} files=${part.files} />`;
     case "error":

@@ -32,14 +32,14 @@ export function ToolStep({ part, isLive }) {
     ${part.ok === false && html`<span class="step-note">${t("failed")}</span>`}
     ${part.seconds >= 0.1 && html`<span class="step-time">${seconds(part.seconds)}</span>`}`;
   return html`<${Opening} className=${classes("step", state)} summary=${summary}>
-    ${() => html`<${Arguments} values=${part.arguments} />
+    ${() => html`<${Arguments} values=${part.arguments} hasDiff=${isDiff(part.display)} />
       ${isDiff(part.display) && html`<${Diff} text=${part.display} />`}
-      ${part.content && html`<h4>${t("output")}</h4><pre tabindex="0">${clip(part.content)}</pre>`}`}
+      ${part.content && html`<p class="label">${t("output")}</p><pre tabindex="0">${clip(part.content)}</pre>`}`}
   <//>`;
 }
 
-/** The arguments of a call; old and new text of an edit as a diff. */
-export function Arguments({ values }) {
+/** The arguments of a call; old and new text of an edit as a diff, unless there is a better one. */
+export function Arguments({ values, hasDiff = false }) {
   const { old_text: before, new_text: after, ...others } = values ?? {};
   const isEdit = typeof before === "string" && typeof after === "string";
   const diff = isEdit && [...lines("-", before), ...lines("+", after)].join("\n");
@@ -48,7 +48,7 @@ export function Arguments({ values }) {
     html`<dl class="arguments">
       ${shown.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${clip(display(value))}</dd></div>`)}
     </dl>`}
-    ${isEdit && html`<${Diff} text=${diff} />`}`;
+    ${isEdit && !hasDiff && html`<${Diff} text=${diff} />`}`;
 }
 
 function display(value) {

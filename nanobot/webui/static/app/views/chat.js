@@ -13,6 +13,11 @@ import { channelName, channelOf, me, sessions } from "../store.js";
 import { t } from "../words.js";
 
 const BOTTOM_PX = 60;
+const HANDS = ["wheel", "touchmove", "pointerdown", "keydown"];
+const TOUCH_MS = 1000;
+const CHANGE_MS = 200;
+const DRAWN_MS = 60; // until the browser has drawn, and says again what is near
+const RETRY_MS = 1000;
 const STOP_AGAIN_MS = 2500;
 const ACTIVITY_S = 2;
 
@@ -135,18 +140,29 @@ function Older({ session, scroller }) {
   const mark = useRef(null);
   const before = useRef(null);
   useEffect(() => {
-    const observer = new IntersectionObserver(
-      async ([change]) => {
-        if (!change.isIntersecting) return;
+    let isNear = false;
+    let isLoading = false;
+    async function load() {
+      if (isLoading) return;
+      isLoading = true;
+      while (isNear && session.hasOlder.value && !session.isClosed) {
         const { scrollHeight, scrollTop } = scroller.current;
         before.current = scrollHeight - scrollTop;
-        await session.loadOlder().catch(() => null);
+        const isLoaded = await session.loadOlder().then(() => true, () => false);
+        await new Promise((resolve) => setTimeout(resolve, isLoaded ? DRAWN_MS : RETRY_MS));
+      }
+      isLoading = false;
+    }
+    const observer = new IntersectionObserver(
+      (changes) => {
+        isNear = changes.at(-1).isIntersecting;
+        load();
       },
       { root: scroller.current, rootMargin: "800px 0px" },
     );
     observer.observe(mark.current);
-    return () => observer.disconnect();
-  }, [session.entries.value[0]?.id]); // observes anew, since what was loaded may not fill the screen
+    return () => ((isNear = false), observer.disconnect());
+  }, []);
   useLayoutEffect(() => {
     const box = scroller.current;
     if (before.current !== null && box.scrollTop < 2) box.scrollTop = box.scrollHeight - before.current;
@@ -178,7 +194,7 @@ function Activity({ parts, seq }) {
     return () => clearInterval(timer);
   }, [seq]);
   const last = parts.at(-1);
-  if (last?.type === "approval" && !last.answer) return html`<p class="activity">${t("waits_for_you")}</p>`;
+  if (last?.type === "approval" && !last.answer) return html`<p class="activity" role="status">${t("waits_for_you")}</p>`;
   const word = last?.type === "tool" && last.ok === undefined ? t("working") : t("waiting_for_model");
   return html`<p class="activity"><span class="pulse" aria-hidden="true"></span>${silent >= ACTIVITY_S ? `${word}, ${t("seconds", { n: silent })}` : ""}</p>`;
 }
@@ -194,26 +210,36 @@ function Waiting({ entry }) {
   return html`<div class="entry"><${UserMessage} entry=${entry} note=${note} actions=${actions} /></div>`;
 }
 
-/** Keeps the newest message in sight, unless the reader has scrolled up. */
+/**
+ * Keeps the newest message in sight, unless the reader has scrolled up. A change of the content scrolls too, so a scroll
+ * just after one counts only if a hand was at work.
+ */
 function useStickToBottom(scroller) {
   const [isAtBottom, setAtBottom] = useState(true);
   const content = useRef(null);
-  const wanted = useRef(true);
+  const state = useRef({ isWanted: true, changedAt: 0, touchedAt: 0 }).current;
   const toBottom = () => {
     if (!scroller.current) return;
-    wanted.current = true;
+    state.isWanted = true;
     scroller.current.scrollTop = scroller.current.scrollHeight;
   };
   useEffect(() => {
-    const observer = new ResizeObserver(() => wanted.current && toBottom());
-    observer.observe(content.current);
-    observer.observe(scroller.current);
-    return () => observer.disconnect();
+    const sizes = new ResizeObserver(() => state.isWanted && toBottom());
+    sizes.observe(content.current);
+    sizes.observe(scroller.current);
+    const changes = new MutationObserver(() => (state.changedAt = performance.now()));
+    changes.observe(content.current, { subtree: true, childList: true, characterData: true, attributes: true });
+    const touch = () => (state.touchedAt = performance.now());
+    for (const name of HANDS) scroller.current.addEventListener(name, touch, { passive: true });
+    return () => (sizes.disconnect(), changes.disconnect());
   }, []);
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = scroller.current;
-    wanted.current = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
-    setAtBottom(wanted.current);
+    const isNear = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
+    const now = performance.now();
+    if (isNear) state.isWanted = true;
+    else if (now - state.touchedAt < TOUCH_MS || now - state.changedAt > CHANGE_MS) state.isWanted = false;
+    setAtBottom(isNear || state.isWanted);
   };
   return { content, isAtBottom, onScroll, toBottom };
 }
