@@ -19,7 +19,7 @@ from nanobot.security.http_access import HEADERS, Endpoint, Requires
 
 _FOLDER = Path(__file__).parent / "static"
 _SUFFIXES = (".css", ".js", ".svg")
-_STYLES = ("tokens", "base", "parts", "views")
+_STYLES = ("tokens", "base", "parts")
 _ENTRY = "app/main.js"
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"=]*\bfrom "([^"]+)"', re.MULTILINE)
 """A static import. What `import(...)` names is loaded later."""

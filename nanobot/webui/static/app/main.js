@@ -5,13 +5,11 @@ import { useEffect, useErrorBoundary, useState } from "preact/hooks";
 import { get, isSignedIn, keyOf, signIn } from "./api.js";
 import { Icon, html } from "./dom.js";
 import { isOnline, startFeed } from "./feed.js";
-import { watchInbox } from "./inbox.js";
 import { listenToKeys } from "./keys.js";
 import { startOutbox } from "./outbox.js";
-import { Deleting } from "./parts/deleting.js";
 import { Sidebar } from "./parts/sidebar.js";
 import { go, route } from "./router.js";
-import { dialog, isSidebarOpen, loadSessions, me, running, sessions, watchSessions } from "./store.js";
+import { deleting, dialog, isSidebarOpen, loadSessions, me, running, sessions, watchInbox, watchSessions } from "./store.js";
 import { VIEWS } from "./views.js";
 import { loadWords, t } from "./words.js";
 
@@ -39,7 +37,7 @@ function App() {
       </main>
     </div>
     ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}
-    <${Deleting} />`;
+    ${deleting.value.size > 0 && html`<${Later} load=${() => import("./parts/deleting.js")} />`}`;
 }
 
 function titleOf(key) {

@@ -5,19 +5,37 @@
  */
 import * as chat from "./views/chat.js";
 
+/** Loads a view with the style of views. */
+function opener(name) {
+  return async () => (await Promise.all([import(`./views/${name}.js`), loadStyle()]))[0];
+}
+
+let style = null;
+
+function loadStyle() {
+  style ??= new Promise((resolve, reject) => {
+    const base = document.querySelector('meta[name="base"]').content;
+    const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: `${base}/style/views.css` });
+    link.onload = resolve;
+    link.onerror = () => ((style = null), reject(new Error(link.href)));
+    document.head.append(link);
+  });
+  return style;
+}
+
 export const VIEWS = [
   { name: "chat", icon: "chat", load: async () => chat },
-  { name: "inbox", icon: "inbox", load: () => import("./views/inbox.js") },
-  { name: "now", icon: "pulse", load: () => import("./views/now.js") },
-  { name: "memory", icon: "book", load: () => import("./views/memory.js") },
-  { name: "jobs", icon: "clock", load: () => import("./views/jobs.js") },
-  { name: "goals", icon: "flag", load: () => import("./views/goals.js") },
-  { name: "usage", icon: "bars", load: () => import("./views/usage.js") },
-  { name: "settings", icon: "sliders", load: () => import("./views/settings.js") },
-  { name: "channels", within: "settings", load: () => import("./views/channels.js") },
-  { name: "abilities", within: "settings", load: () => import("./views/abilities.js") },
-  { name: "people", within: "settings", load: () => import("./views/people.js") },
-  { name: "doctor", within: "settings", load: () => import("./views/doctor.js") },
-  { name: "chats", load: () => import("./views/chats.js") },
-  { name: "replay", load: () => import("./views/replay.js") },
+  { name: "inbox", icon: "inbox", load: opener("inbox") },
+  { name: "now", icon: "pulse", load: opener("now") },
+  { name: "memory", icon: "book", load: opener("memory") },
+  { name: "jobs", icon: "clock", load: opener("jobs") },
+  { name: "goals", icon: "flag", load: opener("goals") },
+  { name: "usage", icon: "bars", load: opener("usage") },
+  { name: "settings", icon: "sliders", load: opener("settings") },
+  { name: "channels", within: "settings", load: opener("channels") },
+  { name: "abilities", within: "settings", load: opener("abilities") },
+  { name: "people", within: "settings", load: opener("people") },
+  { name: "doctor", within: "settings", load: opener("doctor") },
+  { name: "chats", load: opener("chats") },
+  { name: "replay", load: opener("replay") },
 ];

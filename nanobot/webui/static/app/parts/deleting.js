@@ -1,22 +1,11 @@
-/** Chats that are about to be deleted, and the chat whose menu is open. */
-import { signal } from "@preact/signals";
+/** Chats that are about to be deleted. */
 import { request } from "../api.js";
 import { html } from "../dom.js";
 import { go, route } from "../router.js";
-import { dialog, loadSessions } from "../store.js";
+import { deleting, loadSessions } from "../store.js";
 import { t } from "../words.js";
 
 const UNDO_MS = 10_000;
-
-/** The session whose menu is open. */
-export const chosen = signal(null);
-/** Sessions that will be deleted, by their name: `{title, timer}`. Lists leave them out. */
-export const deleting = signal(new Map());
-
-export function openMenu(session) {
-  chosen.value = session;
-  dialog.value = "session";
-}
 
 /** The path of a session's endpoints. */
 export function pathOf(session, action = "") {
@@ -26,7 +15,7 @@ export function pathOf(session, action = "") {
 /** Delete a session in ten seconds, unless it is taken back. A page that closes before deletes it at once. */
 export function deleteSoon(session) {
   const timer = setTimeout(() => deleteNow(session), UNDO_MS);
-  deleting.value = new Map(deleting.value).set(session.name, { title: session.title || session.key, timer, session });
+  deleting.value = new Map(deleting.value).set(session.name, { session, timer });
   if (route.value.view === "chat" && route.value.rest === session.key && !session.archived) go("chat");
 }
 
@@ -52,10 +41,10 @@ addEventListener("pagehide", () => {
 });
 
 /** What is about to be deleted, with a way back. */
-export function Deleting() {
-  return html`<div class="toasts" role="status">
+export default function Deleting() {
+  return html`<div class="toasts" role="alert">
     ${[...deleting.value].map(
-      ([name, { title }]) => html`<p class="toast" key=${name}><span dir="auto">${t("deleted", { title })}</span>
+      ([name, { session }]) => html`<p class="toast" key=${name}><span dir="auto">${t("deleted", { title: session.title || session.key })}</span>
         <button type="button" onClick=${() => takeBack(name)}>${t("undo")}</button></p>`,
     )}
   </div>`;

@@ -2,9 +2,9 @@
 import { useState } from "preact/hooks";
 import { post, request } from "../api.js";
 import { Icon, html } from "../dom.js";
-import { dialog, loadSessions } from "../store.js";
+import { chosen, dialog, loadSessions } from "../store.js";
 import { t } from "../words.js";
-import { chosen, deleteSoon, pathOf } from "./deleting.js";
+import { deleteSoon, pathOf } from "./deleting.js";
 import { Modal } from "./dialogs.js";
 
 export function SessionMenu() {

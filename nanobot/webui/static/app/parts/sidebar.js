@@ -2,12 +2,10 @@
 import { useState } from "preact/hooks";
 import { Icon, classes, html } from "../dom.js";
 import { shortTime } from "../format.js";
-import { waiting } from "../inbox.js";
 import { href, route } from "../router.js";
-import { channelName, isSidebarOpen, me, questions, running, sessions } from "../store.js";
+import { channelName, chosen, deleting, dialog, isSidebarOpen, me, questions, running, sessions, waiting } from "../store.js";
 import { VIEWS } from "../views.js";
 import { language, setLanguage, t } from "../words.js";
-import { deleting, openMenu } from "./deleting.js";
 
 export function Sidebar() {
   const [filter, setFilter] = useState("");
@@ -52,7 +50,8 @@ function SessionLink({ session, isOpen }) {
   const onMenu = (event) => {
     if (!session.name) return; // not stored yet
     event.preventDefault();
-    openMenu(session);
+    chosen.value = session;
+    dialog.value = "session";
   };
   return html`<li class="session" onContextMenu=${onMenu}><a href=${href("chat", session.key)} aria-current=${isOpen ? "page" : undefined}>
     <span class="session-title" dir="auto">${session.title || session.key}</span>

@@ -4,10 +4,10 @@ import { request } from "../api.js";
 import { html } from "../dom.js";
 import { shortTime } from "../format.js";
 import { randomId } from "../outbox.js";
-import { deleteSoon, deleting, pathOf } from "../parts/deleting.js";
+import { deleteSoon, pathOf } from "../parts/deleting.js";
 import { Act, Empty, Page, Row, Section, useData } from "../parts/view.js";
 import { go, href } from "../router.js";
-import { channelName } from "../store.js";
+import { channelName, deleting } from "../store.js";
 import { t } from "../words.js";
 
 const WAIT_MS = 250;

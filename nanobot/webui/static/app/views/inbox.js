@@ -4,11 +4,10 @@ import { post } from "../api.js";
 import { html } from "../dom.js";
 import { follow } from "../feed.js";
 import { time } from "../format.js";
-import { inbox, loadInbox, waiting } from "../inbox.js";
 import { Approval } from "../parts/approval.js";
 import { Act, Empty, Page, Row, Section } from "../parts/view.js";
 import { href } from "../router.js";
-import { channelName, me, sessions } from "../store.js";
+import { channelName, inbox, loadInbox, me, sessions, waiting } from "../store.js";
 import { t } from "../words.js";
 
 export default function Inbox() {
