@@ -14,13 +14,14 @@ from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, say
 from tests.support.eventually import eventually
+from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
 
 expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
 expect.set_options(timeout=15_000)
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("browser")]
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 VIEWS = (
     "inbox", "now", "memory", "memory/changes", "memory/dreams", "jobs", "jobs/calendar", "jobs/history", "goals",
     "usage", "usage/model", "settings", "channels", "abilities", "people", "doctor", "chats",
@@ -176,14 +177,18 @@ async def test_a_fact_is_found_edited_forgotten_and_brought_back(running: OpenGa
 
 
 async def test_a_pass_of_dream_is_shown_as_a_diff_and_taken_back(running: OpenGateway, tabs: Tabs):
-    edits = {"edits": [{"action": "replace", "facts": ["F1", "F2"], "text": "Ana lives in Porto", "why": "the same"}]}
-    async with running(json.dumps(edits)) as here:
-        remember(here, "Ana lives in Porto", "Ana's home is in Porto")
+    async with running(tidying(MERGED)) as here:
+        memory = here.home / "workspace" / "memory" / "MEMORY.md"
+        memory.write_text(FACTS, encoding="utf-8")
         tab = await tabs.open(here)
         await visit(tab, "memory/dreams")
         await tab.get_by_role("button", name="Tidy now").click()
+        await expect(tab.locator(".row .diff .removed")).to_have_text(["- Lives in Berlin.", "- Home: Berlin."])
+        await tab.get_by_role("button", name="Take back: Pass 1").click()
+        await tab.get_by_role("button", name="Later passes too. Sure?").click()
 
-        await expect(tab.locator(".report")).not_to_be_empty()
+        await expect(tab.get_by_role("button", name="Take back")).to_have_count(0)
+        assert memory.read_text(encoding="utf-8") == FACTS
 
 
 async def test_a_job_is_added_in_words_seen_in_the_calendar_run_and_removed(running: OpenGateway, tabs: Tabs):
