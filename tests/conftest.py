@@ -3,12 +3,13 @@
 import faulthandler
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,18 @@ from nanobot.security.redaction import forget_all
 from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.testing import Bot, open_bot
 from tests.support.tools import DeafTool
+
+
+def _memory() -> str | None:
+    """A folder in memory with room in which programs may run, where the system has one."""
+    if not os.access("/dev/shm", os.W_OK) or sys.platform != "linux":
+        return None
+    room = os.statvfs("/dev/shm")
+    return "/dev/shm" if room.f_bavail * room.f_frsize > 2 << 30 and not room.f_flag & os.ST_NOEXEC else None
+
+
+if (memory := _memory()) is not None:  # SQLite waits for the disk at each commit, some ten times a turn
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
 sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else it rewrites those of hypothesis, too: three seconds
@@ -97,6 +110,7 @@ INTERNAL = frozenset(map(ROOT.joinpath, (ROOT / "tests" / "internal.txt").read_t
 """Files of tests that name internals. Such a test ends with what it tests; before that, see a `promise` test go red."""
 
 _STDERR = pytest.StashKey[int]()
+_HOME = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,9 +134,41 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a sandbox where none works: each command would ask for approval there."""
+    """Begin as on a new machine. Not in fixtures, which cost more than what they do, ten thousand times."""
     if item.get_closest_marker("needs_sandbox") is not None and not _has_sandbox():
-        pytest.skip("no sandbox works here")
+        pytest.skip("no sandbox works here")  # each command would ask for approval
+    _leave_the_machine(item.config)
+    use_config(None)  # a command of an earlier test may have chosen one for its process, which is this one
+    forget_all()  # what one test holds secret, another may say
+    if item.get_closest_marker("bench") is None:  # nor does any test cut the power: a sync may be counted
+        for name in ("fsync", "fdatasync"):
+            setattr(os, name, lambda descriptor: None)
+
+
+def _leave_the_machine(config: pytest.Config) -> None:
+    """No test sees the home, the keys or the proxies of the machine it runs on."""
+    home = config.stash.get(_HOME, None)
+    if home is None or not home.is_dir() or any(home.iterdir()):  # it serves until a test leaves something in it
+        home = config.stash[_HOME] = Path(tempfile.mkdtemp(dir=memory))
+        config.add_cleanup(partial(shutil.rmtree, home, ignore_errors=True))
+    os.environ["HOME"] = os.environ["USERPROFILE"] = str(home)
+    for name in [*os.environ]:
+        if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
+            del os.environ[name]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """LiteLLM leaves the socket of a call that failed to the garbage collector, which warns in whatever test it runs.
+
+    Tests of the group `litellm` have it collected at their end, unseen; elsewhere an open socket fails a test.
+    """
+    group = item.get_closest_marker("xdist_group")
+    if group is not None and group.args == ("litellm",):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+            gc.freeze()  # LiteLLM's own: to look through it takes 50 ms each time
 
 
 @cache
@@ -147,52 +193,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def what_litellm_drops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """LiteLLM leaves the socket of a call that failed to the garbage collector, which warns in whatever test it runs.
-
-    Tests of the group `litellm` have it collected at their end, unseen; elsewhere an open socket fails a test.
-    """
-    yield
-    group = request.node.get_closest_marker("xdist_group")
-    if group is not None and group.args == ("litellm",):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
-            gc.freeze()  # LiteLLM's own: to look through it takes 50 ms each time
-
-
-@pytest.fixture(scope="session")
-def homes() -> list[Path]:
-    """The homes of the tests so far. The last one serves until a test leaves something in it."""
-    return []
-
-
-@pytest.fixture(autouse=True)
-def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, homes: list[Path]) -> None:
-    """No test sees the home, the keys or the proxies of the machine it runs on."""
-    if not homes or not homes[-1].is_dir() or any(homes[-1].iterdir()):
-        homes.append(tmp_path_factory.mktemp("home"))  # which reads the names of all folders of tests
-    monkeypatch.setenv("HOME", str(homes[-1]))
-    monkeypatch.setenv("USERPROFILE", str(homes[-1]))
-    for name in [*os.environ]:
-        if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
-            monkeypatch.delenv(name)
-    use_config(None)  # a command of an earlier test may have chosen one for its process, which is this one
-
-
-@pytest.fixture(autouse=True)
-def no_slow_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test cuts the power: in its own process a sync is a call that may be counted, and takes no time."""
-    if request.node.get_closest_marker("bench") is None:
-        for name in ("fsync", "fdatasync"):
-            monkeypatch.setattr(os, name, lambda descriptor: None, raising=False)
-
-
-@pytest.fixture(autouse=True)
-def no_secrets_of_others() -> None:
-    """What one test holds secret, another may say."""
-    forget_all()
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on the disk, also where `tmp_path` is in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture

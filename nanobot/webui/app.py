@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from nanobot.agent.events import ReasoningDelta, TextDelta
 from nanobot.agent.feed import FeedClosedError, FeedItem, FeedPositionError
 from nanobot.net import sse
-from nanobot.security.credentials import DEVICE_S, Credential
+from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import FileEndpoints
@@ -94,9 +94,11 @@ class PageEndpoints:
     async def feed(self, request: Request, caller: Credential | None) -> Response:
         """The feed from a position on, or from now; `reset` tells a client to load anew."""
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        return StreamingResponse(self._stream(after), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        assert caller is not None  # noqa: S101 a device is required
+        return StreamingResponse(self._stream(after, caller.name), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
 
-    async def _stream(self, after: str) -> AsyncIterator[bytes]:
+    async def _stream(self, after: str, device: str) -> AsyncIterator[bytes]:
+        """Ends when the device was signed out, at the latest with the next ping."""
         feed = self._services.feed
         epoch, _, number = after.partition(".")
         position = feed.position
@@ -106,7 +108,12 @@ class PageEndpoints:
                 yield sse.event({}, event_id=f"{feed.epoch}.{position}", name="reset")
             else:
                 position = int(number)
+        checked_at = asyncio.get_running_loop().time()
         while True:
+            if (now := asyncio.get_running_loop().time()) - checked_at >= sse.PING_S:
+                devices, checked_at = await self._services.credentials.list(CredentialKind.DEVICE), now
+                if device not in {known.name for known in devices}:
+                    return
             try:
                 async with asyncio.timeout(sse.PING_S):
                     await feed.read(position)

@@ -349,23 +349,6 @@ def test_a_config_that_cannot_be_read_stops_it(home):
     assert "config.json" in aside
 
 
-def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(home):
-    listing = "; import sys; print(','.join(sorted(sys.modules)), file=sys.stderr)"
-    code = "import sys; sys.argv[0] = 'nanobot'\nfrom nanobot.cli.main import app\ntry: app()\nfinally: pass" + listing
-
-    process = subprocess.run(
-        [sys.executable, "-c", code, "agent", "-m", "hi"],
-        env=home.environ,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-    )
-
-    loaded = set(process.stderr.decode().split("\n")[0].split(","))
-    assert process.stdout == b"ok\n"
-    assert "nanobot" in loaded
-    assert loaded & {"prompt_toolkit", "rich.markdown", "litellm", "openai", "mcp", "telegram", "loguru"} == set()
-
-
 if sys.platform != "win32":
     import pexpect
 

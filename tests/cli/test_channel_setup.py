@@ -500,7 +500,7 @@ async def test_a_websocket_without_a_named_client_gets_a_token_that_login_shows(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("works", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_missing_package_is_installed_if_wanted(tmp_path: Path, works: bool):
     """`discord` is a package that cannot be imported until this `pip` has run."""
     from tests.support.terminal import at_home  # not on Windows

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
@@ -42,13 +41,6 @@ def test_a_group_that_does_something_alone_shows_the_options_of_that(group: str,
 
     assert itself.partition("Options:")[2].strip() in alone
     assert all(line in alone for name, (_, line) in COMMANDS.items() if name.startswith(f"{group} "))
-
-
-@pytest.mark.parametrize("target", [target for target, _ in COMMANDS.values()])
-def test_every_line_of_the_table_leads_to_a_function(target: str):
-    module, _, function = target.partition(":")
-
-    assert callable(getattr(import_module(module), function))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

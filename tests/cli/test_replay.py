@@ -20,7 +20,7 @@ USAGE = {"prompt_tokens": 1200, "completion_tokens": 50, "cached_tokens": 1000}
 
 
 @pytest.fixture
-def home(no_outside: None) -> Path:
+def home() -> Path:
     """Three turns: one with a tool, a slash command, one that failed."""
     data = Path.home() / ".nanobot"
 

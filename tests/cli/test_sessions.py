@@ -242,6 +242,7 @@ def test_another_workspace(sessions: SessionManager, tmp_path: Path):
     assert run("list", "-w", str(tmp_path)).stdout.startswith("cli:there")
 
 
+@pytest.mark.slow
 def test_search_in_a_hundred_thousand_messages_takes_about_a_second(sessions: SessionManager):
     rows = (json.dumps({"role": "user", "content": f"row {number} " + "word " * 60}) for number in range(100_000))
     (sessions.folder / "cli_long.jsonl").write_text("\n".join(rows), encoding="utf-8")

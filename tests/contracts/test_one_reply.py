@@ -103,7 +103,13 @@ def _named(on: tuple[bool, ...]) -> str:
     return ", ".join(name for name, is_on in zip(SWITCHES, on, strict=True) if is_on) or "nothing"
 
 
-@pytest.mark.parametrize("on", [*product((False, True), repeat=len(SWITCHES))], ids=_named)
+@pytest.mark.parametrize(
+    "on",
+    [
+        pytest.param(on, marks=[pytest.mark.slow] if sum(on) % 2 else [], id=_named(on))
+        for on in product((False, True), repeat=len(SWITCHES))
+    ],  # by default half of them, in which any four switches are on and off in every way
+)
 async def test_an_answer_is_seen_once(tmp_path: Path, on: tuple[bool, ...]):
     streaming, ahead, is_long, fails, twice = on
     answer = LONG if is_long else SHORT

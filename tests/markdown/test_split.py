@@ -14,9 +14,8 @@ from nanobot.markdown import Chunk, split_message
 from nanobot.markdown.dialects import DINGTALK, DISCORD, EMAIL, FEISHU, PLAIN, SLACK, TELEGRAM
 from tests.markdown.free_text import BAD, repeated, texts
 
-ALL = pytest.mark.parametrize(
-    "dialect", (TELEGRAM, SLACK, DISCORD, FEISHU, DINGTALK, EMAIL, PLAIN), ids=lambda dialect: dialect.name
-)
+OTHERS = (SLACK, DISCORD, FEISHU, DINGTALK, EMAIL, PLAIN)
+ALL = pytest.mark.parametrize("dialect", (TELEGRAM, *OTHERS), ids=lambda dialect: dialect.name)
 
 FORMS = [
     "{}", "**{}**", "*{}*", "***{}***", "~~{}~~", "`{}`", "[{}](http://a.b)", "![{}](http://a.b)", "- {}\n", "  - {}\n",
@@ -231,7 +230,7 @@ def test_text_of_which_nothing_is_left_is_sent_as_it_is():
      "*a " * 1_200 + "deep" + "*" * 1_200],
     ids=["quotes", "items", "lists", "emphasis"],
 )  # fmt: skip
-@ALL
+@pytest.mark.parametrize("dialect", [TELEGRAM, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_text_nested_beyond_reason_is_said_all_the_same(deep, dialect):
     assert "deep" in "".join(messages(deep, 4000, dialect))
 

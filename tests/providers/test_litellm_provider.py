@@ -189,6 +189,7 @@ async def test_nothing_is_printed_and_nothing_logged(server, capfd, caplog):
     assert [record for record in caplog.records if "litellm" in record.name.lower()] == []
 
 
+@pytest.mark.slow  # seconds to import, in a process of its own
 async def test_loading_it_does_not_hold_the_loop_and_reads_no_env_file(tmp_path):
     script = (
         "import asyncio, os, sys, time\n"

@@ -190,7 +190,16 @@ def test_a_short_key_of_a_request_is_taken_out_and_a_syllable_is_not():
     assert redact("no key", ["no", ""]) == "no key"
 
 
-@pytest.mark.parametrize("head", ["", 'token: "', 'token: \\"', "--a-token ", "password", "a://"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        *(
+            pytest.param(head, marks=pytest.mark.slow)
+            for head in ('token: "', 'token: \\"', "--a-token ", "password", "a://")
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     "piece",
     [

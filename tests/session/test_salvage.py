@@ -86,6 +86,8 @@ def variants() -> Iterator[tuple[str, bytes]]:
 
 
 VARIANTS = dict(variants())
+LONG = ("deep", "huge line", "many braces")
+"""Lines that take long to read, wherever they are."""
 
 
 def load(folder: Path, data: bytes) -> tuple[Path, list[dict[str, Any]]]:
@@ -105,7 +107,13 @@ def load(folder: Path, data: bytes) -> tuple[Path, list[dict[str, Any]]]:
     return file, rows
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith(LONG) and not name.endswith("middle") else name
+        for name in VARIANTS
+    ],
+)
 def test_no_sound_line_is_lost_and_the_next_message_works(tmp_path: Path, name: str):
     file, rows = load(tmp_path, VARIANTS[name])
 
@@ -120,10 +128,6 @@ def test_no_sound_line_is_lost_and_the_next_message_works(tmp_path: Path, name: 
     again = SessionManager(tmp_path).get_or_create("cli:direct").messages
     assert [row.get("content") for row in again][-1] == "next"
     assert len(again) == len(rows) + 1
-
-
-def test_there_are_seventy_damaged_files():
-    assert len(VARIANTS) >= 70
 
 
 @pytest.mark.parametrize("name", BAD_LINES)

@@ -411,7 +411,7 @@ async def any_day(home: Path, seed: int, starts: int = 4, turns: int = 8) -> Day
     return day
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
 async def test_every_request_is_legal_and_holds_the_last_message(tmp_path: Path, seed: int):
     day = await any_day(tmp_path, seed)
 

@@ -179,7 +179,7 @@ def _in_the_way(home: Home, name: str) -> Path:
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["sessions", "sessions/cli_direct.jsonl"])
+@pytest.mark.parametrize("name", [pytest.param("sessions", marks=pytest.mark.slow), "sessions/cli_direct.jsonl"])
 def test_sessions_that_may_not_be_read_are_named_and_left_alone(home: Home, name: str):
     bound = bound_by_modes()
     home.remember("hello")
@@ -193,7 +193,7 @@ def test_sessions_that_may_not_be_read_are_named_and_left_alone(home: Home, name
 
 
 @POSIX
-@pytest.mark.parametrize("words", ["list", "delete cli:direct"])
+@pytest.mark.parametrize("words", ["list", pytest.param("delete cli:direct", marks=pytest.mark.slow)])
 def test_a_sessions_folder_that_may_not_be_read_stops_every_command_with_a_word(home: Home, words: str):
     bound = bound_by_modes()
     home.sessions.mkdir(parents=True)
@@ -233,7 +233,10 @@ def test_a_log_that_cannot_be_written_costs_the_log(home: Home):
 # -- the streams and the words ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("environ", [{"LANG": "C", "LC_ALL": "C", "TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+@pytest.mark.parametrize(
+    "environ",
+    [{"LANG": "C", "LC_ALL": "C", "TERM": "dumb"}, pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow)],
+)
 def test_no_locale_and_no_terminal_keeps_words_from_their_way(served: Home, server: FakeModels, environ):
     server.script(Say("Grüße aus 東京 🎉"))
     environ = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **environ}
@@ -245,14 +248,14 @@ def test_no_locale_and_no_terminal_keeps_words_from_their_way(served: Home, serv
 
 
 @POSIX
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), "<&- >&- 2>&-"])
 def test_closed_streams_are_nobody_and_no_error(home: Home, closed: str):
     assert home.run("agent", "-s", "cli:direct", "-m", "hello", before=in_shell(closed)).complaint == ""
     assert [role for role, _ in home.said()] == ["user", "assistant"]
 
 
 @POSIX
-@pytest.mark.parametrize("words", ["sessions export cli:direct", "status"])
+@pytest.mark.parametrize("words", ["sessions export cli:direct", pytest.param("status", marks=pytest.mark.slow)])
 def test_a_command_whose_output_goes_nowhere_ends_well(home: Home, words: str):
     home.remember("hello")
 
@@ -273,7 +276,7 @@ def test_a_question_that_nobody_can_answer_is_a_no(home: Home):
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
-@pytest.mark.parametrize("words", ["sessions list", "sessions export cli:direct"])
+@pytest.mark.parametrize("words", ["sessions list", pytest.param("sessions export cli:direct", marks=pytest.mark.slow)])
 def test_a_full_device_is_said_once(home: Home, words: str):
     home.remember("hello")
 

@@ -36,7 +36,7 @@ def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(180)  # 20 s alone; a busy machine takes three times as long
-@pytest.mark.parametrize("kind", ["joins", "window"])
+@pytest.mark.parametrize("kind", [pytest.param("joins", marks=pytest.mark.slow), "window"])
 def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: str):
     weighs = kind == "window"  # each of these lives counts its tokens, with a table that takes time to read
     counts = every_write(each=47, seed=3, kind=kind, modes="kill")

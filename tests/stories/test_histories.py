@@ -177,7 +177,7 @@ async def test_a_switch_in_the_middle_of_a_task_is_taken_over(tmp_path: Path, se
     ("config", "turns"),  # what is sent grows with the square of them
     [
         pytest.param(openai, 5, id="openai"),
-        pytest.param(anthropic, 2, id="anthropic", marks=LITELLM),
+        pytest.param(anthropic, 2, id="anthropic", marks=[LITELLM, pytest.mark.slow]),
         pytest.param(openai, 10, id="openai, long", marks=pytest.mark.slow),
         pytest.param(anthropic, 5, id="anthropic, long", marks=[LITELLM, pytest.mark.slow]),
     ],
@@ -201,7 +201,7 @@ async def test_many_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
     ("model", "wants", "turns"),
     [
         ("deepseek-reasoner", "required", 5),
-        ("kimi-k2-thinking", "required", 3),
+        pytest.param("kimi-k2-thinking", "required", 3, marks=pytest.mark.slow),
         ("gpt-4.1", "forbidden", 3),
         pytest.param("deepseek-reasoner", "required", 10, marks=pytest.mark.slow),
         pytest.param("kimi-k2-thinking", "required", 10, marks=pytest.mark.slow),

@@ -118,7 +118,9 @@ class Owner:
         return [str(self._place.python), "-P", "-m", "nanobot", *words]
 
 
-@pytest.mark.parametrize("name", ["postcards", "mattermost", "signal"])
+@pytest.mark.parametrize(
+    "name", ["postcards", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mattermost", "signal"))]
+)
 def test_an_example_passes_the_shipped_checks_without_a_checkout_of_nanobot(name: str, tmp_path: Path):
     place = bare_environment(tmp_path / "bare", f"nanobot-{name}")
     shutil.copy(EXAMPLES / f"nanobot-{name}" / f"test_{name}.py", tmp_path)

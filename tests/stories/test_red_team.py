@@ -127,10 +127,6 @@ async def attacked(home: Path, pairs: Sequence[Pair], answer: Answer | None) -> 
     return team
 
 
-def test_the_corpus_is_large_enough():
-    assert len(ALL) >= 200
-
-
 @pytest.mark.parametrize("pairs", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
 async def test_nobody_there_to_ask_means_that_nothing_is_done(tmp_path: Path, pairs: Sequence[Pair]):
     team = await attacked(tmp_path, pairs, None)

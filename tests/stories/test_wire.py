@@ -120,6 +120,10 @@ async def test_a_task_of_six_steps_with_all_that_models_do_wrong(tmp_path: Path,
     assert result.usage.completion_tokens == 5 * 6
 
 
+SOME = {"401", "429", "a silence in the middle"}
+"""Troubles that are by default tried on all wires; how each provider reads the others is in `tests/providers`."""
+
+
 @dataclass(frozen=True)
 class Trouble:
     """A way for a model to fail, what the one line says, and how long it may take."""
@@ -160,10 +164,21 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
 @pytest.mark.parametrize(
-    "config",
-    [openai, responses, pytest.param(anthropic, marks=LITELLM)],
+    ("config", "trouble"),
+    [
+        pytest.param(
+            config,
+            trouble,
+            marks=[
+                *([LITELLM] if config is anthropic else []),
+                *([] if config is openai or name in SOME else [pytest.mark.slow]),
+            ],
+            id=f"{config.__name__}-{name}",
+        )
+        for config in (openai, responses, anthropic)
+        for name, trouble in TROUBLES.items()
+    ],
 )
 async def test_each_failure_is_one_line_within_its_limit_and_the_next_message_works(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], trouble: Trouble

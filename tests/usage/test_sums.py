@@ -84,6 +84,7 @@ def test_in_a_line():
     assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out, price unknown"
 
 
+@pytest.mark.slow
 def test_sum_of_a_hundred_thousand_rows_is_not_waited_for(db: sqlite3.Connection):
     write_calls(db, [row() for _ in range(100_000)])
     started = time.thread_time()

@@ -1,5 +1,6 @@
 """The views of the page over HTTP: each action as a person makes it, seen again where it shows."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -8,6 +9,7 @@ import httpx
 import pytest
 
 from nanobot.gateway.http import all_endpoints
+from nanobot.net import sse
 from nanobot.security.http_access import Requires
 from nanobot.testing import calls
 from tests.support.eventually import eventually
@@ -232,3 +234,13 @@ async def test_every_endpoint_refuses_a_stranger_another_host_and_another_site(r
                     assert foreign.status_code == 403, path
 
     assert len(endpoints) > 30
+
+
+async def test_the_feed_of_a_device_that_is_signed_out_ends(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sse, "PING_S", 0.1)
+    async with running() as here, browser(here) as client, asyncio.timeout(20):
+        [device] = (await client.get("/api/devices")).json()["devices"]
+        async with client.stream("GET", "/api/feed") as response:
+            await client.delete(f"/api/devices/{device['name']}")
+            async for _ in response.aiter_bytes():
+                pass  # to its end

@@ -24,6 +24,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall stands
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """Commands may not be given what is in /dev, where the folders of other tests may be."""
+    return disk_path
+
+
 class Shell:
     """An exec tool of a bot at home, and calls of it."""
 

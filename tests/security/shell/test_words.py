@@ -119,7 +119,9 @@ PIECES += ["-exec a ", "-exec b {} {} ;"]
 
 
 @pytest.mark.parametrize("piece", PIECES)
-@pytest.mark.parametrize("head", ["", "a", "a=b;", "find a b c d "])
+@pytest.mark.parametrize(
+    "head", ["", *(pytest.param(head, marks=pytest.mark.slow) for head in ("a", "a=b;", "find a b c d "))]
+)
 def test_no_text_takes_long(head: str, piece: str):
     text = head + piece * (30_000 // len(piece))
     began = time.process_time()
