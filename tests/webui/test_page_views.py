@@ -178,8 +178,9 @@ async def test_a_fact_is_found_edited_forgotten_and_brought_back(running: OpenGa
 
 async def test_a_pass_of_dream_is_shown_as_a_diff_and_taken_back(running: OpenGateway, tabs: Tabs):
     async with running(tidying(MERGED)) as here:
-        memory = here.home / "workspace" / "memory" / "MEMORY.md"
-        memory.write_text(FACTS, encoding="utf-8")
+        store = here.gateway.runtime.context.memory
+        store.memory_file.write_text(FACTS, encoding="utf-8")
+        store.append_history("Talked of home.")
         tab = await tabs.open(here)
         await visit(tab, "memory/dreams")
         await tab.get_by_role("button", name="Tidy now").click()
@@ -188,7 +189,7 @@ async def test_a_pass_of_dream_is_shown_as_a_diff_and_taken_back(running: OpenGa
         await tab.get_by_role("button", name="Later passes too. Sure?").click()
 
         await expect(tab.get_by_role("button", name="Take back")).to_have_count(0)
-        assert memory.read_text(encoding="utf-8") == FACTS
+        assert store.memory_file.read_text(encoding="utf-8") == FACTS
 
 
 async def test_a_job_is_added_in_words_seen_in_the_calendar_run_and_removed(running: OpenGateway, tabs: Tabs):

@@ -84,18 +84,19 @@ async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(runn
 
 async def test_a_pass_of_dream_is_listed_and_taken_back(running: OpenGateway):
     async with running(tidying(MERGED)) as here, browser(here) as client:
-        memory = here.home / "workspace" / "memory" / "MEMORY.md"
-        memory.write_text(FACTS, encoding="utf-8")
+        store = here.gateway.runtime.context.memory
+        store.memory_file.write_text(FACTS, encoding="utf-8")
+        store.append_history("Talked of home.")
         outcome = (await client.post("/api/memory/dream")).json()["outcome"]
         dreams = (await client.get("/api/memory/dreams")).json()
         restored = await client.post("/api/memory/dreams/1/restore")
         again = await client.post("/api/memory/dreams/1/restore")
         active = (await client.get("/api/memory/dreams")).json()["active"]
 
-    assert outcome == "changed"
+    assert outcome == "done"
     assert (dreams["active"], dreams["passes"][0]["edits"][0]["after"]) == ([1], "Lives in Berlin.")
     assert (restored.status_code, again.status_code, active) == (200, 400, [])
-    assert memory.read_text(encoding="utf-8") == FACTS
+    assert store.memory_file.read_text(encoding="utf-8") == FACTS
 
 
 async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGateway):
