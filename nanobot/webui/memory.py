@@ -38,7 +38,7 @@ class MemoryEndpoints:
             Endpoint("/api/memory/search", self.search, Requires.DEVICE),
             Endpoint("/api/memory/changes", self.changes, Requires.DEVICE),
             Endpoint("/api/memory/dreams", self.dreams, Requires.DEVICE),
-            Endpoint("/api/memory/dreams/{number:int}/restore", self.restore, Requires.DEVICE, ("POST",)),
+            Endpoint("/api/memory/dreams/{number}/restore", self.restore, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/dream", self.dream, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/undo", self.undo, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/facts/{fact}", self.edit, Requires.DEVICE, ("PUT",)),
@@ -73,8 +73,11 @@ class MemoryEndpoints:
 
     async def restore(self, request: Request, caller: Credential | None) -> Response:
         """Restore the memory to before a pass of Dream; other changes since then stay."""
+        number = request.path_params["number"]
+        if not number.isdecimal():
+            raise HttpError(404, "A pass of Dream has a number.")
         changes = DreamChanges(self._store, self._services.runtime.clock)
-        restored = await asyncio.to_thread(changes.restore, request.path_params["number"], who="page")
+        restored = await asyncio.to_thread(changes.restore, int(number), who="page")
         self._services.feed.changed("memory")
         return json_response({"restored": restored.number})
 
