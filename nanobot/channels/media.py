@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 EMPTY_MESSAGE = "[empty message]"
 _HOUR_S = 3600.0
 _WRITE_BYTES = 256 * 1024
+_SLOWEST_DOWNLOAD = 128 * 1024
+"""Assumed download rate, in bytes a second: a large file on a slow line takes longer than `MediaLimits.download_s`."""
 
 
 class Transcriber(Protocol):
@@ -104,6 +106,7 @@ class MediaLimits:
 
     largest: int = 50 * 1024 * 1024
     download_s: float = 120.0
+    """Timeout of a download, without the time for its bytes."""
     keep_s: float = 30 * 24 * _HOUR_S
     folder_bytes: int = 2 * 1024 * 1024 * 1024
 
@@ -175,11 +178,13 @@ class MediaStore:
         """Write the download to the file. Return its first bytes. Raises MediaError if too large, TimeoutError."""
         buffer, size, head = bytearray(), 0, b""
         stream = chunks()
+        timeout_at = asyncio.get_running_loop().time() + self._limits.download_s
         try:
-            async with asyncio.timeout(self._limits.download_s):
+            async with asyncio.timeout_at(timeout_at) as timeout:
                 async for chunk in stream:
                     size += len(chunk)
                     self._check(size)
+                    timeout.reschedule(timeout_at + size / _SLOWEST_DOWNLOAD)
                     buffer += chunk
                     head = head or (bytes(buffer[:HEAD_BYTES]) if len(buffer) >= HEAD_BYTES else b"")
                     if len(buffer) >= _WRITE_BYTES:

@@ -17,6 +17,7 @@ from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from nanobot.utils.clock import FrozenClock
 from tests.fakes.platform_board import BoardPlatform
+from tests.support.clock import WarpLoop
 from tests.support.eventually import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 40
@@ -137,6 +138,19 @@ async def test_a_download_that_fails_is_said_and_leaves_nothing(folder, attachme
 
     assert kept.tag == "[image: download failed]"
     assert files(folder) == []
+
+
+def test_forty_megabytes_on_a_slow_line_are_stored(folder):
+    async def slow() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            await asyncio.sleep(7)
+            yield bytes(1 << 20)
+
+    with asyncio.Runner(loop_factory=WarpLoop) as runner:
+        kept = runner.run(MediaStore(folder).store(Attachment(MediaKind.FILE), slow))
+
+    assert kept.path is not None
+    assert kept.path.stat().st_size == 40 << 20
 
 
 async def test_a_cancelled_download_leaves_nothing(folder):

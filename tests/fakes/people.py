@@ -43,8 +43,6 @@ class Mouths(ABC):
     """People on one channel, each in a chat of their own."""
 
     dedupes = False
-    loses = False
-    """Whether what the gateway has not taken when it is killed never comes again."""
 
     @abstractmethod
     def section(self) -> dict[str, Any]:
@@ -62,6 +60,10 @@ class Mouths(ABC):
     def shown(self, chat: int) -> list[str]:
         """What they see of the bot."""
 
+    def is_lost(self, home: GatewayHome, text: str) -> bool:
+        """Whether this was said, and the gateway was killed before it took it, and it never comes again."""
+        return False
+
     async def cut(self) -> None:
         """Their connections break, where there are any."""
         return
@@ -75,6 +77,7 @@ class OnPlatform(Mouths):
         self.dedupes = platform.dedupes and platform.resumes_edits
         self.loses = not (platform.acknowledges or platform.queues_messages)
         self._section = section
+        self._ids: dict[str, str] = {}
 
     def section(self) -> dict[str, Any]:
         return {"enabled": True, "allowFrom": self.people, **self._section}
@@ -83,10 +86,17 @@ class OnPlatform(Mouths):
         return self.chats[chat]
 
     async def say(self, chat: int, text: str) -> None:
-        await self.platform.says(text, sender=self.people[chat], chat=self.chats[chat], mention=True)
+        self._ids[text] = await self.platform.says(text, sender=self.people[chat], chat=self.chats[chat], mention=True)
 
     def shown(self, chat: int) -> list[str]:
         return [one.text for one in self.platform.shown(self.chats[chat])]
+
+    def is_lost(self, home: GatewayHome, text: str) -> bool:
+        if not self.loses or text not in self._ids:
+            return False
+        with sqlite3.connect(home.data / "state" / "nanobot.db") as db:
+            keys = [key for (key,) in db.execute("SELECT key FROM inbound")]
+        return not any(key.endswith(f":{self._ids[text]}") for key in keys)
 
     async def cut(self) -> None:
         await self.platform.drop()
@@ -209,7 +219,7 @@ def of_two(name: str) -> OpenMouths:
 
     @asynccontextmanager
     async def open_mouths(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
-        (own := folder / name).mkdir()
+        (own := home.data / "media" / f"sent-{name}").mkdir(parents=True)  # where WhatsApp's bridge may put files
         async with platform_class(name)(own).open() as platform:
             config = platform.channel(MessageBus()).config
             section = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -311,12 +321,6 @@ def unanswered(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> l
         for name, chat in {(name, chat) for name, chat, _ in said}
     }
     return [(name, chat, token) for name, chat, token in said if token not in there[name, chat]]
-
-
-def is_accepted(home: GatewayHome, token: str) -> bool:
-    """Whether the journal or a session has this message."""
-    files = [*(home.data / "state").glob("nanobot.db*"), *home.sessions.rglob("*.jsonl")]
-    return any(re.search(rf"\b{token}\b".encode(), file.read_bytes()) for file in files)
 
 
 def marked(texts: list[str]) -> int:

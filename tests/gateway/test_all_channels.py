@@ -24,10 +24,7 @@ SDKS = {"telegram": {"telegram"}} | {spec.name: {*spec.packages} for spec in CHA
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(spec.name, marks=[] if spec.name in ("telegram", "websocket") else pytest.mark.slow)
-        for spec in CHANNELS
-    ],
+    [pytest.param(spec.name, marks=[] if spec.name == "websocket" else pytest.mark.slow) for spec in CHANNELS],
 )
 async def test_of_all_channels_only_the_one_that_is_on_is_imported(tmp_path: Path, name: str):
     with FakeModels() as server:

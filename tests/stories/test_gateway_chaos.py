@@ -23,7 +23,6 @@ from tests.fakes.people import (
     elsewhere,
     everybody,
     heard,
-    is_accepted,
     judged,
     unanswered,
     unsettled,
@@ -103,6 +102,9 @@ class Ground:
         await asyncio.sleep(1)
         full.unlink()
         await self.cut()  # what was refused comes again then; Slack's own way is to send it after a minute
+        for platform in self.platforms:
+            if platform.acknowledges:
+                await platform.repeat_last()
 
     async def round(self, fault: Callable[["Ground"], Awaitable[None]]) -> None:
         """One on each channel says something, and that happens meanwhile."""
@@ -120,14 +122,13 @@ class Ground:
                 left = self.said
                 while left := [one for one in unanswered(self.mouths, left) if self.is_owed(*one)]:
                     await asyncio.sleep(0.1)
-        self.said = [one for one in self.said if not self.is_lost(one[0], one[2])]
+        self.said = [one for one in self.said if not self.is_lost(*one)]
 
     def is_owed(self, name: str, chat: int, token: str) -> bool:
-        return not (self.is_told_why_not(name, chat, token) or self.is_lost(name, token))
+        return not (self.is_told_why_not(name, chat, token) or self.is_lost(name, chat, token))
 
-    def is_lost(self, name: str, token: str) -> bool:
-        """Whether it was not accepted before a kill, and never comes again."""
-        return self.mouths[name].loses and not is_accepted(self.home, token)
+    def is_lost(self, name: str, chat: int, token: str) -> bool:
+        return self.mouths[name].is_lost(self.home, f"here is {token}")
 
     def is_told_why_not(self, name: str, chat: int, token: str) -> bool:
         return token in self.to_full_disk and any(NO_SPACE in text for text in self.mouths[name].shown(chat))
@@ -140,7 +141,6 @@ class Ground:
             for problem in judged(one[0], self.mouths[one[0]], *one[1:])
         ]
         found += elsewhere(self.mouths, self.said)
-        found += [f"{one} was not accepted" for one in self.said if not is_accepted(self.home, one[2])]
         return found + unsettled(self.home.data, len(self.said), failed=self.kills + len(self.to_full_disk))
 
 

@@ -1,0 +1,122 @@
+"""A file of 40 MB on a slow line, both ways on each channel: it arrives, or whoever waits for it is told why not.
+
+Not on WebSocket: a client that sends such a frame answers no ping meanwhile, and is taken for gone.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nanobot.channels.registry import CHANNELS
+from nanobot.testing.live_channel import live, until
+from tests.fakes.platforms import platform_class
+
+SIZE, RATE = 40_000_000, 300_000
+WAIT_S = 60 + 2 * SIZE / RATE
+HERE, FAR = "127.0.0.1", "127.0.0.2"
+PIECE = 64 * 1024
+
+
+class SlowLine:
+    """What connects to a port of `HERE` gets the same port of `FAR`, which passes on `RATE` bytes a second."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ports: dict[int, Future[None]] = {}
+        self._connect = socket.socket.connect
+
+    def connect(self, sock: socket.socket, address: Any) -> None:
+        """In place of `socket.connect`."""
+        if isinstance(address, tuple) and address[0] == HERE:
+            port = address[1]
+            if port not in self._ports:
+                server = socket.create_server((FAR, port))
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)  # else megabytes are under way at once
+                self._ports[port] = asyncio.run_coroutine_threadsafe(self._serve(server, port), self._loop)
+            address = (FAR, port)
+        self._connect(sock, address)
+
+    async def _serve(self, server: socket.socket, port: int) -> None:
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there = socket.socket()
+            try:
+                self._connect(there, (HERE, port))
+                far_reader, far_writer = await asyncio.open_connection(sock=there)
+            except OSError:
+                there.close()
+                writer.close()
+                return
+            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+
+        async with await asyncio.start_server(pass_on, sock=server):
+            await asyncio.Event().wait()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(PIECE):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(len(data) / RATE)
+        writer.close()
+
+    def close(self) -> None:
+        for serving in self._ports.values():
+            serving.cancel()
+
+
+@contextmanager
+def slow_line() -> Iterator[None]:
+    """All new connections are slow."""
+    line = SlowLine()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", lambda sock, where: line.connect(sock, where))  # noqa: PLW0108 a method
+        try:
+            yield
+        finally:
+            line.close()
+
+
+IN = {"discord", "slack", "feishu", "dingtalk", "qq", "wecom", "weixin", "msteams", "whatsapp", "email"}
+"""Where people may send such a file. A bot of Telegram may not load it; channels.matrix.maxMediaBytes is 20 MB."""
+OUT = {"telegram", "slack", "whatsapp"}
+"""Where the bot may: elsewhere the platform's limit is below it, and is said."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is one address on loopback")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [spec.name for spec in CHANNELS if spec.name != "websocket"])
+async def test_a_large_file_arrives_on_a_slow_line_or_its_refusal_is_said(tmp_path: Path, name: str):
+    file = tmp_path / "large.bin"
+    file.write_bytes(Random(1).randbytes(SIZE))
+    (folder := tmp_path / name).mkdir()
+    with slow_line():
+        async with platform_class(name)(folder).open() as platform, live(platform, folder, silent=True) as life:
+            life.adjust(stall_s=type(life.channel).stall_s)
+            await platform.says("hello")
+            message = await life.hears("hello")
+            sending = asyncio.create_task(platform.says("look", file=file)) if platform.files else None
+            receipt = life.post(message, "here it is", media=[str(file)])
+            await until(lambda: receipt.settled, within_s=WAIT_S)
+            if sending is not None:
+                await sending
+                await until(lambda: "look" in life.heard[-1].content, within_s=WAIT_S)
+
+    sent = [name for one in platform.shown() for name in one.files]
+    said = " ".join(one.text for one in platform.shown())
+    print(name, sent, said, life.heard[-1].content, life.heard[-1].media, life.dead)
+    assert life.dead == []
+    assert bool(sent) == (name in OUT)
+    assert bool(sent) or "the limit here is" in said
+    if platform.files:
+        came = [Path(path).stat().st_size for path in life.heard[-1].media]
+        assert came == ([SIZE] if name in IN else [])
+        assert came or "download failed" in life.heard[-1].content
