@@ -356,8 +356,8 @@ class WebSocketChannel(BaseChannel):
         tasks: list[asyncio.Task[None]] = []
         try:
             await socket.send(encode_frame(welcome | {"client": client.name}))
-            for work in (_send_frames(socket, backlog, client.after), self._ping(socket)):
-                tasks.append(asyncio.create_task(work, name=f"websocket {client.name}"))
+            work = (_send_frames(socket, backlog, client.after), self._ping(socket))
+            tasks = [asyncio.create_task(part, name=f"websocket {client.name}") for part in work]
             async for raw in socket:
                 self.status.touch()
                 await socket.send(encode_frame(await self._answer(client, chat, raw)))
