@@ -40,6 +40,7 @@ from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http_server import HttpServer
+from nanobot.pairing.state import Pending
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
@@ -213,8 +214,13 @@ async def _assemble(
     dead_letters = DeadLetters(bus)
     menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
     pairing = PairingNotices(clock)
+
+    def on_pairing(entry: Pending) -> None:
+        pairing.put(entry)
+        feed.changed("inbox")
+
     channels = GatewayChannels(
-        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, pairing.put
+        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, on_pairing
     )
     if not options.api_only:
         await channels.open_all()

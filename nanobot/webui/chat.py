@@ -109,12 +109,22 @@ class ChatEndpoints:
         if (branch := new.branch_from) is not None:
             sessions = self._services.runtime.sessions
             await asyncio.to_thread(lambda: sessions.branch(branch.session, before=branch.before, new_key=key))
+        chat_id, thread_id = await asyncio.to_thread(self._chat_and_thread, key, chat_id)
         message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
-        message = replace(message, message_id=new.id, attended=True)
+        message = replace(message, message_id=new.id, thread_id=thread_id, attended=True)
         inbox = self._services.channel.inbox
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
         accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
+
+    def _chat_and_thread(self, key: str, chat_id: str) -> tuple[str, str | None]:
+        """The chat and the thread of a session `channel:chat:thread`: ids may contain colons, so its messages tell."""
+        rows = self._services.runtime.sessions.get_or_create(key).page(None, _MAX_ROWS)[1] if ":" in chat_id else ()
+        for row in reversed(rows):
+            chat = str(row.get("inbound", "")).rpartition(":")[0]
+            if chat and key.startswith(f"{chat}:"):
+                return chat.partition(":")[2], key.removeprefix(f"{chat}:")
+        return chat_id, None
 
     async def stop(self, request: Request, caller: Credential | None) -> Response:
         stopped = await self._services.runtime.loop.stop_turn(request.path_params["key"])

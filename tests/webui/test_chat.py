@@ -5,8 +5,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from nanobot.bus.events import InboundMessage
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
+from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 from tests.support.web_client import browser, follow
 
@@ -130,3 +132,17 @@ async def test_an_uploaded_file_is_served_so_that_it_cannot_run(running: OpenGat
     assert all(file.headers["content-security-policy"].startswith("sandbox") for file in files)
     assert all(file.headers["x-content-type-options"] == "nosniff" for file in files)
     assert unknown.status_code == 404
+
+
+async def test_what_is_written_into_a_thread_of_another_channel_is_answered_there(running: OpenGateway):
+    session = "toy:room:1:thread:2"
+    first = InboundMessage(
+        "toy", "7", "room:1", "hi", message_id="m1", thread_id="thread:2", session_key_override=session
+    )
+    async with running("in the thread", "from the page") as here, browser(here) as client:
+        await here.gateway.runtime.bus.publish_inbound(first)
+        await eventually(lambda: here.toy.got("room:1"))
+        await client.post(f"/api/sessions/{session}/messages", json={"id": "message-1", "text": "hello"})
+        await eventually(lambda: len(here.toy.got("room:1")) == 2)
+
+        assert here.toy.got() == ["in the thread", "from the page"]
