@@ -129,7 +129,7 @@ def take_pictures(home: Path, models: FakeModels, driver: Playwright, browser: B
         page.click(".composer button[type=submit]")
         page.wait_for_selector(".approval")
         phone = sign_in(locale="en-GB", **driver.devices["iPhone 13"], color_scheme="dark")
-        phone.goto(page.url)
+        phone.goto(page.url.partition("#")[0] + "#/inbox")
         phone.wait_for_selector(".approval")
         phone.wait_for_timeout(1500)  # its buttons react after a moment
         phone.screenshot(path=DOCS / "page-phone.png", scale="css")
