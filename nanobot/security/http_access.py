@@ -122,6 +122,8 @@ class HttpAccess:
     api_token: Callable[[], str] = lambda: ""
     """A key of the config with the role owner; empty for none."""
     error: Callable[[HttpError], Response] = plain_error
+    _failures: dict[str, list[float]] = field(default_factory=dict)
+    """By address, the times of the last requests with a wrong key."""
 
     def routes(self, endpoints: Sequence[Endpoint]) -> list[Route]:
         """The endpoints as routes that check each request first."""
@@ -142,7 +144,7 @@ class HttpAccess:
             elif endpoint.requires is Requires.API_KEY:
                 caller = await self._caller_of(request)
                 if caller is None:
-                    return self.error(_unauthorized(request))
+                    return self.error(self._unauthorized(request))
             if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
                 return self._refuse(403, "Only an owner may do that.")
             try:
@@ -155,6 +157,24 @@ class HttpAccess:
                 return self._refuse(400, str(error))
 
         return answer
+
+    def _unauthorized(self, request: Request) -> HttpError:
+        """The answer to a wrong key; after too many of them from an address it has to wait."""
+        address, now = request.client.host if request.client else "", time.monotonic()
+        times = [at for at in self._failures.pop(address, []) if now - at < _FAILURES_S]
+        self._failures[address] = [*times, now][-_MAX_FAILURES:]
+        while len(self._failures) > _MAX_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+        if len(times) >= _MAX_FAILURES:
+            wait = {"Retry-After": str(int(_FAILURES_S))}
+            return HttpError(429, "Too many requests with a wrong key. Wait a minute.", headers=wait)
+        problem = "This key is unknown or revoked" if "authorization" in request.headers else "A key is missing"
+        return HttpError(
+            401,
+            f"{problem}. Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
     def _refuse(self, status: int, text: str) -> Response:
         return self.error(HttpError(status, text))
@@ -172,28 +192,6 @@ class HttpAccess:
         if (token := self.api_token()) and hmac.compare_digest(token.encode(), key.strip().encode()):
             return Credential(CredentialKind.API_KEY, "", HttpRole.OWNER, 0.0, 0.0, None)
         return await self.credentials.check(CredentialKind.API_KEY, key.strip())
-
-
-_failures: dict[str, list[float]] = {}
-"""By address, the times of the last requests with a wrong key."""
-
-
-def _unauthorized(request: Request) -> HttpError:
-    """The answer to a wrong key; after too many of them from an address it has to wait."""
-    address, now = request.client.host if request.client else "", time.monotonic()
-    times = [at for at in _failures.pop(address, []) if now - at < _FAILURES_S]
-    _failures[address] = [*times, now][-_MAX_FAILURES:]
-    while len(_failures) > _MAX_ADDRESSES:
-        del _failures[next(iter(_failures))]
-    if len(times) >= _MAX_FAILURES:
-        wait = {"Retry-After": str(int(_FAILURES_S))}
-        return HttpError(429, "Too many requests with a wrong key. Wait a minute.", headers=wait)
-    return HttpError(
-        401,
-        "Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME",
-        code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
 
 
 def cookie_name(request: Request) -> str:

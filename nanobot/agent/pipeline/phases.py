@@ -272,6 +272,7 @@ class Pipeline:
         turn.checkpoint.set_message_count(session.message_count)
         answer = find_answer(history, interrupted.turn_id) if interrupted else None
         if answer is not None and turn.resumes:  # the crash came after the answer was stored
+            self._show_again(turn, history)
             turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
             return TurnPhase.SAVE
         if answer is not None:
@@ -285,8 +286,7 @@ class Pipeline:
             }
             await self._record(turn, partial_row)
             history = session.get_history()
-        if turn.resumes and self._deps.feed is not None:
-            self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
+        self._show_again(turn, history)
         missing = missing_messages(history, interrupted) if interrupted else []
         turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
         if not turn.resumes:
@@ -308,6 +308,11 @@ class Pipeline:
             turn.emit(Notice(text=text))
         turn.built = BuiltRequest(model, rows, window)
         return TurnPhase.RUN
+
+    def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:
+        """Show readers of the feed what a resumed turn had shown before the crash."""
+        if turn.resumes and self._deps.feed is not None:
+            self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
 
     async def _run(self, turn: Turn) -> TurnPhase:
         deps, message = self._deps, turn.message
