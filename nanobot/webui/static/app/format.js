@@ -3,9 +3,14 @@ import { language, t } from "./words.js";
 
 const DAY_MS = 86_400_000;
 
+/** The browser's own variant of the page's language, such as en-GB with its clock. */
+function locale() {
+  return navigator.language.startsWith(language) ? navigator.language : language;
+}
+
 function formatter(options) {
   let made = null; // the language is known only once the words are loaded
-  return (date) => (made ??= new Intl.DateTimeFormat(language, options)).format(date);
+  return (date) => (made ??= new Intl.DateTimeFormat(locale(), options)).format(date);
 }
 
 const weekday = formatter({ weekday: "long" });
@@ -47,11 +52,11 @@ export function size(bytes) {
 }
 
 export function dollars(value) {
-  return value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
+  return value > 0 && value < 0.01 ? `$${value.toPrecision(2)}` : `$${value.toFixed(2)}`;
 }
 
 export function tokens(count) {
-  return new Intl.NumberFormat(language, { notation: "compact", maximumFractionDigits: 1 }).format(count);
+  return new Intl.NumberFormat(locale(), { notation: "compact", maximumFractionDigits: 1 }).format(count);
 }
 
 /** A day and a time of day, in few characters. */
@@ -70,6 +75,6 @@ export const monthName = formatter({ month: "long", year: "numeric" });
 
 /** The days of the week, from Monday on. */
 export function weekdayNames() {
-  const name = new Intl.DateTimeFormat(language, { weekday: "short" });
+  const name = new Intl.DateTimeFormat(locale(), { weekday: "short" });
   return Array.from({ length: 7 }, (_, day) => name.format(new Date(2024, 0, day + 1))); // a Monday
 }
