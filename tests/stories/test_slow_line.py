@@ -1,4 +1,7 @@
-"""A file of 40 MB on a slow line, both ways on each channel: it arrives, or whoever waits for it is told why not."""
+"""A file of 40 MB on a slow line, both ways on each channel: it arrives, or whoever waits for it is told why not.
+
+Where a limit is smaller, a file of that size. WhatsApp's bridge is a stand-in, so its line to WhatsApp is fast.
+"""
 
 import asyncio
 import socket
