@@ -129,6 +129,8 @@ class TextStarted(TurnEvent):
     """The first text of a step. TextEnded always follows."""
 
     type: ClassVar[str] = "text_started"
+    continues: bool | None = None
+    """Whether it goes on, in the middle of a sentence, where the last text was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

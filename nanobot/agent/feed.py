@@ -6,7 +6,7 @@ bounded: a reader that fell too far behind takes a new snapshot.
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -15,11 +15,13 @@ from nanobot.agent import events
 from nanobot.agent.events import EventSink, TurnEvent
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
+from nanobot.messages.types import Origin
 
 WEB_CHANNEL = "web"
 FEED_CHANNELS = (WEB_CHANNEL, "api")
 """Channels whose people read the feed. Nothing is sent to them."""
 
+_MAX_ENDED = 100
 _MAX_ITEMS = 20_000
 _MAX_SIZE = 8_000_000
 """Characters of text in all items."""
@@ -83,13 +85,32 @@ class TurnView:
     seq: int = -1
     parts: list[dict[str, Any]] = field(default_factory=list)
     """In order: `text`, `reasoning`, `tool`, `notice` and `approval` parts."""
+    ended: events.TurnEnded | None = None
+    version: int = 0
+    """Counts the changes."""
+    _readers: list[asyncio.Future[None]] = field(default_factory=list)
+
+    async def wait(self, version: int) -> None:
+        """Wait until it has changed since this version."""
+        while version == self.version:
+            reader = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            await reader
+
+    def changed(self) -> None:
+        """Wake the readers."""
+        self.version += 1
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
 
     def apply(self, event: TurnEvent) -> None:
         """Apply the next event."""
         self.seq = event.seq
         match event:
-            case events.TextStarted():
-                self.parts.append({"type": "text", "text": []})
+            case events.TextStarted(continues=continues):
+                self.parts.append({"type": "text", "text": [], **({"continues": True} if continues else {})})
             case events.ReasoningStarted():
                 self.parts.append({"type": "reasoning", "text": []})
             case events.TextDelta(text=text):
@@ -113,8 +134,11 @@ class TurnView:
                 self.parts.append({**event.to_json(), "type": "approval"})
             case events.ApprovalAnswered(question=question, answer=answer):
                 self._last("approval", question=question)["answer"] = answer
+            case events.TurnEnded():
+                self.ended = event
             case _:
                 pass
+        self.changed()
 
     def to_json(self) -> dict[str, Any]:
         """The view as `{turn_id, session, channel, seq, started, parts}`."""
@@ -149,6 +173,8 @@ class Feed:
         self._next = 0
         self._size = 0
         self._views: dict[str, TurnView] = {}
+        self._ended: dict[str, TurnView] = {}
+        """Of programs, which may come back for the rest of an answer."""
         self._readers: list[asyncio.Future[None]] = []
         self._is_closed = False
 
@@ -160,6 +186,16 @@ class Feed:
     def views(self, session: str | None = None) -> Iterator[TurnView]:
         """The running and waiting turns, of one session or of all, oldest first."""
         return (view for view in [*self._views.values()] if session in (None, view.session))
+
+    def view(self, turn_id: str) -> TurnView | None:
+        """The view of a turn that runs or waits, or of a program's that ended just now."""
+        return self._views.get(turn_id) or self._ended.get(turn_id)
+
+    def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
+        """Show what a resumed turn had shown before the crash."""
+        if (view := self._views.get(turn_id)) is not None:
+            view.parts += parts
+            view.changed()
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
         """Publish that a turn starts. Return the sink for its events."""
@@ -180,6 +216,7 @@ class Feed:
             view.apply(event)
             if isinstance(event, events.TurnEnded):
                 self._views.pop(turn_id, None)
+                self._keep(view)
             self._publish(session, channel, event)
 
         return sink
@@ -209,6 +246,12 @@ class Feed:
         if not 0 <= start < len(self._items):
             raise FeedPositionError("These events are no longer kept. Load the session again.")
         return self._items[start:]
+
+    def _keep(self, view: TurnView) -> None:
+        if view.started.origin == Origin.API:
+            self._ended[view.started.turn_id] = view
+            while len(self._ended) > _MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def close(self) -> None:
         """End the readers once they have read everything."""

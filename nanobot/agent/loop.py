@@ -180,11 +180,12 @@ class AgentLoop:
     async def submit(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
         """Like `run_turn`, for a message whose sender does not wait: it may join the running turn of the same chat.
 
-        The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text.
+        The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text. A program
+        waits for the answer to its own message, so that one does not join.
         """
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
-        may_join = self._policy.steering and message.origin not in BACKGROUND_ORIGINS
+        may_join = self._policy.steering and message.origin not in (*BACKGROUND_ORIGINS, Origin.API)
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
     async def resume(

@@ -14,7 +14,10 @@ from nanobot.session.manager import SessionManager
 log = logging.getLogger(__name__)
 
 _WAITED_FOR = (Origin.CLI, Origin.API)
-"""A caller waited for the result of these turns; after a crash it is gone, so they are not resumed."""
+"""A caller waited for the result of these turns; after a crash it is gone, so they are not resumed.
+
+A journaled message is: its sender was told that it is accepted.
+"""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,9 @@ class RecoveryPlan:
 def plan_recovery(turns_folder: Path, sessions: SessionManager, unsettled: Sequence[InboundMessage]) -> RecoveryPlan:
     """Sort interrupted turns and unsettled messages. Blocks on the disk, never raises."""
     interrupted = find_interrupted_turns(turns_folder).values()
-    plan = RecoveryPlan([turn for turn in interrupted if turn.message.origin not in _WAITED_FOR])
+    plan = RecoveryPlan(
+        [turn for turn in interrupted if turn.message.origin not in _WAITED_FOR or turn.message.journal_key]
+    )
     resumed_keys = {turn.message.journal_key for turn in plan.resumable}
     resumed_turns = {turn.turn_id for turn in plan.resumable}
     others = [message for message in unsettled if message.journal_key not in resumed_keys]

@@ -58,6 +58,10 @@ class InboundMessage:
     """The current folder of the person's terminal, an absolute path. Empty on other channels."""
     attended: bool = False
     """Whether its sender follows the turn in the feed, and answers approval questions there as the owner."""
+    turn_id: str = ""
+    """The id of its turn if its sender has chosen one, so that a program finds the turn again. Never used twice."""
+    request: dict[str, Any] = field(default_factory=dict)
+    """What a program asks of this turn, as the API stores it."""
 
     @classmethod
     def from_owner(
@@ -138,6 +142,8 @@ class InboundMessage:
             list(payload.get("attachments", ())),
             str(payload.get("folder", "")),
             bool(payload.get("attended", False)),
+            str(payload.get("turn_id", "")),
+            dict(payload.get("request", {})),
         )
 
     @property
@@ -322,7 +328,7 @@ class OutboundMessage:
 
 _OMITTED_IF_EMPTY = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "fallback_text", "scope", "attachments", "folder",
+    "is_mentioned", "fallback_text", "scope", "attachments", "folder", "turn_id", "request",
 }  # fmt: skip
 _OPTIONAL_FIELDS = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """Optional fields, omitted from JSON if empty."""

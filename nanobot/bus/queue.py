@@ -247,6 +247,10 @@ class MessageBus:
             self._unsettled.pop(message.journal_key, None)
             self._to_journal.put_nowait(_Settlement(message.journal_key, state, reason))
 
+    def is_open(self, session_key: str, message_id: str) -> bool:
+        """Whether a journaled message of this session is accepted and not settled."""
+        return any(key.endswith(f":{message_id}") for key in self._open_keys.get(session_key, ()))
+
     async def wait_settled(self, session_key: str) -> None:
         """Wait until all journaled messages of this session are settled."""
         while session_key in self._open_keys:

@@ -34,6 +34,10 @@ COMMANDS = {
     "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
     "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
     "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
+    "serve": ("nanobot.cli.commands.api:serve", "Run the HTTP API without chat apps and jobs."),
+    "api key add": ("nanobot.cli.commands.api:add", "Make a key for a program; it is printed once."),
+    "api key list": ("nanobot.cli.commands.api:list_", "List the keys of programs."),
+    "api key revoke": ("nanobot.cli.commands.api:revoke", "Revoke a key."),
     "web": ("nanobot.cli.commands.web:web", "Open the gateway's page in a browser, by a one-time link."),
     "send": ("nanobot.cli.commands.send:send", "Send a message through the running gateway."),
     "config get": ("nanobot.cli.commands.config:get", "Print one value, or the whole file; secrets are masked."),
@@ -91,6 +95,8 @@ COMMANDS = {
     "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
 }
 GROUPS = {
+    "api": "The HTTP API for programs.",
+    "api key": "Keys of programs.",
     "gateway": "Run the bot: chat apps, reminders and jobs (Ctrl+C stops).",
     "channels": "Connect chat apps.",
     "config": "Read and change the configuration.",
@@ -111,6 +117,7 @@ SECTIONS = {
     "Channels": ("gateway", "channels", "pairing", "send"),
     "Memory and jobs": ("memory", "cron"),
     "Tools": ("skills", "mcp", "tools", "approvals"),
+    "Programs": ("serve", "api"),
     "Costs": ("usage",),
 }
 """The order of `nanobot --help`. A command in no section is listed at the end."""
@@ -131,6 +138,8 @@ EXAMPLES = {
     "cron": ('nanobot cron add "tomorrow 9am" "Call Ann"', 'nanobot cron add -m "Water the plants" -c "0 18 * * *"'),
     "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
     "skills": ("nanobot skills list", "nanobot skills install ./my-skill"),
+    "serve": ("nanobot serve",),
+    "api": ("nanobot api key add laptop", "nanobot api key add kitchen --role guest"),
     "usage": ("nanobot usage --by model", "nanobot usage --days 7 --json"),
     "mcp": ("nanobot mcp add time -- uvx mcp-server-time", "nanobot mcp test time"),
 }
@@ -147,7 +156,6 @@ SYNONYMS = {
     "stop": ("gateway stop", "disable"),
     "pause": ("disable", "stop"),
     "restart": ("gateway restart",),
-    "serve": ("gateway",),
     "job jobs reminder reminders schedule": ("cron",),
     "remind": ("cron add",),
     "cost costs": ("usage",),
@@ -344,13 +352,14 @@ class RootGroup(Group):
                 with formatter.section(section):
                     formatter.write_dl(rows)
 
-    def _get_group(self, name: str = "") -> TyperGroup:
-        if not name:
-            return self
-        if name not in self.commands:
-            epilog = "\n".join(EXAMPLES.get(name, ()))
-            self.add_command(Group(name=name, help=GROUPS[name], epilog=epilog, rich_markup_mode=None))
-        return self.commands[name]  # type: ignore[return-value]
+    def _get_group(self, *names: str) -> TyperGroup:
+        group: TyperGroup = self
+        for count, name in enumerate(names, 1):
+            if name not in group.commands:
+                epilog, text = "\n".join(EXAMPLES.get(names[0], ())), GROUPS[" ".join(names[:count])]
+                group.add_command(Group(name=name, help=text, epilog=epilog, rich_markup_mode=None))
+            group = group.commands[name]  # type: ignore[assignment]
+        return group
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *other: Any, **extra: Any) -> Any:
         """Run a command and exit. Known errors are printed in two lines at most; others propagate as a traceback."""

@@ -276,12 +276,14 @@ class GatewayConfig(Section):
 
 
 class ApiConfig(Section):
-    """The OpenAI-compatible HTTP API."""
+    """The OpenAI-compatible HTTP API: always on the gateway's port, and on one of its own if enabled."""
 
+    enabled: bool = False
     host: str = "127.0.0.1"
     port: Port = 8900
     token: Annotated[Text, RESTRICTS] = ""
-    timeout: Seconds = 120
+    timeout: Seconds = 120  # of a request without a stream
+    max_body_mb: Count = 20
 
 
 class WebSearchConfig(Section):

@@ -3,10 +3,16 @@
 Imported with the first request.
 """
 
+from dataclasses import replace
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from nanobot.api.app import endpoints as api_endpoints
+from nanobot.api.errors import error_response
+from nanobot.api.services import ApiServices
 from nanobot.channels.webhooks import Webhooks
 from nanobot.gateway.report import metrics
 from nanobot.security.credentials import Credential
@@ -16,15 +22,32 @@ from nanobot.webui.app import endpoints as web_endpoints
 from nanobot.webui.services import WebServices
 
 
-def make_app(host: str, services: WebServices, webhooks: Webhooks) -> Starlette:
-    """The app; `host` is the address it is served on."""
-    web = services.runtime.config.gateway.web
-    access = HttpAccess(services.credentials, host, frozenset(name.lower() for name in web.allowed_hosts))
-    return Starlette(routes=[*access.routes(all_endpoints(services)), webhooks.route("/hooks/{name}")])
+def make_app(host: str, services: WebServices, api: ApiServices, webhooks: Webhooks) -> Starlette:
+    """The app of the gateway's port; `host` is the address it is served on."""
+    access = _access(host, services)
+    routes = [*access.routes(all_endpoints(services)), *_api_routes(access, api), webhooks.route("/hooks/{name}")]
+    return Starlette(routes=routes)
+
+
+def make_api_app(host: str, services: WebServices, api: ApiServices) -> Starlette:
+    """The app of the API's own port."""
+    return Starlette(routes=_api_routes(_access(host, services), api))
+
+
+def _access(host: str, services: WebServices) -> HttpAccess:
+    config = services.runtime.config
+    hosts = frozenset(name.lower() for name in config.gateway.web.allowed_hosts)
+    return HttpAccess(services.credentials, host, hosts, lambda: config.api.token)
+
+
+def _api_routes(access: HttpAccess, api: ApiServices) -> list[Route]:
+    return replace(access, error=error_response).routes(api_endpoints(api))
 
 
 def all_endpoints(services: WebServices) -> list[Endpoint]:
-    """Every endpoint but the webhooks: a tunnel keeps its public name, and they authenticate their callers."""
+    """The endpoints for monitoring and the page. Webhooks are none: a tunnel keeps its public name, and they
+    authenticate their callers.
+    """
 
     async def health(request: Request, caller: Credential | None) -> Response:
         report = await services.report()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.feed import Feed
 from nanobot.agent.tools.message import MessageTool
+from nanobot.api.options import turn_options
+from nanobot.api.services import ApiServices
+from nanobot.api.store import SCHEMA as API_SCHEMA
+from nanobot.api.store import ApiRequests
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
 from nanobot.bus.journal import SqliteJournal
 from nanobot.bus.queue import MessageBus
@@ -35,8 +39,8 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
-from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
+from nanobot.pairing.state import Pending
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA
+DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
@@ -67,8 +71,14 @@ class Options:
 
     port: int | None = None
     """Port of the HTTP server; None means `gateway.port` of the config."""
+    api_port: int | None = None
+    """Port of the API; None means `api.port` of the config, if the API is enabled there."""
+    api_host: str | None = None
+    """Its host; None means `api.host` of the config."""
+    api_only: bool = False
+    """Whether to serve the API only: no channels, no jobs, no heartbeat."""
     allow_empty: bool = False
-    """Whether to run without any channel."""
+    """Whether to run if no channel can start, or if there is neither a channel nor the page."""
     poll_s: float = POLL_S
     turns_s: float = TURNS_S
 
@@ -82,6 +92,8 @@ class Gateway:
     supervisor: TaskSupervisor
     reporter: HealthReporter
     http: HttpServer
+    api_http: HttpServer | None
+    """The API's own port."""
     web: WebServices
     control: ControlServer
     shutdown: ShutdownRequests
@@ -149,7 +161,7 @@ async def open_gateway(
     streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
-        database = await stack.enter_async_context(open_database(places.database, _SCHEMA))
+        database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
         bus, feed = MessageBus(SqliteJournal(database)), Feed()
         await stack.enter_async_context(bus.open())
         runtime = await stack.enter_async_context(
@@ -162,17 +174,21 @@ async def open_gateway(
                 bus=bus,
                 database=database,
                 feed=feed,
+                options_of=turn_options,
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
-        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), options, shutdown)
+        requests = ApiRequests(database, runtime.clock)
+        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), requests, options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
         await gateway.http.bind()
+        if gateway.api_http is not None:
+            await gateway.api_http.bind()
         await gateway.control.bind()
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
@@ -186,18 +202,30 @@ async def open_gateway(
 
 
 async def _assemble(
-    runtime: Runtime, feed: Feed, credentials: Credentials, options: Options, shutdown: ShutdownRequests
+    runtime: Runtime,
+    feed: Feed,
+    credentials: Credentials,
+    requests: ApiRequests,
+    options: Options,
+    shutdown: ShutdownRequests,
 ) -> Gateway:
-    """Create all parts without starting them. Raises ConfigError if no channel can start."""
+    """Create all parts without starting them. Raises ConfigError if nobody could write to this gateway."""
     config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
     dead_letters = DeadLetters(bus)
     menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
     pairing = PairingNotices(clock)
+
+    def on_pairing(entry: Pending) -> None:
+        pairing.put(entry)
+        feed.changed("inbox")
+
     channels = GatewayChannels(
-        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, pairing.put
+        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, on_pairing
     )
-    await channels.open_all()
-    if not channels.names and not options.allow_empty:
+    if not options.api_only:
+        await channels.open_all()
+    has_page = config.gateway.web.enabled and not channels.broken
+    if not (channels.names or has_page or options.allow_empty or options.api_only):
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
@@ -216,15 +244,29 @@ async def _assemble(
         return await _new_link(runtime, credentials, http)
 
     services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
+    api_services = ApiServices(runtime, feed, api, requests)
 
     def make_http_app() -> "ASGIApp":
         from nanobot.gateway.http import make_app  # loads Starlette
 
-        return make_app(config.gateway.host, services, channels.webhooks)
+        return make_app(config.gateway.host, services, api_services, channels.webhooks)
+
+    def make_api_http_app() -> "ASGIApp":
+        from nanobot.gateway.http import make_api_app  # as above
+
+        return make_api_app(options.api_host or config.api.host, services, api_services)
 
     http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
-    control = ControlServer(places, runtime, reporter, shutdown, terminal, new_link)
-    dreams = runtime.memory.dreams
+    api_http = _api_server(config, options, make_api_http_app)
+    control = ControlServer(
+        places,
+        runtime,
+        reporter,
+        shutdown,
+        terminal,
+        new_link,
+        lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
+    )
 
     async def renew() -> None:
         await runtime.renew()
@@ -252,16 +294,34 @@ async def _assemble(
         SupervisedTask("dead letters", lambda: dead_letters.run(runtime, channels.manager)),
         SupervisedTask("pairing", lambda: pairing.run(runtime, channels.manager)),
         SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
-        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
-        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
+        *(_scheduled_tasks(runtime, channels) if not options.api_only else ()),
         SupervisedTask("search", runtime.archive.keep_up),
-        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         SupervisedTask("config", live.run, problem=lambda: live.problem),
         SupervisedTask("http", http.run, problem=lambda: http.problem),
+        *([SupervisedTask("api", api_http.run, problem=lambda: api_http.problem)] if api_http is not None else []),
         SupervisedTask("control", control.run, problem=lambda: control.problem),
     ):
         supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, services, control, shutdown)
+    return Gateway(runtime, channels, supervisor, reporter, http, api_http, services, control, shutdown)
+
+
+def _scheduled_tasks(runtime: Runtime, channels: GatewayChannels) -> list[SupervisedTask]:
+    """Jobs, heartbeat and Dream."""
+    dreams = runtime.memory.dreams
+    return [
+        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
+        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
+        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
+    ]
+
+
+def _api_server(config: Config, options: Options, make_app: "Callable[[], ASGIApp]") -> HttpServer | None:
+    """The API's own port; None if it is only on the gateway's."""
+    if not config.api.enabled and not options.api_only:
+        return None
+    host = options.api_host or config.api.host
+    port = config.api.port if options.api_port is None else options.api_port
+    return HttpServer(host, port, make_app, "Set api.port, or start with --port.")
 
 
 def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
@@ -277,8 +337,7 @@ async def _new_link(runtime: Runtime, credentials: Credentials, http: HttpServer
         raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
     if http.port is None:
         raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
-    host = runtime.config.gateway.host
-    address = web.public_url.rstrip("/") or f"http://{host if is_loopback(host) else '127.0.0.1'}:{http.port}"
+    address = web.public_url.rstrip("/") or http.url
     secret = await credentials.add(CredentialKind.LINK, secrets.token_hex(8))
     return f"{address}/#k={secret}"
 
@@ -295,8 +354,9 @@ def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
     if channels.broken:
         return "No channel can start; the log says why. Add --allow-empty to run without one."
     return (
-        f"No channel is enabled in {file}, so nobody could write to this gateway. Set one up, for example with "
-        "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs only."
+        f"No channel is enabled in {file} and the page is switched off, so nobody could write to this gateway. Set up "
+        "a channel, for example with `nanobot channels login telegram`, switch the page on with `nanobot config set "
+        "gateway.web.enabled true`, or start with --allow-empty for the terminal and jobs only."
     )
 
 
@@ -304,6 +364,10 @@ def _log_start(gateway: Gateway) -> None:
     runtime, channels = gateway.runtime, gateway.channels
     log.info("nanobot %s, data in %s, workspace %s", __version__, runtime.data_dir, runtime.workspace)
     log.info("channels: %s", ", ".join(channels.names) or "none")
+    if runtime.config.gateway.web.enabled:
+        log.info("page: `nanobot web` opens it")
+    if gateway.api_http is not None:
+        log.info("API: %s/v1; a key for each program: nanobot api key add NAME", gateway.api_http.url)
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
     for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):

@@ -186,6 +186,8 @@ class CallContext:
     """Whether the call works on a goal that may take hours; then no total time limit applies."""
     budget_usd: float | None = None
     """What the calls of the turn may cost."""
+    reasoning_effort: str | None = None
+    """Overrides the configured one."""
     has_fallback: bool = False
     """Whether another model can be tried if this one is slow; then the first-token limit is shorter."""
     prompt_tokens: int = field(default=0, compare=False)

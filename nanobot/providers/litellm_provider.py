@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.providers.base import Delta, Finished, LLMProvider
+from nanobot.providers.base import Delta, Finished, LLMProvider, call_context
 from nanobot.providers.error_patterns import ErrorResponse, error_of, error_response_of, retry_after_s
 from nanobot.providers.errors import (
     CallTarget,
@@ -244,7 +244,7 @@ class LiteLLMProvider(LLMProvider):
         if is_claude:
             _restore_thinking(messages, encoded)
             _normalize_ids(encoded)
-        effort = self._reasoning_effort
+        effort = call_context().reasoning_effort or self._reasoning_effort
         if is_claude and effort and _lacks_thinking(encoded):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
         if is_claude if self._prompt_cache is None else self._prompt_cache:

@@ -14,6 +14,8 @@ from nanobot.pairing.store import PairingStore
 from nanobot.session.manager import SessionManager
 from nanobot.session.types import Audience
 
+_API = "api"
+
 
 def is_allowed(config: Config, pairing: PairingStore, channel: str, sender_id: str, chat_id: str) -> bool:
     """Whether this sender is allowed on that channel. Raises ConfigError, StorageError if that cannot be decided."""
@@ -79,6 +81,8 @@ async def scope_of(config: Config, pairing: PairingStore, sessions: SessionManag
     chat = message.address
     if message.scope and message.origin in (Origin.SUBAGENT, Origin.GOAL):
         return Scope(message.scope)  # the readers of that time may no longer be known
+    if chat.channel == _API and message.provenance is not Provenance.OWNER:  # a guest's key: all that is asked with it
+        return Scope(f"{_API}:{chat.chat_id.partition(':')[0]}")
     if chat.channel not in config.channels.enabled_by_name():  # the terminal or a program of the owner
         return OWNERS
     chat_scope = Scope(f"{chat.channel}:{chat.chat_id}")

@@ -24,7 +24,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.pipeline.turn import TurnDeps, TurnTimeouts
+from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
@@ -38,6 +38,7 @@ from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo
+from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.pairing.commands import PairingCommands
@@ -129,6 +130,7 @@ async def build_runtime(
     bus: MessageBus | None = None,
     database: Database | None = None,
     feed: Feed | None = None,
+    options_of: Callable[[InboundMessage], TurnOptions] = lambda message: TurnOptions(),
     streams: Callable[[str], bool] = lambda channel: False,
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
@@ -138,11 +140,12 @@ async def build_runtime(
     """Build a bot. On exit, its turns are stopped and its connections closed.
 
     `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `feed` gets the
-    events of all turns; `streams` tells whether the channel of that name shows an answer while it is generated. `model`
-    overrides the config's. `provider` is used instead of any configured one, without retries or fallback; `chains`
-    builds the configured ones with retry, fallback and circuit breaker. `restart` is called by `/restart`. `hooks`
-    judge each tool call; `own_hooks` watch whole turns, after the hooks of plugins. No model is called and no network
-    is used before the first turn. Raises NanobotError if the workspace cannot be created.
+    events of all turns; `options_of` reads what a program asks of a turn; `streams` tells whether the channel of that
+    name shows an answer while it is generated. `model` overrides the config's. `provider` is used instead of any
+    configured one, without retries or fallback; `chains` builds the configured ones with retry, fallback and circuit
+    breaker. `restart` is called by `/restart`. `hooks` judge each tool call; `own_hooks` watch whole turns, after the
+    hooks of plugins. No model is called and no network is used before the first turn. Raises NanobotError if the
+    workspace cannot be created.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
@@ -159,7 +162,9 @@ async def build_runtime(
     background = _create_background(services, toolbox, core, approvals, bus)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
-    deps = _turn_deps(services, toolbox, core, approvals, background, plugins, command_context, timeouts, feed)
+    deps = _turn_deps(
+        services, toolbox, core, approvals, background, plugins, command_context, timeouts, feed, options_of
+    )
 
     async def renew() -> None:
         core.models.renew()
@@ -412,6 +417,7 @@ def _turn_deps(
     command_context: CommandContext,
     timeouts: TurnTimeouts | None,
     feed: Feed | None,
+    options_of: Callable[[InboundMessage], TurnOptions],
 ) -> TurnDeps:
     defaults, consolidation = services.config.agents.defaults, core.memory.consolidation
     return TurnDeps(
@@ -442,6 +448,7 @@ def _turn_deps(
         goals=background.goals,
         reminder_answer=partial(reminder_answer, toolbox),
         feed=feed,
+        options_of=options_of,
     )
 
 

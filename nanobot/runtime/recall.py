@@ -19,6 +19,7 @@ from nanobot.pairing.senders import Sender
 from nanobot.pairing.state import Role
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime.audience import has_other_writers, is_group
+from nanobot.session.file_names import is_temporary
 from nanobot.session.folder import SessionFolder
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nanobot.session.search.recall import Recall, RecallResult
     from nanobot.session.search.sources import IndexedFile
 
-_CRON, _SUBAGENT = "cron", "subagent"
+_CRON, _API, _SUBAGENT = "cron", "api", "subagent"
 """Prefixes of session keys whose work others may have requested."""
 _MAX_HITS = 10
 _FIRST_UPDATE_S, _UPDATE_INTERVAL_S, _RETRY_S = 60.0, 1800.0, 5.0
@@ -114,6 +115,8 @@ def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "Index
     if file.source.kind == "memory":
         owner, name = file.source.folder, file.source.path.name
         return owner == scope.folder or (not owner and name == "SHARED.md")
+    if is_temporary(file.key):
+        return False
     channel, _, chat = file.key.partition(":")
     if channel == _SUBAGENT and file.scopes != {""}:
         [requester] = file.scopes if len(file.scopes) == 1 else [""]
@@ -121,7 +124,7 @@ def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "Index
         return bool(requester) and (is_known if scope.is_owners else scope.chat == requester)
     if not scope.is_owners:
         return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
-    if channel == _CRON:
+    if channel in (_CRON, _API):
         return not file.outside
     if channel in OWNER_CHANNELS or channel == _SUBAGENT:
         return True

@@ -6,9 +6,11 @@ refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, 
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ from nanobot.security.credentials import Credential, CredentialKind, Credentials
 M = TypeVar("M", bound=BaseModel)
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_MAX_FAILURES, _FAILURES_S, _MAX_ADDRESSES = 10, 60.0, 1000
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -35,9 +38,31 @@ def json_response(content: Any, status: int = 200) -> Response:
 class HttpError(NanobotError):
     """Ends a request with a status other than 400, which all other NanobotErrors have."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        code: str = "",
+        param: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`code` and `param` (the field that is wrong) are for programs."""
         super().__init__(text)
         self.status = status
+        self.code = code
+        self.param = param
+        self.headers = headers
+
+
+def plain_error(error: HttpError) -> Response:
+    """The answer of the page's endpoints: `{"error": TEXT}`."""
+    return JSONResponse({"error": str(error)}, error.status, {**HEADERS, **error.headers})
+
+
+async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
+    """Read and validate the body. Raises HttpError."""
+    return validate(model, await read_body(request, max_bytes))
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -50,15 +75,15 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
-    """Read and validate the body. Raises HttpError."""
-    body = await read_body(request, max_bytes)
+def validate(model: type[M], body: bytes) -> M:
+    """Validate a JSON body. Raises HttpError."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise HttpError(400, f"The request is not valid: {where}: {first['msg']}" if where else first["msg"]) from error
+        text = f"The request is not valid: {where}: {first['msg']}" if where else first["msg"]
+        raise HttpError(400, text, code="invalid_value", param=where or None) from error
 
 
 class Requires(Enum):
@@ -96,7 +121,9 @@ class HttpAccess:
     """Further names of this server, such as that of a proxy before it."""
     api_token: Callable[[], str] = lambda: ""
     """A key of the config with the role owner; empty for none."""
-    error: Callable[[int, str], Response] = lambda status, text: json_response({"error": text}, status)
+    error: Callable[[HttpError], Response] = plain_error
+    _failures: dict[str, list[float]] = field(default_factory=dict)
+    """By address, the times of the last requests with a wrong key."""
 
     def routes(self, endpoints: Sequence[Endpoint]) -> list[Route]:
         """The endpoints as routes that check each request first."""
@@ -105,35 +132,52 @@ class HttpAccess:
     def _guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             if not self.is_expected_host(request.headers.get("host", "")):
-                return self.error(421, "Ask localhost, or set gateway.web.allowedHosts.")
+                return self._refuse(421, "Ask localhost, or set gateway.web.allowedHosts.")
             caller = None
             if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
-                return self.error(403, "Another site may not send this request.")
+                return self._refuse(403, "Another site may not send this request.")
             if endpoint.requires is Requires.DEVICE:
                 cookie = request.cookies.get(cookie_name(request), "")
                 caller = await self.credentials.check(CredentialKind.DEVICE, cookie)
                 if caller is None:
-                    return self.error(401, "Sign in with a link from `nanobot web`.")
+                    return self._refuse(401, "Sign in with a link from `nanobot web`.")
             elif endpoint.requires is Requires.API_KEY:
                 caller = await self._caller_of(request)
                 if caller is None:
-                    unauthorized = self.error(
-                        401, "Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME"
-                    )
-                    unauthorized.headers["WWW-Authenticate"] = "Bearer"
-                    return unauthorized
+                    return self.error(self._unauthorized(request))
             if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
-                return self.error(403, "Only an owner may do that.")
+                return self._refuse(403, "Only an owner may do that.")
             try:
                 return await endpoint.handler(request, caller)
             except HttpError as error:
-                return self.error(error.status, str(error))
+                return self.error(error)
             except StorageError as error:
-                return self.error(503, str(error))
+                return self._refuse(503, str(error))
             except NanobotError as error:
-                return self.error(400, str(error))
+                return self._refuse(400, str(error))
 
         return answer
+
+    def _unauthorized(self, request: Request) -> HttpError:
+        """The answer to a wrong key; after too many of them from an address it has to wait."""
+        address, now = request.client.host if request.client else "", time.monotonic()
+        times = [at for at in self._failures.pop(address, []) if now - at < _FAILURES_S]
+        self._failures[address] = [*times, now][-_MAX_FAILURES:]
+        while len(self._failures) > _MAX_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+        if len(times) >= _MAX_FAILURES:
+            wait = {"Retry-After": str(int(_FAILURES_S))}
+            return HttpError(429, "Too many requests with a wrong key. Wait a minute.", headers=wait)
+        problem = "This key is unknown or revoked" if "authorization" in request.headers else "A key is missing"
+        return HttpError(
+            401,
+            f"{problem}. Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _refuse(self, status: int, text: str) -> Response:
+        return self.error(HttpError(status, text))
 
     def is_expected_host(self, header: str) -> bool:
         """Whether a Host header names this server."""

@@ -24,6 +24,8 @@ from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
+PARTIAL_EVERY_S = 0.1
+"""How often streamed text is written; at most that much is lost."""
 _EMPTY_FILE_S = 3600
 """Age at which a file without a complete line is deleted."""
 
@@ -66,8 +68,8 @@ class InterruptedTurns:
 class Checkpoint:
     """The checkpoint file of one session. Only the holder of the session may write it."""
 
-    def __init__(self, folder: Path, key: str, *, every_s: float = 0.1) -> None:
-        """Streamed text is written every `every_s` seconds; at most that much is lost."""
+    def __init__(self, folder: Path, key: str, *, every_s: float = PARTIAL_EVERY_S) -> None:
+        """Streamed text is written every `every_s` seconds, for 0 at once."""
         self._every_s = every_s
         self._written_at = time.monotonic()
         self._unwritten: list[str] = []

@@ -33,5 +33,10 @@ def is_terminal_session(key: str) -> bool:
     return key.startswith("cli:") or ":" not in key
 
 
+def is_temporary(key: str) -> bool:
+    """Whether a session belongs to one request of a program and is deleted soon: `api:NAME:~ID`."""
+    return key.startswith("api:") and key.rpartition(":")[2].startswith("~")
+
+
 def _hash(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]

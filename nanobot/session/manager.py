@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.session.file_names import stem_of
+from nanobot.session.file_names import is_temporary, stem_of
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.reader import Anchor, FileFingerprint, find_anchor, open_end, read_all, read_from
@@ -252,9 +252,10 @@ class SessionManager:
 
     def list_sessions(self) -> list[dict[str, Any]]:
         """Return a row for each session, live and archived, newest first: key, created_at, updated_at, path, archived,
-        messages (their number). Unreadable files are left out.
+        messages (their number). Unreadable files and temporary sessions are left out.
         """
-        rows = [row for path, archived in self._files.files() if (row := list_entry(path, archived)) is not None]
+        entries = (list_entry(path, archived) for path, archived in self._files.files())
+        rows = [row for row in entries if row is not None and not is_temporary(str(row["key"]))]
         return sorted(rows, key=lambda row: str(row["updated_at"]), reverse=True)
 
     def latest(self, accepts: Callable[[str], bool]) -> str | None:

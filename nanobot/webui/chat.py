@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
+from nanobot.agent.feed import WEB_CHANNEL
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment
@@ -99,20 +100,31 @@ class ChatEndpoints:
         key = request.path_params["key"]
         new = await read_json(request, _NewMessage)
         channel, _, chat_id = key.partition(":")
-        if not chat_id:
-            raise HttpError(400, "A session key reads channel:chat, such as web:notes.")
+        if channel not in self._services.runtime.config.channels.enabled:
+            # No chat app takes the answer of a chat of the page, a terminal or a program: it is read in the feed.
+            channel, chat_id = WEB_CHANNEL, key.removeprefix(f"{WEB_CHANNEL}:")
         if not new.text.strip() and not new.files:
             raise HttpError(400, "A message needs text or a file.")
         attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]
         if (branch := new.branch_from) is not None:
             sessions = self._services.runtime.sessions
             await asyncio.to_thread(lambda: sessions.branch(branch.session, before=branch.before, new_key=key))
+        chat_id, thread_id = await asyncio.to_thread(self._chat_and_thread, key, chat_id)
         message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
-        message = replace(message, message_id=new.id, attended=True)
+        message = replace(message, message_id=new.id, thread_id=thread_id, attended=True)
         inbox = self._services.channel.inbox
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
         accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
+
+    def _chat_and_thread(self, key: str, chat_id: str) -> tuple[str, str | None]:
+        """The chat and the thread of a session `channel:chat:thread`: ids may contain colons, so its messages tell."""
+        rows = self._services.runtime.sessions.get_or_create(key).page(None, _MAX_ROWS)[1] if ":" in chat_id else ()
+        for row in reversed(rows):
+            chat = str(row.get("inbound", "")).rpartition(":")[0]
+            if chat and key.startswith(f"{chat}:"):
+                return chat.partition(":")[2], key.removeprefix(f"{chat}:")
+        return chat_id, None
 
     async def stop(self, request: Request, caller: Credential | None) -> Response:
         stopped = await self._services.runtime.loop.stop_turn(request.path_params["key"])

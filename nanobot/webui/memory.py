@@ -38,6 +38,7 @@ class MemoryEndpoints:
             Endpoint("/api/memory/search", self.search, Requires.DEVICE),
             Endpoint("/api/memory/changes", self.changes, Requires.DEVICE),
             Endpoint("/api/memory/dreams", self.dreams, Requires.DEVICE),
+            Endpoint("/api/memory/dreams/{number}/restore", self.restore, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/dream", self.dream, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/undo", self.undo, Requires.DEVICE, ("POST",)),
             Endpoint("/api/memory/facts/{fact}", self.edit, Requires.DEVICE, ("PUT",)),
@@ -66,9 +67,19 @@ class MemoryEndpoints:
             changes = DreamChanges(self._store, self._services.runtime.clock)
             changes.recover()
             passes = [asdict(dream_pass) for dream_pass in changes.log.passes()[:50]]
-            return {"passes": passes, "active": sorted(changes.active_passes())}
+            return {"passes": passes, "active": [dream_pass.number for dream_pass in changes.active_passes()]}
 
         return json_response(await asyncio.to_thread(read))
+
+    async def restore(self, request: Request, caller: Credential | None) -> Response:
+        """Restore the memory to before a pass of Dream; other changes since then stay."""
+        number = request.path_params["number"]
+        if not number.isdecimal():
+            raise HttpError(404, "A pass of Dream has a number.")
+        changes = DreamChanges(self._store, self._services.runtime.clock)
+        restored = await asyncio.to_thread(changes.restore, int(number), who="page")
+        self._services.feed.changed("memory")
+        return json_response({"restored": restored.number})
 
     async def dream(self, request: Request, caller: Credential | None) -> Response:
         """Tidy the memory now."""

@@ -146,8 +146,12 @@ class OverviewEndpoints:
         )
 
     async def new_link(self, request: Request, caller: Credential | None) -> Response:
-        """A one-time link for another browser, such as a phone's."""
-        return json_response({"url": await self._services.new_link()}, 201)
+        """A one-time link for another browser, such as a phone's, with the rows of its QR code: 1 for a dark square."""
+        import segno  # only links need it
+
+        url = await self._services.new_link()
+        rows = segno.make_qr(url, error="l").matrix
+        return json_response({"url": url, "qr": ["".join(map(str, row)) for row in rows]}, 201)
 
     async def sign_out(self, request: Request, caller: Credential | None) -> Response:
         name = request.path_params["name"]

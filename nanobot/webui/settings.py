@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -51,15 +52,19 @@ class SettingsEndpoints:
         ]
 
     async def show(self, request: Request, caller: Credential | None) -> Response:
-        """What the file sets, and the values that apply; secrets are masked in both."""
+        """What the file sets, and the values that apply; secrets are masked in both. `waiting` has the keys whose new
+        value the gateway does not use yet: for seconds, or until it is started anew.
+        """
 
         def read() -> dict[str, Any]:
             config = load_config(self._file, secrets=False)
-            applied = config.model_dump(mode="json", by_alias=True)
+            dump: dict[str, Any] = {"mode": "json", "by_alias": True}
+            applied = config.model_dump(**dump)
             return {
                 "file": str(self._file),
                 "set": mask_value((), to_document(config)),
                 "applied": mask_value((), applied),
+                "waiting": sorted(_changed_keys(self._services.runtime.config.model_dump(**dump), applied)),
             }
 
         return json_response(await asyncio.to_thread(read))
@@ -168,3 +173,12 @@ class SettingsEndpoints:
                 ]
             }
         )
+
+
+def _changed_keys(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Keys whose values differ. Secrets are not compared: one side has references to them."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in before.keys() | after.keys():
+            yield from _changed_keys(before.get(name), after.get(name), (*path, name))
+    elif before != after and not is_secret(path) and "${" not in str(after):
+        yield dotted(path)

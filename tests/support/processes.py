@@ -3,9 +3,12 @@
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import httpx
 
 SWAP_LINKS = Path(__file__).parents[1] / "programs" / "swap_links.py"
 
@@ -30,3 +33,15 @@ def swapping(inside: Path, link: Path, target: Path, times: int = 4_000) -> "Ite
     command = [sys.executable, "-IS", str(SWAP_LINKS), str(inside), str(link), str(target), str(times)]
     with subprocess.Popen(command) as child:
         yield child
+
+
+def until_served(process: "subprocess.Popen[bytes]", port: int) -> None:
+    """Wait until a gateway that was started answers on this port."""
+    while True:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False)
+        except httpx.TransportError:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        else:
+            return

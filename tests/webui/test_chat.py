@@ -1,9 +1,14 @@
 """A chat of the page over HTTP: paired by a link, followed by the feed, heard once."""
 
+import asyncio
 from datetime import datetime, timedelta
 
+import pytest
+
+from nanobot.bus.events import InboundMessage
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
+from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 from tests.support.web_client import browser, follow
 
@@ -21,6 +26,22 @@ async def test_a_message_is_answered_and_the_feed_shows_it(running: OpenGateway)
     assert items[-1]["event"]["text"] == "Hello back"
     assert [(row["role"], row["text"]) for row in after["rows"]] == [("user", "hello"), ("assistant", "Hello back")]
     assert after["live"] == []
+
+
+@pytest.mark.parametrize("key", ["trip", "cli:direct", "sdk:default", "telegram:5"])
+async def test_the_answer_in_a_chat_that_no_chat_app_takes_counts_as_delivered(running: OpenGateway, key: str):
+    async with running("Hello back") as here, browser(here) as client:
+        before = (await client.get(f"/api/sessions/{key}/rows")).json()["feed"]
+        sent = await client.post(f"/api/sessions/{key}/messages", json={"id": "message-1", "text": "hello"})
+        items = await follow(client, before, "turn_ended")
+        while (await here.gateway.reporter.journal.counts()).waiting_out:
+            await asyncio.sleep(0.02)
+        rows = (await client.get(f"/api/sessions/{key}/rows")).json()["rows"]
+
+    assert sent.status_code == 202
+    assert items[-1]["session"] == key
+    assert [row["text"] for row in rows] == ["hello", "Hello back"]
+    assert here.gateway.reporter.dead_letters.count == 0
 
 
 async def test_a_message_sent_twice_is_heard_once(running: OpenGateway):
@@ -111,3 +132,17 @@ async def test_an_uploaded_file_is_served_so_that_it_cannot_run(running: OpenGat
     assert all(file.headers["content-security-policy"].startswith("sandbox") for file in files)
     assert all(file.headers["x-content-type-options"] == "nosniff" for file in files)
     assert unknown.status_code == 404
+
+
+async def test_what_is_written_into_a_thread_of_another_channel_is_answered_there(running: OpenGateway):
+    session = "toy:room:1:thread:2"
+    first = InboundMessage(
+        "toy", "7", "room:1", "hi", message_id="m1", thread_id="thread:2", session_key_override=session
+    )
+    async with running("in the thread", "from the page") as here, browser(here) as client:
+        await here.gateway.runtime.bus.publish_inbound(first)
+        await eventually(lambda: here.toy.got("room:1"))
+        await client.post(f"/api/sessions/{session}/messages", json={"id": "message-1", "text": "hello"})
+        await eventually(lambda: len(here.toy.got("room:1")) == 2)
+
+        assert here.toy.got() == ["in the thread", "from the page"]

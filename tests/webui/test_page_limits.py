@@ -48,7 +48,7 @@ async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_addres
         tab = await tabs.open(here)
         await say(tab, "Show me")
         await expect(tab.locator(".message.turn .result")).to_be_visible()
-        schemes = await tab.locator(".message.turn a").evaluate_all(
+        schemes = await tab.locator(".message.turn .markdown a").evaluate_all(
             "links => links.map(link => new URL(link.href).protocol)"
         )
 

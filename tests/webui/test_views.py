@@ -13,6 +13,7 @@ from nanobot.net import sse
 from nanobot.security.http_access import Requires
 from nanobot.testing import calls
 from tests.support.eventually import eventually
+from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway
 from tests.support.web_client import browser, follow
 
@@ -81,6 +82,23 @@ async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(runn
     assert after == before
 
 
+async def test_a_pass_of_dream_is_listed_and_taken_back(running: OpenGateway):
+    async with running(tidying(MERGED)) as here, browser(here) as client:
+        store = here.gateway.runtime.context.memory
+        store.memory_file.write_text(FACTS, encoding="utf-8")
+        store.append_history("Talked of home.")
+        outcome = (await client.post("/api/memory/dream")).json()["outcome"]
+        dreams = (await client.get("/api/memory/dreams")).json()
+        restored = await client.post("/api/memory/dreams/1/restore")
+        again = await client.post("/api/memory/dreams/1/restore")
+        active = (await client.get("/api/memory/dreams")).json()["active"]
+
+    assert outcome == "done"
+    assert (dreams["active"], dreams["passes"][0]["edits"][0]["after"]) == ([1], "Lives in Berlin.")
+    assert (restored.status_code, again.status_code, active) == (200, 400, [])
+    assert store.memory_file.read_text(encoding="utf-8") == FACTS
+
+
 async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGateway):
     async with running("Watered.") as here, browser(here) as client:
         job = (await client.post("/api/jobs", json={"message": "Water the plants", "cron": "0 18 * * *"})).json()
@@ -108,14 +126,17 @@ async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGatew
 
 async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(running: OpenGateway, tmp_path):
     async with running("hello") as here, browser(here) as client:
+        before = (await client.get("/api/sessions")).json()["feed"]
         here.toy.write("may I?", message_id="1", sender="9")
         await eventually(lambda: here.gateway.runtime.pairing.pending("toy"))
+        told = await follow(client, before, "changed")
         [waiting] = (await client.get("/api/inbox")).json()["pairing"]
         approved = await client.post(f"/api/pairing/{waiting['code']}/approve", json={"owner": True})
         people = (await client.get("/api/people")).json()["people"]
         revoked = await client.post("/api/people/revoke", json={"channel": "toy", "sender": people[0]["sender"]})
         left = (await client.get("/api/people")).json()["people"]
 
+    assert told[-1]["event"]["topic"] == "inbox"
     assert (waiting["channel"], approved.status_code, revoked.status_code) == ("toy", 200, 200)
     assert [(person["channel"], person["owner"]) for person in people] == [("toy", True)]
     assert left == []
@@ -160,9 +181,13 @@ async def test_a_setting_is_changed_checked_and_its_secret_never_shown(running: 
         shown = await client.get("/api/config")
         await eventually(lambda: here.gateway.runtime.config.agents.defaults.max_tool_iterations == 7)
         removed = await client.patch("/api/config", json={"key": "agents.defaults.maxToolIterations"})
+        none_waits = (await client.get("/api/config")).json()["waiting"]
+        await client.patch("/api/config", json={"key": "gateway.port", "value": 4000})
+        port_waits = (await client.get("/api/config")).json()["waiting"]
         schema = (await client.get("/api/config/schema")).json()
 
     assert [each.status_code for each in (changed, key, wrong, removed)] == [200, 200, 400, 200]
+    assert (set(none_waits) <= {"agents.defaults.maxToolIterations"}, "gateway.port" in port_waits) == (True, True)
     assert "gateway.port" in wrong.json()["error"]
     assert "sk-very-secret-key" not in shown.text + key.text
     assert "agents" in schema["properties"]
@@ -179,7 +204,8 @@ async def test_what_there_is_is_listed(running: OpenGateway, path: str):
 
 async def test_a_device_is_paired_by_a_link_of_another_listed_and_signed_out(running: OpenGateway):
     async with running() as here, browser(here) as client:
-        url = (await client.post("/api/devices")).json()["url"]
+        link = (await client.post("/api/devices")).json()
+        url = link["url"]
         base = str(client.base_url)
         async with httpx.AsyncClient(base_url=base, headers={"Origin": base.rstrip("/")}, trust_env=False) as phone:
             key = url.partition("#k=")[2]
@@ -189,6 +215,7 @@ async def test_a_device_is_paired_by_a_link_of_another_listed_and_signed_out(run
             signed_out = await client.delete(f"/api/devices/{other}")
             after = await phone.get("/api/me")
 
+    assert {len(row) for row in link["qr"]} == {len(link["qr"])}
     assert paired == [200, 403]
     assert (signed_out.status_code, after.status_code) == (200, 401)
 

@@ -40,7 +40,6 @@ from nanobot.security.redaction import redact_known
 from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 
-MAX_CONTINUATIONS = 3
 MAX_FORMAT_REPAIRS = 2
 MAX_STREAM_RETRIES = 1
 """How often a run asks for the rest of an answer whose stream broke off."""
@@ -153,7 +152,7 @@ class _Run:
                 if self._guard.stop_message is not None:
                     return await self._end_early(self._guard.stop_message)
                 await self._accept_joining()
-            elif response.finish_reason == "length" and text and continuations < MAX_CONTINUATIONS:
+            elif response.finish_reason == "length" and text and continuations < self._spec.max_continuations:
                 continuations += 1
                 parts.append(text)
                 await self._record_draft()
@@ -346,7 +345,9 @@ class _Run:
     async def _ask(self) -> LLMResponse:
         """Call the model once and stream its response. If it breaks off, record its text before raising."""
         spec, limits = self._spec, self._spec.model.limits
-        assembler = StreamAssembler(spec.emit, spec.on_partial_text, hold_text=spec.review)
+        assembler = StreamAssembler(
+            spec.emit, spec.on_partial_text, hold_text=spec.review, continues=bool(self._answer_parts)
+        )
         response: LLMResponse | None = None
         request = await self._requests.build(self._transcript.all)
         await spec.hook_runner.request(

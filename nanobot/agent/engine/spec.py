@@ -16,6 +16,8 @@ from nanobot.agent.window.token_budget import MAX_ROWS
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
 
+MAX_CONTINUATIONS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
@@ -79,6 +81,8 @@ class RunSpec:
     """Whether a second model call reviews the answer before it is shown."""
     format_problem: Callable[[str], str] | None = None
     """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
+    max_continuations: int = MAX_CONTINUATIONS
+    """How often an answer is continued that the length limit cut off."""
     stop_reason: Callable[[], str] = field(default_factory=lambda: never_over_budget)
     """Called before each model call but the first: why no further one may be made; empty if one may."""
 

@@ -11,10 +11,14 @@ from nanobot.security.redaction import StreamRedactor
 class StreamAssembler:
     """Assembles the response of one step; emits started and ended events in strict pairs."""
 
-    def __init__(self, emit: Emitter, on_partial_text: Callable[[str], None], *, hold_text: bool = False) -> None:
+    def __init__(
+        self, emit: Emitter, on_partial_text: Callable[[str], None], *, hold_text: bool = False, continues: bool = False
+    ) -> None:
         """`on_partial_text` gets the text as well, so that a crash does not lose it. With `hold_text` the text is
-        emitted only at the end of the step, and only if it is not the answer.
+        emitted only at the end of the step, and only if it is not the answer. `continues`: the text goes on where that
+        of the step before was cut off.
         """
+        self._started = events.TextStarted(continues=continues or None)
         self._hold_text = hold_text
         self._emit = emit
         self._on_partial_text = on_partial_text
@@ -37,7 +41,7 @@ class StreamAssembler:
                 if not self._text_started:
                     self._text_started = True
                     if not self._hold_text:
-                        self._emit(events.TextStarted())
+                        self._emit(self._started)
                 self._emit_text(self._text_redactor.feed(text))
             case ReasoningDelta(text) if text:
                 if not self._reasoning_started:
@@ -57,7 +61,7 @@ class StreamAssembler:
         if self._hold_text:
             if final or interrupted:
                 return
-            self._emit(events.TextStarted())
+            self._emit(self._started)
             self._emit(events.TextDelta(text=self.text))
         self._emit(events.TextEnded(text=self.text, final=final))
 

@@ -1,15 +1,21 @@
 """What an interrupted turn left: messages not stored yet, and an answer that may not have been sent."""
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.interruption import is_interrupted, parts_of_answer
+from nanobot.agent.engine.interruption import (
+    CONTINUE_INTERRUPTED,
+    CONTINUE_TRUNCATED,
+    is_interrupted,
+    parts_of_answer,
+)
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted_keys
 from nanobot.session.manager import SessionManager
 
@@ -73,6 +79,30 @@ def outcome_text(rows: Sequence[ChatMessage]) -> str:
     if last.get("error") not in (None, INTERRUPTED):
         return last.get("reply") or text_of(last["content"])
     return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
+
+
+def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, Any]]:
+    """The texts and tool calls of a turn as parts of its view, from the rows of its session."""
+    parts: list[dict[str, Any]] = []
+    tools: dict[str, dict[str, Any]] = {}
+    continues = False
+    for row in rows:
+        if row.get("turn_id") != turn_id:
+            continue
+        if row["role"] == "user":
+            continues = is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
+        elif row["role"] == "tool" and (call_of := tools.get(row.get("tool_call_id", ""))) is not None:
+            call_of.update({"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0})
+        elif row["role"] == "assistant":
+            if (text := text_of(row["content"])) and "reply" not in row and not row.get("sent_back"):
+                parts.append({"type": "text", "text": [text], **({"continues": True} if continues else {})})
+            for call in row.get("tool_calls", ()):
+                arguments, _ = parse_arguments(call["function"]["arguments"])
+                tool = {"type": "tool", "call_id": call["id"], "name": call["function"]["name"], "arguments": arguments}
+                tools[call["id"]] = tool
+                parts.append(tool)
+            continues = is_interrupted(row)
+    return parts
 
 
 def find_answer(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:

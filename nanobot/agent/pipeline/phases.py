@@ -8,12 +8,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from nanobot.agent.commands.table import last_request, parse_command
 from nanobot.agent.context import with_attachments
 from nanobot.agent.engine.interruption import Interruption, pending_calls
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import RunSpec, never_over_budget
+from nanobot.agent.engine.spec import MAX_CONTINUATIONS, RunLimits, RunSpec, never_over_budget
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.pipeline.hook_adapter import filter_joining, run_message_hooks, run_turn_end_hooks
 from nanobot.agent.pipeline.interrupted import (
@@ -23,8 +24,17 @@ from nanobot.agent.pipeline.interrupted import (
     is_answer,
     missing_messages,
     outcome_text,
+    parts_of_turn,
 )
-from nanobot.agent.pipeline.turn import BuiltRequest, RestoredSession, Turn, TurnDeps, TurnEnding, TurnGoals
+from nanobot.agent.pipeline.turn import (
+    BuiltRequest,
+    RestoredSession,
+    Turn,
+    TurnDeps,
+    TurnEnding,
+    TurnGoals,
+    TurnOptions,
+)
 from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
 from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
 from nanobot.agent.tools.base import ToolContext
@@ -45,7 +55,7 @@ from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.providers.errors import ModelCallError
 from nanobot.security.redaction import redact_all, redact_known
 from nanobot.session import original_state
-from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.checkpoint import PARTIAL_EVERY_S, Checkpoint
 from nanobot.session.types import Session
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
@@ -168,7 +178,9 @@ class Pipeline:
             session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
         while session.notices:
             turn.emit(Notice(text=session.notices.pop(0)))
-        checkpoint = Checkpoint(self._deps.turns_folder, key)
+        # what a program has read of an answer must survive a crash, so that it can go on reading there
+        every_s = 0.0 if turn.message.turn_id else PARTIAL_EVERY_S
+        checkpoint = Checkpoint(self._deps.turns_folder, key, every_s=every_s)
         if turn.options.ephemeral:
             checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
@@ -260,6 +272,7 @@ class Pipeline:
         turn.checkpoint.set_message_count(session.message_count)
         answer = find_answer(history, interrupted.turn_id) if interrupted else None
         if answer is not None and turn.resumes:  # the crash came after the answer was stored
+            self._show_again(turn, history)
             turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
             return TurnPhase.SAVE
         if answer is not None:
@@ -273,6 +286,7 @@ class Pipeline:
             }
             await self._record(turn, partial_row)
             history = session.get_history()
+        self._show_again(turn, history)
         missing = missing_messages(history, interrupted) if interrupted else []
         turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
         if not turn.resumes:
@@ -285,13 +299,20 @@ class Pipeline:
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
         models = self._deps.models
-        model = await (models.get(turn.model) if turn.model else models.of_session(session))
+        name = turn.model or turn.options.model
+        model = await (models.get(name) if name else models.of_session(session))
+        model = replace(model, limits=_limits_of(turn.options, model.limits))
         model.provider.prepare()
         await self._deps.tools.refresh()
         for text in self._deps.take_notices(turn.session.key):
             turn.emit(Notice(text=text))
         turn.built = BuiltRequest(model, rows, window)
         return TurnPhase.RUN
+
+    def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:
+        """Show readers of the feed what a resumed turn had shown before the crash."""
+        if turn.resumes and self._deps.feed is not None:
+            self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
 
     async def _run(self, turn: Turn) -> TurnPhase:
         deps, message = self._deps, turn.message
@@ -311,7 +332,7 @@ class Pipeline:
         tools, options = deps.tools.snapshot(), turn.options
         for tool in options.tools:
             tools.register(tool)
-        for name in _SESSION_TOOLS if options.ephemeral else ():
+        for name in () if turn.is_remembered else _SESSION_TOOLS:
             tools.unregister(name)
 
         async def take_joining() -> list[ChatMessage]:
@@ -359,6 +380,7 @@ class Pipeline:
             stop_reason=self._stop_check(turn),
             review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
             format_problem=options.format_problem,
+            max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
         turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn, deps.goals)):
@@ -411,7 +433,7 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
-        if turn.options.ephemeral:
+        if not turn.is_remembered:
             self._deps.status.forget(turn.message.session_key)
         elif turn.restored is not None:
             self._deps.on_session_released(turn.session, turn.scope)
@@ -604,8 +626,17 @@ def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
         message.session_key,
         turn.turn_id,
         budget_usd=turn.options.budget_usd,
+        reasoning_effort=turn.options.reasoning_effort,
         goal=goals is not None and goals.serves(message),
         notify=lambda text: emit(Notice(text=text)),
+    )
+
+
+def _limits_of(options: TurnOptions, limits: RunLimits) -> RunLimits:
+    return replace(
+        limits,
+        max_tokens=min(options.max_tokens or limits.max_tokens, limits.max_tokens),
+        temperature=limits.temperature if options.temperature is None else options.temperature,
     )
 
 

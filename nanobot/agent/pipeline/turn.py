@@ -33,6 +33,7 @@ from nanobot.messages.types import INTERRUPTED, ChatMessage
 from nanobot.net.pace import Pace
 from nanobot.security.redaction import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
+from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
 
@@ -189,6 +190,8 @@ class TurnDeps:
     """How many consolidations of a session failed in a row."""
     feed: Feed | None = None
     """Gets the events of all turns; None in a process without other readers."""
+    options_of: Callable[[InboundMessage], "TurnOptions"] = field(default=lambda message: TurnOptions())
+    """What the sender of a message asks of its turn, from `message.request`. Never raises."""
     reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
@@ -293,6 +296,12 @@ class TurnOptions:
     """The form of the answer, described for the model."""
     format_problem: Callable[[str], str] | None = None
     """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
+    model: str | None = None
+    """A model or preset; overrides that of the session."""
+    max_tokens: int | None = None
+    """Where its answers are cut off. Such an answer is not continued."""
+    temperature: float | None = None
+    reasoning_effort: str | None = None
 
 
 @dataclass(slots=True)
@@ -355,6 +364,11 @@ class Turn:
         return self.restored.session
 
     @property
+    def is_remembered(self) -> bool:
+        """Whether its session stays, so that memory learns from it and work may go on in it."""
+        return not self.options.ephemeral and not is_temporary(self.message.session_key)
+
+    @property
     def facts(self) -> TurnFacts:
         """The turn as hooks see it."""
         message, to = self.message, self.message.address
@@ -395,7 +409,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 
-    turn_id = turn_id or secrets.token_hex(6)
+    turn_id = turn_id or message.turn_id or secrets.token_hex(6)
     message.content = redact_known(message.content)  # a pasted configured secret must reach no model and no file
     trace = deps.traces.open_turn(turn_id, message)
     progress = RunProgress(on_step_end)
@@ -403,5 +417,5 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
     emit = Emitter(turn_id, progress, trace, feed, sink)
     result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
     turn = Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
-    turn.attended = message.attended
+    turn.attended, turn.options = message.attended, deps.options_of(message)
     return turn

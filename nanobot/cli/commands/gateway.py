@@ -5,11 +5,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nanobot.cli.common import ConfigOption, WorkspaceOption, read_setup
+from nanobot.cli.common import ConfigOption, Setup, WorkspaceOption, read_setup
 from nanobot.cli.terminal import is_terminal, wants_colour
 from nanobot.errors import ConfigError
 
@@ -17,7 +17,7 @@ HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
 
 AllowEmptyOption = Annotated[
-    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the terminal and jobs.")
+    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the page, the terminal and jobs.")
 ]
 
 
@@ -33,6 +33,14 @@ def run(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Run the gateway: chat apps, reminders and jobs. Ctrl+C stops it."""
+    if env_file is not None:
+        _set_variables(env_file)
+    setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
+    run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
+
+
+def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
+    """Run a gateway with these `Options` until a signal or a request stops it."""
     import asyncio  # slow; not needed for --help
 
     from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
@@ -41,9 +49,6 @@ def run(
     from nanobot.security.redaction import redact_all
     from nanobot.utils.log import LogTarget, set_up_logging
 
-    if env_file is not None:
-        _set_variables(env_file)
-    setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
     level = "DEBUG" if verbose else "INFO"
     is_short = is_terminal(sys.stderr) and not verbose
     target = LogTarget(setup.paths.gateway_log, level, level, is_short, wants_colour(sys.stderr))
@@ -67,7 +72,7 @@ def run(
                     setup.config,
                     data_dir=setup.data_dir,
                     workspace=setup.workspace,
-                    options=Options(port, allow_empty),
+                    options=Options(**options),
                     shutdown=requests,
                 )
             finally:

@@ -76,8 +76,10 @@ class ControlRequests:
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
         new_link: Callable[[], Awaitable[str]],
+        api_urls: Callable[[], list[str]],
     ) -> None:
-        """`new_link` returns a one-time link to the page; raises NanobotError."""
+        """`new_link` returns a one-time link to the page; raises NanobotError. `api_urls`: where the API is."""
+        self._api_urls = api_urls
         self._new_link = new_link
         self._runtime = runtime
         self._reporter = reporter
@@ -97,6 +99,7 @@ class ControlRequests:
             "report": self._report,
             "mcp server": self._mcp_server,
             "web link": self._web_link,
+            "api urls": self._send_api_urls,
             "stop gateway": self._stop_gateway,
             "restart gateway": self._restart_gateway,
         }
@@ -309,6 +312,9 @@ class ControlRequests:
 
     async def _web_link(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "web link", "url": await self._new_link()})
+
+    async def _send_api_urls(self, request: Frame, client: ControlClient) -> None:
+        client.send({"type": "api urls", "urls": self._api_urls()})
 
     async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
         """Stop the running turn of a session, whoever began it."""

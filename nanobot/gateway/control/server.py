@@ -56,11 +56,12 @@ class ControlServer(Listener):
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
         new_link: Callable[[], Awaitable[str]],
+        api_urls: Callable[[], list[str]],
     ) -> None:
         super().__init__()
         self._places = places
         self._workspace = runtime.workspace
-        self._requests = ControlRequests(runtime, reporter, shutdown, terminal, new_link)
+        self._requests = ControlRequests(runtime, reporter, shutdown, terminal, new_link, api_urls)
         self._token: str | None = None
         self._clients: set[ControlClient] = set()
 

@@ -7,7 +7,7 @@ implementations. `chat_request` builds the body, `chat_response` reads the respo
 import asyncio
 from typing import Any
 
-from nanobot.providers.base import Delta, Finished
+from nanobot.providers.base import Delta, Finished, call_context
 from nanobot.providers.capabilities import EndpointCapabilities
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
 from nanobot.providers.wire import exchange
@@ -30,7 +30,7 @@ class ChatCall(exchange.WireCall):
             "model": self._model,
             "max_tokens": self._max_tokens,
             "temperature": self._temperature,
-            "reasoning_effort": endpoint.reasoning_effort,
+            "reasoning_effort": call_context().reasoning_effort or endpoint.reasoning_effort,
             "stream": True,
             "stream_options": {"include_usage": True},
             **endpoint.extra_body,

@@ -38,7 +38,8 @@ class ResponsesCall(exchange.WireCall):
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
         endpoint = self._endpoint
-        effort = {"effort": endpoint.reasoning_effort} if endpoint.reasoning_effort else {}
+        wanted = call_context().reasoning_effort or endpoint.reasoning_effort
+        effort = {"effort": wanted} if wanted else {}
         session_key = call_context().session_key
         with_tools = bool(self._tools) and "tools" not in capabilities.dropped
         summary = {} if "reasoning.summary" in capabilities.dropped else {"summary": "auto"}

@@ -10,6 +10,7 @@ export const isOnline = signal(true);
 
 const KEPT = 2000;
 const LONGEST_WAIT_MS = 15_000;
+const CHANGED_MS = 300;
 const listeners = new Set();
 const resetListeners = new Set();
 const channel = new BroadcastChannel("nanobot-feed");
@@ -45,6 +46,18 @@ export function itemsUntil(position) {
 export function onReset(listener) {
   resetListeners.add(listener);
   return () => resetListeners.delete(listener);
+}
+
+/** Call soon after a change of these topics, or an event of these types. */
+export function onChange(topics, listener) {
+  let timer = 0;
+  const soon = () => {
+    clearTimeout(timer);
+    timer = setTimeout(listener, CHANGED_MS);
+  };
+  const unfollow = follow("", ({ event }) => topics.includes(event.type === "changed" ? event.topic : event.type) && soon());
+  const offReset = onReset(soon);
+  return () => (clearTimeout(timer), unfollow(), offReset());
 }
 
 /** Start to read after a position, or to listen to the tab that reads. */

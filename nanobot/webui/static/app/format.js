@@ -11,7 +11,7 @@ function formatter(options) {
 const weekday = formatter({ weekday: "long" });
 const day = formatter({ month: "long", day: "numeric" });
 const dayAndYear = formatter({ year: "numeric", month: "long", day: "numeric" });
-const shortDay = formatter({ month: "short", day: "numeric" });
+export const shortDay = formatter({ month: "short", day: "numeric" });
 export const time = formatter({ hour: "2-digit", minute: "2-digit" });
 
 function daysAgo(date) {
@@ -52,4 +52,24 @@ export function dollars(value) {
 
 export function tokens(count) {
   return new Intl.NumberFormat(language, { notation: "compact", maximumFractionDigits: 1 }).format(count);
+}
+
+/** A day and a time of day, in few characters. */
+export function moment(date) {
+  return daysAgo(date) === 0 ? `${t("today")}, ${time(date)}` : `${shortDay(date)}, ${time(date)}`;
+}
+
+/** A long duration by its largest unit. */
+export function duration(value) {
+  if (value < 60) return t("seconds", { n: Math.round(value) });
+  if (value < 3600) return t("only_minutes", { n: Math.round(value / 60) });
+  return value < 2 * 86_400 ? t("hours", { n: Math.round(value / 3600) }) : t("days", { n: Math.round(value / 86_400) });
+}
+
+export const monthName = formatter({ month: "long", year: "numeric" });
+
+/** The days of the week, from Monday on. */
+export function weekdayNames() {
+  const name = new Intl.DateTimeFormat(language, { weekday: "short" });
+  return Array.from({ length: 7 }, (_, day) => name.format(new Date(2024, 0, day + 1))); // a Monday
 }

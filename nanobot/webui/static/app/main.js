@@ -9,7 +9,7 @@ import { listenToKeys } from "./keys.js";
 import { startOutbox } from "./outbox.js";
 import { Sidebar } from "./parts/sidebar.js";
 import { go, route } from "./router.js";
-import { dialog, isSidebarOpen, loadSessions, me, running, sessions, watchSessions } from "./store.js";
+import { deleting, dialog, isSidebarOpen, loadSessions, me, running, sessions, watchInbox, watchSessions } from "./store.js";
 import { VIEWS } from "./views.js";
 import { loadWords, t } from "./words.js";
 
@@ -36,7 +36,8 @@ function App() {
         <${Later} key=${view} load=${load} rest=${rest} />
       </main>
     </div>
-    ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}`;
+    ${dialog.value && html`<${Later} load=${() => import("./parts/dialogs.js")} />`}
+    ${deleting.value.size > 0 && html`<${Later} load=${() => import("./parts/deleting.js")} />`}`;
 }
 
 function titleOf(key) {
@@ -84,6 +85,7 @@ async function connect() {
     isSignedIn.value = true;
     startFeed(position);
     watchSessions(position);
+    watchInbox();
     await startOutbox();
   } catch (error) {
     if (error.status === 401) return;

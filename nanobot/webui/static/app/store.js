@@ -1,7 +1,7 @@
 /** What the whole page shows: who is signed in, the sessions, and what runs. */
 import { computed, effect, signal } from "@preact/signals";
 import { get } from "./api.js";
-import { follow, onReset } from "./feed.js";
+import { follow, onChange, onReset } from "./feed.js";
 
 /** The answer of /api/me. */
 export const me = signal(null);
@@ -13,11 +13,25 @@ export const running = signal(new Set());
 export const questions = signal(new Map());
 /** The slash commands. */
 export const commands = signal([]);
+/** What waits for the owner: the answer of /api/inbox. */
+export const inbox = signal(null);
+/** How much that is. */
+export const waiting = computed(() => {
+  if (!inbox.value) return 0;
+  const { approvals, pairing, goals, limits, problems, dead_letters: lost } = inbox.value;
+  return approvals.length + pairing.length + goals.length + limits.length + problems.length + (lost ? 1 : 0);
+});
+/** The session whose menu is open. */
+export const chosen = signal(null);
+/** Sessions that will be deleted, by their name: `{session, timer}`. Lists leave them out. */
+export const deleting = signal(new Map());
 export const isSidebarOpen = signal(false);
-/** The open dialog: "", "jump" or "keys". */
+/** The open dialog: "", "jump", "keys" or "session". */
 export const dialog = signal("");
 
 const RELOAD_MS = 400;
+const INBOX_TOPICS = ["inbox", "config", "approval_asked", "approval_answered", "turn_ended"];
+const INBOX_MS = 60_000; // problems and dead letters come without an event
 const turns = new Map(); // running turns: id to session
 let reloading = 0;
 
@@ -38,6 +52,23 @@ export function watchSessions(position) {
   follow(position, take);
   onReset(loadSessions);
   get("/api/commands").then((answer) => (commands.value = answer.commands), () => null);
+}
+
+export async function loadInbox() {
+  inbox.value = await get("/api/inbox").catch(() => inbox.value);
+}
+
+/** Keep current what waits, and count it in the title and the icon of the page. */
+export function watchInbox() {
+  loadInbox();
+  onChange(INBOX_TOPICS, loadInbox);
+  setInterval(() => document.hidden || loadInbox(), INBOX_MS);
+  const icon = document.querySelector('link[rel="icon"]');
+  effect(() => {
+    const name = me.value?.name || "nanobot";
+    document.title = waiting.value ? `(${waiting.value}) ${name}` : name;
+    icon.href = icon.href.replace(/[^/]+$/, waiting.value ? "icon-waiting.svg" : "icon.svg");
+  });
 }
 
 function take({ session, channel, event }) {
@@ -94,9 +125,3 @@ const CHANNELS = {
 export function channelName(name) {
   return CHANNELS[name] ?? name.charAt(0).toUpperCase() + name.slice(1);
 }
-
-const waiting = computed(() => questions.value.size);
-effect(() => {
-  const name = me.value?.name || "nanobot";
-  document.title = waiting.value ? `(${waiting.value}) ${name}` : name;
-});

@@ -5,12 +5,14 @@ import { go } from "../router.js";
 import { channelName, dialog, sessions } from "../store.js";
 import { VIEWS } from "../views.js";
 import { t } from "../words.js";
+import { SessionMenu } from "./session_menu.js";
 
 const MOST = 12;
 
 export default function Dialogs() {
   if (dialog.value === "jump") return html`<${Jump} />`;
   if (dialog.value === "keys") return html`<${Keys} />`;
+  if (dialog.value === "session") return html`<${SessionMenu} />`;
   return null;
 }
 
@@ -32,7 +34,7 @@ function Jump() {
   const [chosen, setChosen] = useState(0);
   const places = [
     { id: "new", title: t("new_chat"), note: "", open: () => go("chat") },
-    ...VIEWS.filter(({ name }) => name !== "chat").map(({ name }) => ({ id: name, title: t(`view_${name}`), note: "", open: () => go(name) })),
+    ...VIEWS.filter(({ name }) => name !== "chat" && name !== "replay").map(({ name }) => ({ id: name, title: t(`view_${name}`), note: "", open: () => go(name) })),
     ...sessions.value.map(({ key, title, channel }) => ({
       id: key, title: title || key, note: channelName(channel), open: () => go("chat", key),
     })),

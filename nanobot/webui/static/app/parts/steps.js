@@ -63,7 +63,7 @@ function isDiff(text) {
   return typeof text === "string" && /^[+-]/m.test(text);
 }
 
-function Diff({ text }) {
+export function Diff({ text }) {
   const kinds = { "+": "added", "-": "removed", "@": "place" };
   return html`<pre class="diff" tabindex="0">${clip(text)
     .split("\n")

@@ -108,6 +108,8 @@ function Messages({ session, scroller, onEdit, onBranch }) {
     }
     const again = () => onBranch(lastUser.first, lastUser.text, lastUser.files ?? []);
     const actions = html`<${CopyButton} text=${() => answerOf(entry.parts)} />
+      ${entry.turn_id && Number.isInteger(entry.first) &&
+      html`<a class="action" href=${href("replay", `${entry.turn_id} ${session.key}`)} title=${t("view_replay")} aria-label=${t("view_replay")}><${Icon} name="clock" /></a>`}
       ${entry === lastTurn && lastUser && !live.value.length &&
       html`<${ActionButton} icon="again" label=${t("again")} onClick=${again} />`}`;
     return html`<${TurnMessage} parts=${entry.parts} result=${session.results[entry.turn_id]} actions=${actions} />`;
@@ -232,6 +234,7 @@ function useStickToBottom(scroller) {
     return () => (sizes.disconnect(), changes.disconnect());
   }, []);
   const onScroll = () => {
+    if (!scroller.current) return; // a late event of a chat that was left
     const { scrollHeight, scrollTop, clientHeight } = scroller.current;
     const isNear = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
     const now = performance.now();

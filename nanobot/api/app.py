@@ -1,0 +1,284 @@
+"""The endpoints of the API: chat completions, responses, models, sessions, turns, approvals, files and the feed."""
+
+import asyncio
+import mimetypes
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from nanobot import __version__
+from nanobot.agent.events import Answer
+from nanobot.agent.feed import FeedClosedError, FeedPositionError
+from nanobot.api.answers import sent_files
+from nanobot.api.chat import ChatCompletions
+from nanobot.api.responses import Responses
+from nanobot.api.services import ApiServices
+from nanobot.api.turns import ApiTurns, session_key
+from nanobot.messages.types import ChatMessage, text_of
+from nanobot.net import sse
+from nanobot.runtime.sandbox import path_policy
+from nanobot.security.credentials import Credential, HttpRole
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathDeniedError
+from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_json
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_MAX_MESSAGES = 200
+
+
+class _NewAnswer(BaseModel):
+    answer: Literal["no", "once", "always"]
+
+
+class _NewBranch(BaseModel):
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    messages: int | None = Field(default=None, ge=0)
+    """How many messages the branch keeps; all of them by default."""
+
+
+def endpoints(services: ApiServices) -> list[Endpoint]:
+    """All endpoints of the API, in the order in which they are tried."""
+    turns = ApiTurns(services)
+    chat, responses, rest = ChatCompletions(services, turns), Responses(services, turns), _Rest(services, turns)
+
+    def endpoint(path: str, handler: Any, *methods: str, guest_may: bool = True) -> Endpoint:
+        return Endpoint(f"/v1/{path}", handler, Requires.API_KEY, methods or ("GET",), guest_may)
+
+    return [
+        endpoint("chat/completions", chat.create, "POST"),
+        endpoint("chat/completions/{id}", chat.get),
+        endpoint("responses", responses.create, "POST"),
+        endpoint("responses/{id}", responses.get),
+        endpoint("responses/{id}", responses.delete, "DELETE"),
+        endpoint("responses/{id}/cancel", responses.cancel, "POST"),
+        endpoint("responses/{id}/input_items", responses.input_items),
+        endpoint("models", rest.models),
+        endpoint("models/{id:path}", rest.model),
+        endpoint("sessions", rest.sessions),
+        endpoint("sessions/{key}/messages", rest.messages),
+        endpoint("sessions/{key}/branch", rest.branch, "POST"),
+        endpoint("sessions/{key}", rest.session),
+        endpoint("sessions/{key}", rest.delete_session, "DELETE"),
+        endpoint("turns/{id}/stop", rest.stop, "POST"),
+        endpoint("approvals/{id}", rest.approve, "POST", guest_may=False),
+        endpoint("files/{id}/content", rest.file),
+        endpoint("feed", rest.feed),
+        endpoint("capabilities", rest.capabilities),
+        endpoint("{path:path}", rest.unknown, *_METHODS),
+    ]
+
+
+class _Rest:
+    """All endpoints but chat completions and responses."""
+
+    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
+        self._services = services
+        self._runtime = services.runtime
+        self._turns = turns
+
+    async def models(self, request: Request, caller: Credential | None) -> Response:
+        """`nanobot`, and a model for each preset."""
+        return json_response({"object": "list", "data": [self._model(name) for name in self._model_names()]})
+
+    async def model(self, request: Request, caller: Credential | None) -> Response:
+        name = request.path_params["id"]
+        if name not in self._model_names():
+            raise HttpError(
+                404, f"There is no model {name!r}. See GET /v1/models.", code="model_not_found", param="model"
+            )
+        return json_response(self._model(name))
+
+    def _model_names(self) -> list[str]:
+        return ["nanobot", *(f"nanobot:{name}" for name in self._runtime.config.model_presets)]
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "nanobot",
+            "architecture": {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]},
+        }
+
+    async def sessions(self, request: Request, caller: Credential | None) -> Response:
+        """The sessions that this key may see, newest first."""
+        assert caller is not None  # noqa: S101 a key is required
+        rows = await asyncio.to_thread(self._runtime.sessions.list_sessions)
+        running = {view.session for view in self._services.feed.views()}
+        data = [
+            {
+                "id": row["key"],
+                "object": "session",
+                "updated_at": _unix_time(str(row["updated_at"])),
+                "messages": row["messages"],
+                "running": row["key"] in running,
+            }
+            for row in rows
+            if not row["archived"] and _may_see(caller, str(row["key"]))
+        ]
+        return json_response({"object": "list", "data": data})
+
+    async def session(self, request: Request, caller: Credential | None) -> Response:
+        """A session, and what its running turn has shown so far."""
+        key = self._key(request, caller)
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
+        live = [view.to_json() for view in self._services.feed.views(key)]
+        if not session.message_count and not live:
+            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
+        return json_response({"id": key, "object": "session", "messages": session.message_count, "live": live})
+
+    async def messages(self, request: Request, caller: Credential | None) -> Response:
+        """The stored messages of a session, the newest last; earlier ones with `before`."""
+        key, query = self._key(request, caller), request.query_params
+        try:
+            limit = min(max(int(query.get("limit", "50")), 1), _MAX_MESSAGES)
+            before = int(query["before"]) if "before" in query else None
+        except ValueError as error:
+            raise HttpError(400, "`limit` and `before` are numbers.") from error
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
+        first, rows = await asyncio.to_thread(session.page, before, limit)
+        data = [_message(first + index, row) for index, row in enumerate(rows)]
+        return json_response({"object": "list", "data": data, "has_more": first > 0})
+
+    async def delete_session(self, request: Request, caller: Credential | None) -> Response:
+        key = self._key(request, caller)
+        async with self._runtime.loop.lane(key):
+            deleted = await asyncio.to_thread(self._runtime.sessions.delete, key)
+        return json_response({"id": key, "object": "session", "deleted": deleted})
+
+    async def branch(self, request: Request, caller: Credential | None) -> Response:
+        """Copy the beginning of a session into a new one."""
+        assert caller is not None  # noqa: S101 a key is required
+        key, new = self._key(request, caller), await read_json(request, _NewBranch)
+        sessions, target = self._runtime.sessions, session_key(caller, new.name)
+        source = await asyncio.to_thread(sessions.read, key)
+        branch = await asyncio.to_thread(sessions.get_or_create, target)
+        if source is None or branch.message_count:
+            state = "There is no session" if source is None else "There is already a session"
+            raise HttpError(404 if source is None else 409, f"{state} {key if source is None else target}.")
+        await sessions.append(branch, *source.messages[: new.messages])
+        return json_response({"id": target, "object": "session", "messages": branch.message_count}, 201)
+
+    async def stop(self, request: Request, caller: Credential | None) -> Response:
+        """Stop a turn. What it has said stays."""
+        assert caller is not None  # noqa: S101 a key is required
+        following = await self._turns.find(caller, request.path_params["id"])
+        stopped = following.view.ended is None and await self._runtime.loop.stop_turn(following.request.session)
+        return json_response({"stopped": bool(stopped)})
+
+    async def approve(self, request: Request, caller: Credential | None) -> Response:
+        """Answer an approval question of any chat. 409 with the answer if it was answered already."""
+        question, new = request.path_params["id"].removeprefix("mcpr_"), await read_json(request, _NewAnswer)
+        if self._runtime.questions.answer(question, Answer(new.answer)):
+            return json_response({"id": question, "answer": new.answer})
+        settled = self._runtime.questions.settled_answer(question)
+        text = f"This question is no longer open; its answer was: {settled or 'unknown'}."
+        raise HttpError(409 if settled is not None else 404, text, code="approval_not_open")
+
+    async def file(self, request: Request, caller: Credential | None) -> Response:
+        """A file that the agent sent with an answer."""
+        assert caller is not None  # noqa: S101 a key is required
+        turn_id, _, index = request.path_params["id"].rpartition("-")
+        following = await self._turns.find(caller, turn_id)
+        files = sent_files(following.view)
+        if not index.isdigit() or int(index) >= len(files):
+            raise HttpError(404, "There is no such file.", code="file_not_found")
+        try:
+            name, content = await asyncio.to_thread(self._read_file, files[int(index)])
+        except (OSError, PathDeniedError) as error:
+            raise HttpError(404, f"The file cannot be read any more: {error}", code="file_not_found") from error
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
+        return Response(content, media_type=kind, headers=headers)
+
+    def _read_file(self, path: str) -> tuple[str, bytes]:
+        """The name and the content of a file, if it may be sent still: it may be another one by now."""
+        files = Opener(path_policy(self._runtime.config, self._runtime.data_dir, self._runtime.workspace))
+        real, file = files.open(files.resolve_sendable(path))
+        with file:
+            return real.name, file.read()
+
+    async def feed(self, request: Request, caller: Credential | None) -> Response:
+        """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
+        assert caller is not None  # noqa: S101 a key is required
+        after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
+        return StreamingResponse(self._events(caller, after), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+
+    async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
+        feed = self._services.feed
+        epoch, _, number = after.partition(".")
+        position = int(number) if epoch == feed.epoch and number.lstrip("-").isdigit() else feed.position
+        yield sse.PING
+        while True:
+            try:
+                async with asyncio.timeout(sse.PING_S):
+                    items = await feed.read(position)
+            except TimeoutError:
+                yield sse.PING
+                continue
+            except FeedPositionError:
+                position = feed.position
+                continue
+            except FeedClosedError:
+                return
+            position = items[-1].position
+            yield b"".join(
+                sse.event(
+                    {"session": item.session, "event": item.event.to_json()}, event_id=f"{feed.epoch}.{item.position}"
+                )
+                for item in items
+                if _may_see(caller, item.session)
+            )
+
+    async def capabilities(self, request: Request, caller: Credential | None) -> Response:
+        """What this server can do."""
+        assert caller is not None  # noqa: S101 a key is required
+        return json_response(
+            {
+                "object": "capabilities",
+                "version": __version__,
+                "role": caller.role,
+                "chat_completions": {"stream": True, "resume": True, "tools": False, "response_format": True},
+                "responses": {"stream": True, "background": True, "approvals": True},
+                "transcription": bool(self._runtime.config.channels.transcription_provider),
+                "idempotency": True,
+            }
+        )
+
+    async def unknown(self, request: Request, caller: Credential | None) -> Response:
+        path = request.path_params["path"]
+        raise HttpError(
+            404, f"nanobot has no {request.method} /v1/{path}. See GET /v1/capabilities.", code="unknown_url"
+        )
+
+    def _key(self, request: Request, caller: Credential | None) -> str:
+        """The session that a path names, by its whole key or by the name of the conversation. Raises HttpError."""
+        assert caller is not None  # noqa: S101 a key is required
+        name = request.path_params["key"]
+        key = name if ":" in name else session_key(caller, name)
+        if not _may_see(caller, key):
+            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
+        return str(key)
+
+
+def _may_see(caller: Credential, key: str) -> bool:
+    """An owner sees all sessions, a guest those of its own key."""
+    return caller.role is HttpRole.OWNER or key.startswith(f"api:{caller.name}:")
+
+
+def _message(number: int, row: ChatMessage) -> dict[str, Any]:
+    names = ("timestamp", "turn_id", "name", "tool_call_id", "tool_calls")
+    extra = {name: row.get(name) for name in names if row.get(name) is not None}
+    return {"n": number, "role": row["role"], "content": text_of(row["content"]), **extra}
+
+
+def _unix_time(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return 0

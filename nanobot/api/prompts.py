@@ -1,0 +1,311 @@
+"""Reads the bodies of requests: messages, their files, whose conversation it is, and what is asked of the turn."""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from nanobot.api.options import answer_form
+from nanobot.channels.media_kinds import MediaKind
+from nanobot.config.schema import Config
+from nanobot.security.http_access import HttpError
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,(.*)", re.DOTALL)
+_MARKER = re.compile(r"[A-Za-z0-9._-]{1,120}")
+_OPEN_WEBUI_TASK = "### Task:"
+"""How the hidden requests of an Open WebUI begin that does not send its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """A file in a request."""
+
+    data: bytes
+    name: str | None = None
+    content_type: str | None = None
+    kind: MediaKind = MediaKind.FILE
+
+
+@dataclass(slots=True)
+class Said:
+    """One message of a request."""
+
+    role: Literal["user", "assistant"]
+    text: str
+    files: list[UploadedFile] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Prompt:
+    """What is new in a request, and what was said before it according to the client."""
+
+    new: list[Said]
+    history: list[Said]
+    instructions: str
+    approvals: dict[str, bool] = field(default_factory=dict)
+    """Answers to approval questions, by their ids."""
+
+    @property
+    def text(self) -> str:
+        """The new messages as one."""
+        return "\n\n".join(said.text for said in self.new if said.text)
+
+    @property
+    def files(self) -> list[UploadedFile]:
+        """The files of the new messages."""
+        return [file for said in self.new for file in said.files]
+
+
+class _Body(BaseModel):
+    """Fields that both endpoints have. Others are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = "nanobot"
+    stream: bool | None = False
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    session_id: str | None = None
+    store: bool | None = None
+    tools: list[Any] | None = None
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool | None = False
+
+
+class ChatBody(_Body):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    reasoning_effort: str | None = None
+    response_format: dict[str, Any] | None = None
+    n: int | None = None
+    functions: list[Any] | None = None
+    logprobs: bool | None = None
+    modalities: list[str] | None = None
+
+    def prompt(self) -> Prompt:
+        """Its messages. Raises HttpError."""
+        if (self.n or 1) > 1:
+            raise _unsupported("n", "There is one answer: leave `n` out.")
+        if self.logprobs:
+            raise _unsupported("logprobs", "An agent's answer has no log probabilities.")
+        if "audio" in (self.modalities or ()):
+            raise _unsupported("modalities", "Answers are text.")
+        _check_tools("tools", self.tools)
+        _check_tools("functions", self.functions)
+        return _prompt(self.messages, "messages")
+
+    def request(self, config: Config) -> dict[str, Any]:
+        """What is asked of the turn."""
+        form = self.response_format or {}
+        wanted = form.get("json_schema")
+        return _request(
+            self,
+            config,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            reasoning_effort=self.reasoning_effort,
+            schema=_schema(str(form.get("type", "text")), wanted.get("schema") if isinstance(wanted, dict) else None),
+        )
+
+
+class Reasoning(BaseModel):
+    effort: str | None = None
+
+
+class TextOptions(BaseModel):
+    format: dict[str, Any] | None = None
+
+
+class Conversation(BaseModel):
+    id: str
+
+
+class ResponsesBody(_Body):
+    """The body of `POST /v1/responses`."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | Conversation | None = None
+    background: bool | None = False
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+
+    def prompt(self) -> Prompt:
+        """Its input. Raises HttpError."""
+        if self.background and self.store is False:
+            raise HttpError(400, "A background response is stored: leave `store` out.", param="store")
+        _check_tools("tools", self.tools)
+        if isinstance(self.input, str):
+            prompt = Prompt([Said("user", self.input)], [], "")
+        else:
+            prompt = _prompt(self.input, "input")
+        prompt.instructions = "\n\n".join(filter(None, [self.instructions or "", prompt.instructions]))
+        return prompt
+
+    def request(self, config: Config) -> dict[str, Any]:
+        """What is asked of the turn."""
+        form = (self.text.format if self.text is not None else None) or {}
+        return _request(
+            self,
+            config,
+            max_tokens=self.max_output_tokens,
+            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
+            schema=_schema(str(form.get("type", "text")), form.get("schema")),
+        )
+
+
+def marker_of(body: _Body, request: Request) -> str | None:
+    """The name of the conversation, the first that the request has; None if it has none. Raises HttpError."""
+    if body.store is False:
+        return None
+    conversation = getattr(body, "conversation", None)
+    candidates = (
+        request.headers.get("x-nanobot-session"),
+        body.session_id,
+        conversation.id if isinstance(conversation, Conversation) else conversation,
+        request.headers.get("x-openwebui-chat-id"),
+        (body.metadata or {}).get("session"),
+        body.user,
+    )
+    marker = next((str(value) for value in candidates if value), None)
+    if marker is not None and not _MARKER.fullmatch(marker):
+        raise HttpError(
+            400,
+            "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores.",
+            code="invalid_value",
+            param="session_id",
+        )
+    return marker
+
+
+def is_task_of_open_webui(body: ChatBody, request: Request, prompt: Prompt, marker: str | None) -> bool:
+    """Whether Open WebUI asks for a title, tags or the like, which nobody said in a conversation."""
+    if request.headers.get("x-openwebui-task") or (body.metadata or {}).get("task"):
+        return True
+    return marker is None and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
+
+
+def model_name(model: str, config: Config) -> str | None:
+    """The model or preset that a request names; None for the configured one. Raises HttpError."""
+    if model in config.model_presets or model == config.agents.defaults.model:
+        return model
+    prefix, colon, preset = model.partition(":")
+    if prefix == "nanobot" and colon:
+        if preset not in config.model_presets:
+            raise HttpError(
+                404, f"There is no model {model!r}. See GET /v1/models.", code="model_not_found", param="model"
+            )
+        return preset
+    return None
+
+
+def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
+    asked = {"model": model_name(body.model, config), "temperature": body.temperature, **options}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _schema(form: str, schema: Any) -> dict[str, Any] | None:
+    if form == "json_object":
+        return {"type": "object"}
+    if form != "json_schema":
+        return None
+    try:
+        answer_form(schema if isinstance(schema, dict) else {})
+    except TypeError as error:
+        text = f"The schema is not valid: {error}."
+        raise HttpError(400, text, code="invalid_value", param="response_format") from error
+    return schema if isinstance(schema, dict) else {}
+
+
+def _check_tools(param: str, tools: list[Any] | None) -> None:
+    if tools:
+        raise _unsupported(
+            param, f"This is an agent with tools of its own: it calls none of yours. Leave `{param}` out."
+        )
+
+
+def _unsupported(param: str, text: str) -> HttpError:
+    return HttpError(400, text, code="unsupported_parameter", param=param)
+
+
+def _prompt(items: list[dict[str, Any]], param: str) -> Prompt:
+    said: list[Said] = []
+    instructions: list[str] = []
+    approvals: dict[str, bool] = {}
+    for item in items:
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind == "mcp_approval_response":
+            approvals[str(item.get("approval_request_id"))] = bool(item.get("approve"))
+        elif kind == "function_call_output":
+            raise _unsupported(param, "This agent calls no functions of yours.")
+        elif kind == "message":
+            text, files = _content(item.get("content"), param)
+            if role in ("system", "developer"):
+                instructions.append(text)
+            elif role == "user":
+                said.append(Said("user", text, files))
+            elif role in ("assistant", "tool", "function"):
+                said.append(Said("assistant", text, files))
+            else:
+                raise HttpError(400, f"{role!r} is no role.", code="invalid_value", param=param)
+    first_new = next((at for at in range(len(said), 0, -1) if said[at - 1].role == "assistant"), 0)
+    prompt = Prompt(said[first_new:], said[:first_new], "\n\n".join(filter(None, instructions)), approvals)
+    if not (prompt.text or prompt.files or approvals):
+        raise HttpError(400, "The last message has to be a user's.", code="invalid_value", param=param)
+    return prompt
+
+
+def _content(content: Any, param: str) -> tuple[str, list[UploadedFile]]:
+    """The text and the files of a message. Raises HttpError."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    texts: list[str] = []
+    files: list[UploadedFile] = []
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        match part.get("type"):
+            case "text" | "input_text" | "output_text" | "refusal":
+                texts.append(str(part.get("text") or part.get("refusal") or ""))
+            case "image_url" | "input_image":
+                url = part.get("image_url")
+                files.append(_from_data_url(url.get("url") if isinstance(url, dict) else url, None, MediaKind.IMAGE))
+            case "file" | "input_file":
+                file = part.get("file") if isinstance(part.get("file"), dict) else part
+                files.append(_from_data_url(file.get("file_data"), file.get("filename"), MediaKind.FILE))
+            case "input_audio":
+                audio = part.get("input_audio") or {}
+                kind = f"audio/{audio.get('format', 'wav')}"
+                files.append(UploadedFile(_decode(str(audio.get("data", ""))), None, kind, MediaKind.VOICE))
+            case other:
+                raise HttpError(400, f"{other!r} is no part of a message.", code="invalid_value", param=param)
+    return "\n".join(texts), files
+
+
+def _from_data_url(url: Any, name: str | None, kind: MediaKind) -> UploadedFile:
+    match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if match is None:
+        raise HttpError(
+            400, "Send files and pictures as data: URLs in base64.", code="unsupported_media", param="messages"
+        )
+    return UploadedFile(_decode(match[2]), name, match[1], kind)
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise HttpError(400, "A file is not valid base64.", code="invalid_value") from error

@@ -1,0 +1,361 @@
+"""Turns of requests: accepted once, followed from anywhere, stopped when nobody wants them any more."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.requests import Request
+
+from nanobot.agent.context import with_attachments
+from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, TurnView
+from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
+from nanobot.api.errors import NO_RETRY
+from nanobot.api.prompts import Prompt, Said, UploadedFile
+from nanobot.api.services import ApiServices
+from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
+from nanobot.bus.events import InboundMessage
+from nanobot.channels.media import Attachment, one_chunk
+from nanobot.errors import StorageError
+from nanobot.messages.types import ChatMessage, Origin, Provenance, is_synthetic, text_of
+from nanobot.net import sse
+from nanobot.security.credentials import Credential, HttpRole
+from nanobot.security.http_access import HttpError
+from nanobot.session.file_names import is_temporary
+
+log = logging.getLogger(__name__)
+
+ABANDONED_S = 2.0
+"""A turn that nobody listens to any more is stopped after this time."""
+_MAX_WAITING = 20
+"""Turns of one conversation that may wait."""
+SWEEP_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, read."""
+
+    prompt: Prompt
+    marker: str | None
+    """The name of the conversation; None if it has none."""
+    options: dict[str, Any]
+    """What is asked of the turn, for `turn_options`."""
+    session: str = ""
+    """The session that it continues, if it names a response and no conversation."""
+    echo: dict[str, Any] | None = None
+    is_stored: bool = False
+    """Whether a session of its own stays, so that another request can continue it."""
+
+
+@dataclass(slots=True)
+class Following:
+    """A request and what its turn shows."""
+
+    request: ApiRequest
+    view: TurnView
+    history: str = ""
+    """`session` if the client's history is another one than the session's, which was used."""
+
+
+class ApiTurns:
+    """The turns of requests."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self._services = services
+        self._listeners: Counter[str] = Counter()
+        self._detached: set[str] = set()
+        """Turns that go on although nobody listens."""
+        self._swept_at = -SWEEP_S
+        self._stopping: asyncio.Future[bool] | None = None
+
+    async def start(self, request: Request, caller: Credential, body: bytes, asked: Asked) -> Following:
+        """Accept a request and return its turn, or the turn that an earlier sending of it has begun. Raises HttpError,
+        StorageError.
+        """
+        runtime = self._services.runtime
+        if not runtime.loop.is_serving:
+            raise stopping()
+        await self._sweep()
+        new_id = secrets.token_hex(8)
+        session = asked.session or session_key(caller, asked.marker or f"~{new_id}")
+        idempotency = request.headers.get("idempotency-key")
+        new = ApiRequest(
+            new_id, new_id, caller.name, session, _hash(request, body), idempotency, echo={**(asked.echo or {})}
+        )
+        new.echo["schema"] = asked.options.get("schema")
+        is_retry = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        is_kept = asked.is_stored or not is_temporary(session)
+        known = await self._services.requests.add(new, is_retry=is_retry, kept_s=KEPT_S if is_kept else TEMPORARY_S)
+        if known.id != new.id:
+            if known.body_hash != new.body_hash:
+                text = "This Idempotency-Key belongs to another request. Use a new one."
+                raise HttpError(409, text, code="idempotency_key_reused", headers=NO_RETRY)
+            if (view := await self.view_of(known)) is not None:
+                return Following(known, view)
+        if idempotency or asked.marker or asked.session or request.headers.get("x-nanobot-background"):
+            self._detached.add(known.turn_id)
+        try:
+            note = await self._publish(request, caller, known, asked)
+        except Exception:
+            await self._services.requests.delete(known.id)
+            raise
+        view = await self.view_of(known)
+        if view is None:
+            raise stopping()
+        return Following(known, view, note)
+
+    async def _publish(self, request: Request, caller: Credential, record: ApiRequest, asked: Asked) -> str:
+        """Put the message on disk and into its session's lane."""
+        feed, channel, is_owner = self._services.feed, self._services.channel, caller.role is HttpRole.OWNER
+        if sum(1 for _ in feed.views(record.session)) >= _MAX_WAITING:
+            text = f"{_MAX_WAITING} requests of this conversation wait already."
+            raise HttpError(429, text, code="lane_full", headers={**NO_RETRY, "Retry-After": "10"})
+        provenance = Provenance.OWNER if is_owner else Provenance.PERSON
+        note = await self._prepare_session(request, record, asked.prompt, provenance)
+        message = InboundMessage(
+            channel.name,
+            "owner" if is_owner else caller.name,
+            record.session.partition(":")[2],
+            asked.prompt.text,
+            session_key_override=record.session,
+            message_id=record.turn_id,
+            origin=Origin.API,
+            provenance=provenance,
+            attended=is_owner,
+            turn_id=record.turn_id,
+            request=_with_instructions(asked),
+        )
+        inbox = channel.inbox
+        assert inbox is not None  # noqa: S101 the gateway has attached the channel
+        attachments = [await self._store(file) for file in asked.prompt.files]
+        await inbox.put(message, attachments)
+        return note
+
+    async def _store(self, file: UploadedFile) -> Attachment:
+        digest = hashlib.sha256(file.data).hexdigest()
+        attachment = Attachment(file.kind, digest, file.name, file.content_type, len(file.data))
+        stored = await self._services.channel.services.media.store(attachment, lambda: one_chunk(file.data))
+        if stored.path is None:
+            raise HttpError(413, "A file is empty, or larger than nanobot takes.", headers=NO_RETRY)
+        return Attachment.from_stored(stored)
+
+    async def _prepare_session(
+        self, request: Request, record: ApiRequest, prompt: Prompt, provenance: Provenance
+    ) -> str:
+        """Give a session of its own the client's history; branch a conversation that the client has edited."""
+        sessions = self._services.runtime.sessions
+        if is_temporary(record.session):
+            if prompt.history:
+                session = await asyncio.to_thread(sessions.get_or_create, record.session)
+                if session.message_count == 0:
+                    rows = [await self._row(said, provenance, record.turn_id) for said in prompt.history]
+                    await sessions.append(session, *rows)
+            return ""
+        has_history = bool(prompt.history) or "x-openwebui-chat-id" in request.headers
+        if not has_history:
+            return ""
+        session = await asyncio.to_thread(sessions.get_or_create, record.session)
+        known = _turn_starts(session.get_history())
+        said = [said.text for said in _joined(prompt.history) if said.role == "user"]
+        stored = [text for _, text in known]
+        if len(said) >= len(stored) and said[len(said) - len(stored) :] == stored:
+            return ""
+        if said != stored[: len(said)]:
+            return "session"
+        await self._branch(record.session, len(said))
+        return ""
+
+    async def _branch(self, key: str, kept_turns: int) -> None:
+        """Archive a conversation and continue after its first turns."""
+        sessions = self._services.runtime.sessions
+        async with sessions.hold(key) as session:
+            rows = session.get_history()
+            starts = _turn_starts(rows)
+            kept = rows[: starts[kept_turns][0]] if kept_turns < len(starts) else rows
+            await asyncio.to_thread(sessions.archive, key)
+            await sessions.append(await asyncio.to_thread(sessions.get_or_create, key), *kept)
+
+    async def _row(self, said: Said, provenance: Provenance, turn_id: str) -> ChatMessage:
+        """A message of the client's history as a row."""
+        files = [await self._store(file) for file in said.files]
+        media = [file.path for file in files if file.path is not None]
+        row: ChatMessage = {
+            "role": said.role,
+            "content": with_attachments(said.text, media) if media else said.text,
+            "turn_id": f"{turn_id}-history",
+            "provenance": provenance,
+        }
+        if media:
+            row["media"] = media
+        return row
+
+    async def find(self, caller: Credential, request_id: str) -> Following:
+        """Return a request of this caller and what its turn shows. Raises HttpError."""
+        record = await self._services.requests.get(request_id)
+        if record is not None and may_see(caller, record) and (view := await self.view_of(record)) is not None:
+            return Following(record, view)
+        raise HttpError(404, "There is no such response, or it is no longer kept.", code="response_not_found")
+
+    async def view_of(self, record: ApiRequest) -> TurnView | None:
+        """What a turn shows: running, waiting, or stored. None if it never began."""
+        feed, bus = self._services.feed, self._services.runtime.bus
+        while True:
+            if (view := feed.view(record.turn_id)) is not None:
+                return view
+            if not bus.is_open(record.session, record.turn_id):
+                return feed.view(record.turn_id) or await self._stored_view(record)
+            try:
+                async with asyncio.timeout(1.0):  # it waits behind others, or is being recovered
+                    await feed.read(feed.position)
+            except (TimeoutError, FeedPositionError):
+                continue
+            except FeedClosedError as error:
+                raise stopping() from error
+
+    async def _stored_view(self, record: ApiRequest) -> TurnView | None:
+        try:
+            session = await asyncio.to_thread(self._services.runtime.sessions.read, record.session)
+        except StorageError as error:
+            log.warning("session %s cannot be read: %s", record.session, error)
+            session = None
+        rows = [row for row in session.messages if row.get("turn_id") == record.turn_id] if session is not None else []
+        if not rows:
+            return None
+        usage, cost = await self._services.requests.usage(record.turn_id)
+        started = TurnStarted(
+            turn_id=record.turn_id,
+            text=text_of(rows[0]["content"]),
+            message_id=record.turn_id,
+            sender_id=str(rows[0].get("sender_id", "")),
+            origin=Origin.API,
+            media=list(rows[0].get("media", ())),
+            at=str(rows[0].get("timestamp", "")),
+        )
+        view = TurnView(started, record.session, self._services.channel.name, parts=parts_of_turn(rows, record.turn_id))
+        name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
+        outcome = TurnOutcome.ANSWERED if name is None and has_answer else _outcome_of(name)
+        text = outcome_text(rows) if has_answer else ""
+        view.ended = TurnEnded(
+            turn_id=record.turn_id, outcome=outcome, text=text, error=name, usage=usage, cost_usd=cost
+        )
+        return view
+
+    @contextmanager
+    def listening(self, record: ApiRequest) -> Iterator[None]:
+        """Keep a turn running. It is stopped soon after its last listener has left, unless it is detached."""
+        self._listeners[record.turn_id] += 1
+        try:
+            yield
+        finally:
+            self._listeners[record.turn_id] -= 1
+            if not self._listeners[record.turn_id]:
+                del self._listeners[record.turn_id]
+                asyncio.get_running_loop().call_later(ABANDONED_S, self._stop_abandoned, record)
+
+    def detach(self, record: ApiRequest) -> None:
+        """Let a turn go on although nobody listens."""
+        self._detached.add(record.turn_id)
+
+    def _stop_abandoned(self, record: ApiRequest) -> None:
+        view = self._services.feed.view(record.turn_id)
+        if view is None or view.ended is not None:
+            self._detached.discard(record.turn_id)
+        elif record.turn_id not in self._listeners and record.turn_id not in self._detached:
+            self._stopping = asyncio.ensure_future(self._services.runtime.loop.stop_turn(record.session))
+
+    async def _sweep(self) -> None:
+        """Delete what is no longer kept."""
+        runtime = self._services.runtime
+        if (now := runtime.clock.monotonic()) - self._swept_at < SWEEP_S:
+            return
+        self._swept_at = now
+        running = {view.started.turn_id for view in self._services.feed.views()}
+        self._detached &= running
+        for session in await self._services.requests.pop_expired():
+            if next(self._services.feed.views(session), None) is None:
+                await asyncio.to_thread(runtime.sessions.delete, session)
+
+
+async def changes(view: TurnView) -> AsyncIterator[bool]:
+    """Yield True for the state now and after each change, and False after PING_S without one, until the turn ends."""
+    version = -1
+    while True:
+        if version != view.version:
+            version = view.version
+            yield True
+            if view.ended is not None and version == view.version:
+                return
+            continue
+        try:
+            async with asyncio.timeout(sse.PING_S):
+                await view.wait(version)
+        except TimeoutError:
+            yield False
+
+
+def session_key(caller: Credential, name: str) -> str:
+    """The key of a caller's session."""
+    return f"api:{caller.name}:{name}" if caller.name else f"api:{name}"
+
+
+def may_see(caller: Credential, record: ApiRequest) -> bool:
+    """Whether a caller may see a request: an owner all, a guest those of its own key."""
+    return caller.role is HttpRole.OWNER or caller.name == record.key_name
+
+
+def stopping() -> HttpError:
+    """The error while nothing is accepted. OpenAI's clients try again by themselves."""
+    return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
+
+
+def _with_instructions(asked: Asked) -> dict[str, Any]:
+    instructions = asked.prompt.instructions
+    return {**asked.options, "instructions": instructions} if instructions else asked.options
+
+
+def _joined(history: list[Said]) -> list[Said]:
+    """Neighbouring messages of one person as one, as they are stored."""
+    joined: list[Said] = []
+    for said in history:
+        if joined and joined[-1].role == said.role:
+            joined[-1] = replace(joined[-1], text="\n\n".join(filter(None, [joined[-1].text, said.text])))
+        else:
+            joined.append(said)
+    return joined
+
+
+def _turn_starts(rows: list[ChatMessage]) -> list[tuple[int, str]]:
+    """The indexes of the messages of people, with their texts."""
+    starts = []
+    for index, row in enumerate(rows):
+        if row["role"] == "user" and not is_synthetic(row):
+            text = text_of(row["content"])
+            starts.append((index, text.partition("\n[image: ")[0].partition("\n[file: ")[0]))
+    return starts
+
+
+def _outcome_of(error: str | None) -> TurnOutcome:
+    try:
+        return TurnOutcome(error or "")
+    except ValueError:
+        return TurnOutcome.FAILED
+
+
+def _hash(request: Request, body: bytes) -> str:
+    """What makes a request the same: its path and its body, however it is streamed."""
+    try:
+        content = json.loads(body)
+        content.pop("stream", None)
+        content.pop("stream_options", None)
+        body = json.dumps(content, sort_keys=True).encode()
+    except (ValueError, AttributeError):
+        pass
+    return hashlib.sha256(request.url.path.encode() + b"\n" + body).hexdigest()

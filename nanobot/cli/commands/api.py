@@ -1,0 +1,114 @@
+"""`nanobot serve`, and `nanobot api key`: the HTTP API and the keys of programs."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from nanobot.cli.commands.gateway import run_process
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    WorkspaceOption,
+    ask_gateway,
+    format_timestamp,
+    get_data_paths,
+    print_json,
+    print_table,
+    read_setup,
+    unknown_name_error,
+)
+from nanobot.errors import UsageError
+
+if TYPE_CHECKING:
+    from nanobot.security.credentials import Credentials
+
+T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
+_HAS_NO_KEY = "Make a key for each program: nanobot api key add NAME"
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("-H", "--host", help="Listen on this address.")] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Port of the API.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("-t", "--timeout", min=1, metavar="SECONDS", help="For requests that do not stream."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Run the HTTP API without chat apps and jobs. A running gateway has it already: then print its address."""
+    running = ask_gateway(get_data_paths(config), {"do": "api urls"})
+    if running is not None:
+        typer.echo("The running gateway serves the API:")
+        typer.echo("\n".join(map(str, running["urls"])))
+        typer.echo(_HAS_NO_KEY, err=True)
+        return
+    setup = read_setup(config, workspace, warns=False)
+    if timeout is not None:
+        setup.config.api.timeout = timeout
+    run_process(setup, verbose=verbose, api_only=True, api_host=host, api_port=port)
+
+
+def add(
+    name: Annotated[str, typer.Argument(help="A name for the program, such as laptop.")],
+    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="owner, or guest: own sessions.")] = "owner",
+    config: ConfigOption = None,
+) -> None:
+    """Make a key and print it, once. Owners may do everything; guests talk like a person who is allowed to write."""
+    from nanobot.security.credentials import CredentialKind, HttpRole
+
+    if not _NAME.fullmatch(name):
+        raise UsageError("A name has 1 to 40 letters, digits, dots, hyphens and underscores.")
+    if role not in list(HttpRole):
+        raise UsageError(f"There is no role {role!r}. Use owner or guest.")
+    secret = _ask(config, lambda credentials: credentials.add(CredentialKind.API_KEY, name, HttpRole(role)))
+    if secret is None:
+        raise UsageError(f"There is already a key {name}. Choose another name, or: nanobot api key revoke {name}")
+    typer.echo(secret)
+
+
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List the keys; the keys themselves are not stored."""
+    from nanobot.security.credentials import CredentialKind
+
+    keys = _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
+    rows = [(key.name, str(key.role), _iso(key.created_at), _iso(key.used_at)) for key in keys]
+    if json:
+        print_json([dict(zip(("name", "role", "created_at", "used_at"), row, strict=True)) for row in rows])
+        return
+    shown = [(name, role, format_timestamp(made), format_timestamp(used)) for name, role, made, used in rows]
+    print_table(("Name", "Role", "Made", "Last used"), shown, empty=f"There is no key. {_HAS_NO_KEY}")
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+
+
+def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], config: ConfigOption = None) -> None:
+    """Revoke a key. Programs that use it are refused at once."""
+    from nanobot.security.credentials import CredentialKind
+
+    if not _ask(config, lambda credentials: credentials.revoke(CredentialKind.API_KEY, name)):
+        known = _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
+        raise unknown_name_error("key", name, [key.name for key in known], "nanobot api key list")
+    typer.echo(f"Revoked {name}.")
+
+
+def _ask(config: Path | None, work: "Callable[[Credentials], Awaitable[T]]") -> T:
+    """Do something with the stored keys, whether or not a gateway runs."""
+    from nanobot.security.credentials import SCHEMA, Credentials
+    from nanobot.utils.clock import SystemClock
+    from nanobot.utils.database import open_database
+
+    async def ask() -> T:
+        async with open_database(get_data_paths(config).database, SCHEMA, is_owner=False) as database:
+            return await work(Credentials(database, SystemClock()))
+
+    return asyncio.run(ask())

@@ -1,0 +1,70 @@
+"""Who may use the API: never without a key, guests only in their own sessions."""
+
+import httpx
+
+from nanobot.security.credentials import HttpRole
+from tests.support.api_client import ask, base_url, program
+from tests.support.running_gateway import OpenGateway
+from tests.support.toy_gateway import free_port
+
+PATHS = ("/chat/completions", "/responses", "/models", "/sessions", "/feed", "/capabilities", "/no-such-thing")
+
+
+async def test_without_a_key_everything_is_refused(running: OpenGateway):
+    async with running() as here, httpx.AsyncClient(base_url=base_url(here), trust_env=False) as client:
+        answers = [await client.get(path) for path in PATHS]
+        many = [await client.get("/models", headers={"Authorization": "Bearer wrong"}) for _ in range(10)]
+
+    assert {answer.status_code for answer in answers} == {401}
+    assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+    assert answers[0].json()["error"]["code"] == "invalid_api_key"
+    assert "missing" in answers[0].json()["error"]["message"]
+    assert "unknown or revoked" in many[0].json()["error"]["message"]
+    assert many[-1].status_code == 429
+
+
+async def test_the_token_of_the_config_is_an_owners_key(running: OpenGateway):
+    async with running("hi", api={"token": "secret-token"}) as here:
+        headers = {"Authorization": "Bearer secret-token"}
+        async with httpx.AsyncClient(base_url=base_url(here), headers=headers, trust_env=False) as client:
+            answer = await ask(client, "hello", session_id="old")
+
+    assert answer["nanobot"]["session"] == "api:old"
+
+
+async def test_a_guest_sees_only_its_own_sessions(running: OpenGateway):
+    async with running("for the owner", "for the guest") as here, program(here) as owner:
+        async with program(here, "kitchen", HttpRole.GUEST) as guest:
+            owners = await ask(owner, "my secret", user="diary")
+            guests = await ask(guest, "hello", user="radio")
+            seen = [session["id"] for session in (await guest.get("/sessions")).json()["data"]]
+            messages = await guest.get("/sessions/api:laptop:diary/messages")
+            completion = await guest.get(f"/chat/completions/{owners['id']}")
+            approval = await guest.post("/approvals/abc", json={"answer": "once"})
+        row = here.gateway.runtime.sessions.get_or_create("api:kitchen:radio").get_history()[0]
+
+    assert guests["nanobot"]["session"] == "api:kitchen:radio"
+    assert seen == ["api:kitchen:radio"]
+    assert (messages.status_code, completion.status_code, approval.status_code) == (404, 404, 403)
+    assert (row["provenance"], row["scope"]) == ("person", "api:kitchen")
+
+
+async def test_the_api_has_a_port_of_its_own_without_the_page(running: OpenGateway):
+    async with running("hi", api={"enabled": True, "port": free_port()}) as here, program(here) as client:
+        assert here.gateway.api_http is not None
+        url = here.gateway.api_http.url
+        answer = await ask(client, "hello")
+        models = await client.get(f"{url}/v1/models")
+        page = await client.get(f"{url}/")
+
+    assert answer["choices"][0]["message"]["content"] == "hi"
+    assert models.json()["data"][0]["id"] == "nanobot"
+    assert page.status_code == 404
+
+
+async def test_an_unknown_path_has_an_error_object(running: OpenGateway):
+    async with running() as here, program(here) as client:
+        answer = await client.post("/embeddings", json={})
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "invalid_request_error"

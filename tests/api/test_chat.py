@@ -1,0 +1,66 @@
+"""Chat completions: what a program sends and gets."""
+
+from nanobot.testing import calls
+from tests.fakes.tools import command
+from tests.support.api_client import ask, program, read_events
+from tests.support.running_gateway import OpenGateway
+
+
+async def test_a_message_is_answered(running: OpenGateway):
+    async with running("Hello back") as here, program(here) as client:
+        answer = await ask(client, "hello", user="chat-1")
+
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"]["content"] == "Hello back"
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["nanobot"]["session"] == "api:laptop:chat-1"
+
+
+async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGateway):
+    async with running("Hello back") as here, program(here) as client:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        answer = await client.post("/chat/completions", json={**body, "stream_options": {"include_usage": True}})
+
+    events = read_events(answer.text)
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert events[-1]["data"] == "[DONE]"
+    chunks = [event["data"] for event in events[:-1]]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]) == "Hello back"
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["total_tokens"] >= 0
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+
+
+async def test_a_conversation_goes_on_by_its_name(running: OpenGateway):
+    async with running("one", "two") as here, program(here) as client:
+        await ask(client, "first", user="chat-1")
+        await ask(client, "second", user="chat-1")
+
+        texts = [str(message["content"]) for message in here.model.requests[-1] if message["role"] == "user"]
+    assert "first" in texts[0]
+    assert "second" in texts[1]
+
+
+async def test_without_a_conversation_the_request_is_the_history(running: OpenGateway):
+    history = [{"role": "user", "content": "my name is Ann"}, {"role": "assistant", "content": "Hi Ann"}]
+    async with running("Ann", "?") as here, program(here) as client:
+        await ask(client, "", messages=[*history, {"role": "user", "content": "who am I?"}])
+        await ask(client, "who am I?")
+
+        first, second = [[message["role"] for message in request] for request in here.model.requests]
+    assert first == ["system", "user", "assistant", "user"]
+    assert second == ["system", "user"]
+
+
+async def test_steps_are_comments_and_texts_are_paragraphs(running: OpenGateway):
+    script = (calls(("run", {"target": "ls"}), text="Looking."), "Found it.")
+    async with running(*script) as here, program(here) as client:
+        here.gateway.runtime.tools.register(command())
+        body = {"messages": [{"role": "user", "content": "run it"}], "stream": True}
+        answer = await client.post("/chat/completions", json=body)
+
+    assert ': step run "ls"' in answer.text
+    texts = [event["data"]["choices"][0]["delta"].get("content", "") for event in read_events(answer.text)[:-1]]
+    assert "".join(texts) == "Looking.\n\nFound it."

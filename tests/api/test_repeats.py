@@ -1,0 +1,98 @@
+"""A request that is sent again joins its turn instead of repeating it."""
+
+import asyncio
+import json
+
+from nanobot.testing import Pause
+from tests.support.api_client import ask, program, read_events
+from tests.support.eventually import eventually
+from tests.support.running_gateway import OpenGateway
+
+BODY = {"messages": [{"role": "user", "content": "hello"}]}
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+async def test_an_idempotency_key_gets_the_same_answer(running: OpenGateway):
+    async with running("one", "two") as here, program(here) as client:
+        headers = {"Idempotency-Key": "key-1"}
+        first = await ask(client, "hello", headers=headers)
+        again = await ask(client, "hello", headers=headers)
+        streamed = await client.post("/chat/completions", json={**BODY, "stream": True}, headers=headers)
+        other = await client.post("/chat/completions", json={**BODY, "user": "x"}, headers=headers)
+
+    assert again["id"] == first["id"]
+    assert again["choices"] == first["choices"]
+    assert read_events(streamed.text)[0]["data"]["id"] == first["id"]
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+    assert other.headers["x-should-retry"] == "false"
+
+
+async def test_an_automatic_retry_joins_the_turn_that_takes_too_long(running: OpenGateway):
+    pause = Pause()
+    async with running(pause, "at last", api={"timeout": 1}) as here, program(here) as client:
+        first = await client.post("/chat/completions", json=BODY)
+        pause.resume.set()
+        again = await client.post("/chat/completions", json=BODY, headers=RETRY)
+
+        assert (first.status_code, first.headers["x-should-retry"]) == (504, "true")
+        assert again.json()["choices"][0]["message"]["content"] == "at last"
+        assert len(here.model.requests) == 1
+
+
+async def test_two_equal_requests_are_two_turns(running: OpenGateway):
+    async with running("one", "two") as here, program(here) as client:
+        answers = [await ask(client, "hello") for _ in range(2)]
+
+    assert [answer["choices"][0]["message"]["content"] for answer in answers] == ["one", "two"]
+
+
+async def test_a_turn_is_stopped_when_its_client_leaves(running: OpenGateway):
+    pause = Pause("Well, ")
+    async with running(pause, "never") as here, program(here) as client:
+        async with client.stream("POST", "/chat/completions", json={**BODY, "stream": True}) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    completion_id = json.loads(line.removeprefix("data: "))["id"]
+                    break
+            await pause.reached.wait()
+        await eventually(lambda: not here.gateway.runtime.status.running)
+        completion = (await client.get(f"/chat/completions/{completion_id}")).json()
+
+    assert completion["nanobot"]["outcome"] == "stopped"
+    assert completion["choices"][0]["message"]["content"] == "Well, "
+
+
+async def test_messages_of_one_conversation_wait_for_each_other(running: OpenGateway):
+    async with running("one", "two", "three") as here, program(here) as client:
+        answers = await asyncio.gather(*[ask(client, f"message {number}", user="chat-1") for number in range(3)])
+
+    assert {answer["choices"][0]["message"]["content"] for answer in answers} == {"one", "two", "three"}
+
+
+async def test_an_edited_message_branches_the_conversation(running: OpenGateway):
+    def messages(*texts: str) -> list[dict[str, str]]:
+        roles = ("user", "assistant")
+        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+
+    headers = {"X-OpenWebUI-Chat-Id": "chat-1"}
+    async with running("A1", "A2", "A2 again", "A1 again") as here, program(here) as client:
+        await ask(client, "", messages=messages("one"), headers=headers)
+        await ask(client, "", messages=messages("one", "A1", "two"), headers=headers)
+        await ask(client, "", messages=messages("one", "A1", "two"), headers=headers)
+        regenerated = [row["content"] for row in (await client.get("/sessions/chat-1/messages")).json()["data"]]
+        await ask(client, "", messages=messages("one, edited"), headers=headers)
+        edited = [row["content"] for row in (await client.get("/sessions/chat-1/messages")).json()["data"]]
+
+    assert regenerated == ["one", "A1", "two", "A2 again"]
+    assert edited == ["one, edited", "A1 again"]
+
+
+async def test_a_hidden_task_of_open_webui_is_no_turn(running: OpenGateway):
+    async with running("A title") as here, program(here) as client:
+        headers = {"X-OpenWebUI-Chat-Id": "chat-1", "X-OpenWebUI-Task": "title_generation"}
+        answer = await ask(client, "### Task:\nGenerate a title", headers=headers)
+        sessions = (await client.get("/sessions")).json()["data"]
+
+        assert answer["choices"][0]["message"]["content"] == "A title"
+        assert [message["role"] for message in here.model.requests[0]] == ["user"]
+        assert sessions == []
