@@ -23,6 +23,7 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
+from nanobot.channels.outgoing import SLOWEST_UPLOAD
 from nanobot.channels.status import ChannelStatus
 from nanobot.channels.supervisor import ChannelSupervisor, describe_error
 from nanobot.messages.types import Origin
@@ -34,8 +35,6 @@ RETRY_DELAYS_S = (1.0, 2.0, 4.0)
 """Delays between the attempts for one message; a platform's retry-after takes precedence."""
 SEND_TIMEOUT_S = 120.0
 """Timeout of one attempt, without the time for its files."""
-SLOWEST_UPLOAD = 128 * 1024
-"""Assumed upload rate of files, in bytes a second."""
 _MAX_FAST_RETRIES = 10
 """How often a rate limited message is retried after a pause shorter than `first_wait_s`."""
 _MAX_THROTTLED_S = 600.0

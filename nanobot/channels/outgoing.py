@@ -16,6 +16,8 @@ from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
 
 CHUNK = 256 * 1024
+SLOWEST_UPLOAD = 128 * 1024
+"""Assumed upload rate, in bytes a second: the timeout of sending a file goes by its size."""
 
 
 @dataclass(frozen=True, slots=True)

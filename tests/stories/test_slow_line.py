@@ -1,4 +1,7 @@
-"""A file of 40 MB on a slow line, both ways on each channel: it arrives, or whoever waits for it is told why not."""
+"""A file of 40 MB on a slow line, both ways on each channel: it arrives, or whoever waits for it is told why not.
+
+Where a limit is smaller, a file of that size. WhatsApp's bridge is a stand-in, so its line to WhatsApp is fast.
+"""
 
 import asyncio
 import socket
@@ -124,7 +127,7 @@ async def test_a_large_file_arrives_on_a_slow_line_or_its_refusal_is_said(tmp_pa
             await sending
             await until(lambda: "look" in life.heard[-1].content, within_s=WAIT_S)
 
-    sent = [file for one in platform.shown() for file in one.files]
+    sent = [file.removesuffix(".zip") for one in platform.shown() for file in one.files]  # DingTalk takes few types
     said = " ".join(one.text for one in platform.shown())
     came = [Path(path).stat().st_size for path in life.heard[-1].media]
     print(name, sent, said, life.heard[-1].content, came, life.dead)

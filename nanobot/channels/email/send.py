@@ -18,6 +18,7 @@ import aiosmtplib
 from nanobot.channels.email.message import LOOP_HEADER, MailFile
 from nanobot.channels.email.settings import MailSettings, untrusted_text
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.outgoing import SLOWEST_UPLOAD
 from nanobot.utils.storage_error import os_reason
 
 NO_SUBJECT = "A message from nanobot"
@@ -133,7 +134,9 @@ async def send_mail(settings: MailSettings, mail: OutgoingMail) -> None:
     options = ["SMTPUTF8"] if mail.needs_utf8 else []
     async with _open_smtp(settings) as smtp:
         try:
-            await smtp.sendmail(settings.address, [mail.to], raw, mail_options=options)
+            # aiosmtplib counts sending the mail as waiting for the answer to it
+            timeout_s = _TIMEOUT_S + len(raw) / SLOWEST_UPLOAD
+            await smtp.sendmail(settings.address, [mail.to], raw, mail_options=options, timeout=timeout_s)
         except aiosmtplib.SMTPRecipientsRefused as error:
             raise _refusal(error.recipients[0].code, error.recipients[0].message) from error
         except aiosmtplib.SMTPResponseException as error:

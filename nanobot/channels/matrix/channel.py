@@ -69,7 +69,6 @@ _FILTER = {
     "room": {"timeline": {"limit": 50}, "ephemeral": {"types": []}, "account_data": {"types": []}},
 }
 _MOST_WAITING, _MOST_REMEMBERED = 200, 500
-_UPLOAD_S = 300.0
 _LONGEST_EVENT = 44_000
 """A larger one is sent without HTML. Homeservers take 65,536 bytes, and encryption adds a third."""
 _LONGEST_FALLBACK = 200
@@ -416,13 +415,12 @@ class MatrixChannel(ChatChannel):
         if is_encrypted:
             data, key = await asyncio.to_thread(encrypt_attachment, data)
         with as_send_errors():
-            async with asyncio.timeout(_UPLOAD_S):
-                uploaded, _ = await client.upload(
-                    BytesIO(data),
-                    "application/octet-stream" if is_encrypted else kind,
-                    None if is_encrypted else file.name,
-                    filesize=len(data),
-                )
+            uploaded, _ = await client.upload(
+                BytesIO(data),
+                "application/octet-stream" if is_encrypted else kind,
+                None if is_encrypted else file.name,
+                filesize=len(data),
+            )
             address = check(uploaded).content_uri
         content |= {"file": {**key, "url": address}} if is_encrypted else {"url": address}
         return await self._send(to, content | _relation(to, options), options)
