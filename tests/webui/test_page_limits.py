@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
-from tests.support.browser import Tabs, page_url, say
+from tests.support.browser import EVIL_HOST, Tabs, Typist, page_url, say
 from tests.support.running_gateway import OpenGateway
 
 expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
@@ -64,6 +64,7 @@ async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_addres
 
 async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(running: OpenGateway, tabs: Tabs):
     async with running() as here:
+        tabs.other_hosts.add("stranger.example")
         tab = await tabs.open(here)
         stranger = await tab.context.new_page()
         url = page_url(here)
@@ -81,6 +82,42 @@ async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(r
 
         assert await framed.locator("#app").count() == 0
         assert here.model.requests == []
+
+
+async def test_a_foreign_name_that_leads_here_opens_nothing(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        tab = await tabs.open(here)
+        rebound = f"{EVIL_HOST}:{here.gateway.http.port}"
+        tabs.other_hosts.add(rebound)
+        evil = await tab.context.new_page()
+        opened = await evil.goto(f"http://{rebound}/")
+        asked = await evil.evaluate("fetch('/api/sessions').then(async (answer) => [answer.status, await answer.text()])")
+
+        assert (opened.status, asked[0]) == (421, 421)
+        assert "web:" not in asked[1]
+    assert any(rebound in url for url in tabs.requests)
+
+
+@pytest.mark.slow
+async def test_a_hundred_deltas_a_second_leave_the_page_usable(running: OpenGateway, tabs: Tabs):
+    words = [f"word{number} " for number in range(500)]
+    async with running(provider=Typist([piece for word in words for piece in (word, 0.01)])) as here:
+        tab = await tabs.open(here)
+        await tab.evaluate(
+            """() => { window.longTasks = [];
+              new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((task) => task.duration)))
+                .observe({ type: "longtask" }); }"""
+        )
+        await say(tab, "Tell me much")
+        await expect(tab.locator(".message.turn .markdown")).to_contain_text("word5")
+        await tab.locator(".composer textarea").press_sequentially("and meanwhile I write", delay=50)
+        assert await tab.locator(".message.turn .result").count() == 0, "it was still streaming"
+        await expect(tab.locator(".composer textarea")).to_have_value("and meanwhile I write")
+        await expect(tab.locator(".message.turn .result")).to_be_visible()
+
+        assert (await tab.locator(".message.turn .markdown").inner_text()).split() == [word.strip() for word in words]
+        tasks = await tab.evaluate("window.longTasks")
+        assert len(tasks) <= 5, tasks  # of some 500 frames; the machine has other work too
 
 
 async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen(running: OpenGateway, tabs: Tabs):
@@ -108,7 +145,8 @@ async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "chinese": {"locale": "zh-CN"},
+    "chinese-narrow": {"locale": "zh-CN", "viewport": {"width": 320, "height": 640}},
+    "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2},
     "dark-narrow-still": {
         "color_scheme": "dark",
         "viewport": {"width": 320, "height": 640},
@@ -153,7 +191,7 @@ async def test_the_page_is_accessible_and_fits_in_every_state(running: OpenGatew
         await tab.keyboard.press("Control+k")
         await expect(tab.locator("dialog")).to_be_visible()
         await check(tab)
-        if state == "chinese":
+        if state == "chinese-narrow":
             assert await tab.evaluate("document.documentElement.lang") == "zh-Hans"
             await expect(tab.get_by_role("button", name="允许一次", include_hidden=True)).to_have_count(1)
 
@@ -164,3 +202,5 @@ async def check(tab: Any) -> None:
     found = [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in results.response["violations"]]
     assert found == [], json.dumps(found, indent=1)
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if await tab.evaluate("matchMedia('(prefers-reduced-motion: reduce)').matches"):
+        assert await tab.evaluate("document.getAnimations().length") == 0
