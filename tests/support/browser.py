@@ -69,14 +69,17 @@ class Tabs:
             if urlsplit(request.url).netloc not in {own, *self.other_hosts}:
                 self.problems.append(f"a request left the origin: {request.url}")
 
+        def note(tab: Any, problem: str) -> None:
+            if urlsplit(tab.url).netloc == own:
+                self.problems.append(problem)
+
         def on_console(message: Any) -> None:
-            is_own = urlsplit(message.page.url).netloc == own
-            if message.type == "error" and is_own and not message.text.startswith("Failed to load resource"):
-                self.problems.append(message.text)
+            if message.type == "error" and not message.text.startswith("Failed to load resource"):
+                note(message.page, message.text)
 
         context.on("request", on_request)
         context.on("console", on_console)
-        context.on("weberror", lambda problem: self.problems.append(str(problem.error)))
+        context.on("weberror", lambda problem: note(problem.page, str(problem.error)))
         return context
 
     async def open(self, here: Running, path: str = "", *, context: Any = None, **options: Any) -> Any:
