@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.commands.help import TERMINAL_ONLY
+from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage

@@ -115,7 +115,7 @@ async def test_a_message_written_without_a_line_is_heard_once_when_it_is_back(ru
         assert len(here.model.requests) == 2
 
 
-async def test_half_a_minute_without_a_line_during_an_answer_loses_and_repeats_nothing(running: OpenGateway, tabs: Tabs):
+async def test_half_a_minute_offline_during_an_answer_loses_and_repeats_nothing(running: OpenGateway, tabs: Tabs):
     gate = asyncio.Event()
     model = Typist(["The first half, ", gate, "and the second."], ["Yes."])
     async with running(provider=model) as here:
@@ -175,7 +175,7 @@ async def test_the_page_goes_on_when_the_gateway_is_started_anew_during_an_answe
         await expect(answers(tab)).to_have_text("Half an")
     await expect(tab.get_by_text("No connection to the gateway")).to_be_visible()
     await say(tab, "Are you there?")
-    async with running(provider=Typist(["A whole answer."], ["Yes."]), gateway={"port": port}) as here:
+    async with running(provider=Typist(["hour."], ["Yes."]), gateway={"port": port}) as here:
         await expect(answers(tab).last).to_have_text("Yes.")
 
         assert await texts(tab, ".own-text") == ["Answer slowly", "Are you there?"]

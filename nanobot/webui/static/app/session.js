@@ -42,6 +42,7 @@ export class Session {
       const page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
       if (this.isClosed) return;
       this.live.value = page.live;
+      for (const [id, view] of this.ended) if (view.later) this.ended.delete(id); // it has gone on
       for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
       this.branchOf.value = page.branch_of;
       this.takeRows(page.rows, page.turns);
@@ -129,7 +130,7 @@ export class Session {
     if (!hasMore) return;
     const at = view.started.at;
     const before = this.rows.findLast((row) => !row.timestamp || new Date(row.timestamp) <= new Date(at));
-    this.ended.set(view.turn_id, { ...view, after: before?.n ?? -1, at });
+    this.ended.set(view.turn_id, { ...view, after: before?.n ?? -1, at, later });
   }
 
   /** Load what was stored since, then show it in place of the turn that ended. */
