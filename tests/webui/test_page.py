@@ -129,10 +129,9 @@ async def test_half_a_minute_offline_during_an_answer_loses_and_repeats_nothing(
         gate.set()
         await say(tab, "Are you there?")
         await expect(tab.get_by_text("waiting for the connection")).to_be_visible()
-        await tab.clock.run_for(30_000)
+        await tab.clock.fast_forward(30_000)
         assert len(model.requests) == 1
         await tab.context.set_offline(False)
-        await tab.clock.run_for(15_000)
 
         await expect(answers(tab)).to_have_text(["The first half, and the second.", "Yes."])
         await expect(tab.get_by_text("No connection to the gateway")).to_have_count(0)
@@ -141,6 +140,7 @@ async def test_half_a_minute_offline_during_an_answer_loses_and_repeats_nothing(
 
 
 @POSIX
+@pytest.mark.slow
 async def test_the_page_goes_on_by_itself_after_the_gateway_was_killed_during_an_answer(tabs: Tabs, tmp_path: Path):
     with FakeModels() as server:
         server.script(Hang(after="It takes **two "), Say("hours** and a half."))
@@ -176,10 +176,8 @@ async def test_the_page_goes_on_when_the_gateway_is_started_anew_during_an_answe
     await expect(tab.get_by_text("No connection to the gateway")).to_be_visible()
     await say(tab, "Are you there?")
     async with running(provider=Typist(["hour."], ["Yes."]), gateway={"port": port}) as here:
-        await expect(answers(tab).last).to_have_text("Yes.")
-
+        await expect(answers(tab)).to_have_text(["Half an hour.", "Yes."])
         assert await texts(tab, ".own-text") == ["Answer slowly", "Are you there?"]
-        assert (await texts(tab, ".message.turn .markdown"))[-2].endswith("A whole answer.")
 
 
 async def test_an_answer_in_one_tab_closes_the_question_in_the_others(running: OpenGateway, tabs: Tabs):

@@ -146,14 +146,17 @@ async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen
 
 STATES: dict[str, dict[str, Any]] = {
     "chinese-narrow": {"locale": "zh-CN", "viewport": {"width": 320, "height": 640}},
-    "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2},
     "dark-narrow-still": {
         "color_scheme": "dark",
         "viewport": {"width": 320, "height": 640},
         "reduced_motion": "reduce",
         "has_touch": True,
     },
-    "forced-colours": {"forced_colors": "active"},
+    "forced-colours-zoomed": {  # a screen of 1280x800 at 200 %
+        "forced_colors": "active",
+        "viewport": {"width": 640, "height": 400},
+        "device_scale_factor": 2,
+    },
 }
 
 EVERYTHING = """## A plan
