@@ -91,9 +91,7 @@ async def test_a_foreign_name_that_leads_here_opens_nothing(running: OpenGateway
         tabs.other_hosts.add(rebound)
         evil = await tab.context.new_page()
         opened = await evil.goto(f"http://{rebound}/")
-        asked = await evil.evaluate(
-            "fetch('/api/sessions').then(async (answer) => [answer.status, await answer.text()])"
-        )
+        asked = await evil.evaluate("fetch('/api/sessions').then((answer) => answer.status)")
 
         assert (opened.status, asked) == (421, 421)
 
