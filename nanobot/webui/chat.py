@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
+from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.events import Answer
 from nanobot.agent.feed import WEB_CHANNEL
 from nanobot.agent.tools.message import MessageTool
@@ -181,6 +182,8 @@ class ChatEndpoints:
         if error is not None and error != INTERRUPTED:  # the content is a placeholder for the model
             return {**shown, "error": error, "reply": row.get("reply", "")}
         media = row.get("media", [])
+        if is_continuation(row):
+            shown["continues"] = True
         shown |= _with_files(visible_text(row), media)
         if media:
             shown["files"] = list(map(self._files.describe, media))

@@ -18,6 +18,9 @@ from tests.support.web_client import one_time_key
 WAIT_MS = 15_000
 """How long a condition may take on a busy machine."""
 
+EVIL_HOST = "evil.example"
+"""A name of somebody else that leads to this machine, as after DNS rebinding."""
+
 
 def chromium_program() -> str | None:
     """The system's Chromium; None if there is none."""
@@ -33,7 +36,8 @@ async def launched() -> AsyncIterator[Any]:
     if program is None:
         pytest.skip("chromium is not installed")
     async with playwright_api.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        options = ["--no-sandbox", f"--host-resolver-rules=MAP {EVIL_HOST} 127.0.0.1"]
+        browser = await driver.chromium.launch(executable_path=program, args=options)
         try:
             yield browser
         finally:
@@ -47,44 +51,48 @@ class Tabs:
         self.browser = browser
         self.problems: list[str] = []
         self.requests: list[str] = []
+        self.other_hosts: set[str] = set()
+        """Other sites that the test itself opens."""
         self._contexts: list[Any] = []
 
-    async def device(self, **options: Any) -> Any:
-        """A browser with cookies of its own, as another device has."""
+    async def device(self, url: str, **options: Any) -> Any:
+        """A browser with cookies of its own, as another device has, for the page at this address."""
         context = await self.browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         context.set_default_timeout(WAIT_MS)
         self._contexts.append(context)
+        own = urlsplit(url).netloc
+
+        def on_request(request: Any) -> None:
+            self.requests.append(request.url)
+            if request.url.startswith(("blob:", "data:")):
+                return
+            if urlsplit(request.url).netloc not in {own, *self.other_hosts}:
+                self.problems.append(f"a request left the origin: {request.url}")
+
+        def note(tab: Any, problem: str) -> None:
+            if urlsplit(tab.url).netloc == own:
+                self.problems.append(problem)
+
+        def on_console(message: Any) -> None:
+            if message.type == "error" and not message.text.startswith("Failed to load resource"):
+                note(message.page, message.text)
+
+        context.on("request", on_request)
+        context.on("console", on_console)
+        context.on("weberror", lambda problem: note(problem.page, str(problem.error)))
         return context
 
     async def open(self, here: Running, path: str = "", *, context: Any = None, **options: Any) -> Any:
         """A tab of a signed-in device: a new one, or that of `context`."""
-        device = context or await self.device(**options)
-        tab = await device.new_page()
-        self.watch(tab, here)
         url = page_url(here)
+        device = context or await self.device(url, **options)
+        tab = await device.new_page()
         await tab.goto(f"{url}/#{path}" if context else f"{url}/#k={await one_time_key(here)}")
         await tab.wait_for_selector(".composer textarea")
         if path and not context:
             await tab.evaluate("path => { location.hash = path }", path)
             await tab.wait_for_selector(".column > *", state="attached")
         return tab
-
-    def watch(self, tab: Any, here: Running) -> None:
-        """Note what goes wrong in a tab."""
-        own = urlsplit(page_url(here)).netloc
-
-        def on_request(request: Any) -> None:
-            self.requests.append(request.url)
-            if not request.url.startswith(("blob:", "data:")) and urlsplit(request.url).netloc != own:
-                self.problems.append(f"a request left the origin: {request.url}")
-
-        def on_console(message: Any) -> None:
-            if message.type == "error" and not message.text.startswith("Failed to load resource"):
-                self.problems.append(message.text)
-
-        tab.on("request", on_request)
-        tab.on("console", on_console)
-        tab.on("pageerror", lambda error: self.problems.append(str(error)))
 
     async def close(self) -> None:
         """Close all."""
@@ -104,9 +112,9 @@ async def say(tab: Any, text: str) -> None:
 
 
 class Typist(LLMProvider):
-    """A model that streams these pieces, and waits at an event among them. Each answer is a list of them."""
+    """A model that streams these pieces, and waits at an event or for the seconds among them. Each answer is a list."""
 
-    def __init__(self, *answers: Sequence[str | asyncio.Event]) -> None:
+    def __init__(self, *answers: Sequence[str | float | asyncio.Event]) -> None:
         super().__init__()
         self._answers = [*answers]
         self.requests: list[list[ChatMessage]] = []
@@ -127,6 +135,8 @@ class Typist(LLMProvider):
         for piece in self._answers[min(len(self.requests), len(self._answers)) - 1]:
             if isinstance(piece, asyncio.Event):
                 await piece.wait()
+            elif isinstance(piece, float):
+                await asyncio.sleep(piece)
             else:
                 text += piece
                 yield TextDelta(piece)

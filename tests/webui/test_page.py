@@ -8,10 +8,13 @@ import pytest
 
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import calls
+from nanobot.testing.model_server import FakeModels, Hang, Say
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, Typist, page_url, say
 from tests.support.eventually import eventually
+from tests.support.home import POSIX
 from tests.support.running_gateway import OpenGateway, Running
+from tests.support.toy_gateway import GatewayHome
 from tests.support.web_client import one_time_key
 
 expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
@@ -47,11 +50,12 @@ ASKS = (calls(("web_page", {"url": "https://example.org/a"})), calls(("run", {"t
 
 async def test_a_link_signs_one_browser_in_and_works_once(running: OpenGateway, tabs: Tabs):
     async with running() as here:
-        link = f"{page_url(here)}/#k={await one_time_key(here)}"
-        first = await (await tabs.device()).new_page()
+        url = page_url(here)
+        link = f"{url}/#k={await one_time_key(here)}"
+        first = await (await tabs.device(url)).new_page()
         await first.goto(link)
         await expect(first.locator(".composer textarea")).to_be_visible()
-        second = await (await tabs.device()).new_page()
+        second = await (await tabs.device(url)).new_page()
         await second.goto(link)
 
         await expect(second.get_by_role("alert")).to_contain_text("nanobot web")
@@ -94,7 +98,6 @@ async def test_a_session_opened_while_its_answer_streams_shows_each_word_once(ru
 
 async def test_a_message_written_without_a_line_is_heard_once_when_it_is_back(running: OpenGateway, tabs: Tabs):
     async with running("first", "second") as here:
-        device = await tabs.device()
         tab = await tabs.open(here)
         device = tab.context
         await say(tab, "one")
@@ -105,12 +108,60 @@ async def test_a_message_written_without_a_line_is_heard_once_when_it_is_back(ru
         await tab.close()
         await device.set_offline(False)
         again = await device.new_page()
-        tabs.watch(again, here)
         await again.goto(tab.url)
 
         await expect(answers(again)).to_have_text(["first", "second"])
         assert await texts(again, ".own-text") == ["one", "two"]
         assert len(here.model.requests) == 2
+
+
+async def test_half_a_minute_offline_during_an_answer_loses_and_repeats_nothing(running: OpenGateway, tabs: Tabs):
+    gate = asyncio.Event()
+    model = Typist(["The first half, ", gate, "and the second."], ["Yes."])
+    async with running(provider=model) as here:
+        tab = await tabs.open(here)
+        await tab.clock.install()
+        await tab.reload()
+        await say(tab, "Answer slowly")
+        await expect(answers(tab)).to_have_text("The first half,")
+        await tab.context.set_offline(True)
+        await expect(tab.get_by_text("No connection to the gateway")).to_be_visible()
+        gate.set()
+        await say(tab, "Are you there?")
+        await expect(tab.get_by_text("waiting for the connection")).to_be_visible()
+        await tab.clock.fast_forward(30_000)
+        assert len(model.requests) == 1
+        await tab.context.set_offline(False)
+
+        await expect(answers(tab)).to_have_text(["The first half, and the second.", "Yes."])
+        await expect(tab.get_by_text("No connection to the gateway")).to_have_count(0)
+        assert await texts(tab, ".own-text") == ["Answer slowly", "Are you there?"]
+        assert len(model.requests) == 2
+
+
+@POSIX
+@pytest.mark.slow
+async def test_the_page_goes_on_by_itself_after_the_gateway_was_killed_during_an_answer(tabs: Tabs, tmp_path: Path):
+    with FakeModels() as server:
+        server.script(Hang(after="It takes **two "), Say("hours** and a half."))
+        home = GatewayHome(tmp_path, server)
+        with home.gateway() as process:
+            link = home.run("web", "--no-open").out.strip()
+            tab = await (await tabs.device(link)).new_page()
+            await tab.goto(link)
+            await say(tab, "Answer slowly")
+            await expect(answers(tab)).to_have_text("It takes two")
+            await tab.wait_for_timeout(300)  # what was shown for a moment is stored
+            process.kill()
+            await expect(tab.get_by_text("No connection to the gateway")).to_be_visible()
+        with home.gateway():
+            for _ in range(2):
+                await expect(answers(tab)).to_have_text("It takes two hours and a half.")
+                await expect(tab.locator(".message.turn .result")).to_be_visible()
+                assert await texts(tab, ".markdown strong") == ["two hours"]
+                assert await texts(tab, ".own-text") == ["Answer slowly"]
+                await tab.reload()
+        assert len(server.chats) == 2
 
 
 async def test_the_page_goes_on_when_the_gateway_is_started_anew_during_an_answer(
@@ -124,11 +175,9 @@ async def test_the_page_goes_on_when_the_gateway_is_started_anew_during_an_answe
         await expect(answers(tab)).to_have_text("Half an")
     await expect(tab.get_by_text("No connection to the gateway")).to_be_visible()
     await say(tab, "Are you there?")
-    async with running(provider=Typist(["A whole answer."], ["Yes."]), gateway={"port": port}) as here:
-        await expect(answers(tab).last).to_have_text("Yes.")
-
+    async with running(provider=Typist(["hour."], ["Yes."]), gateway={"port": port}) as here:
+        await expect(answers(tab)).to_have_text(["Half an hour.", "Yes."])
         assert await texts(tab, ".own-text") == ["Answer slowly", "Are you there?"]
-        assert (await texts(tab, ".message.turn .markdown"))[-2].endswith("A whole answer.")
 
 
 async def test_an_answer_in_one_tab_closes_the_question_in_the_others(running: OpenGateway, tabs: Tabs):
@@ -174,10 +223,17 @@ async def test_approval_buttons_do_nothing_in_the_moment_they_appear(running: Op
         assert run.done == []
 
 
-async def test_the_keyboard_is_enough_from_the_first_word_to_an_approval(running: OpenGateway, tabs: Tabs):
+async def test_the_keyboard_is_enough_from_the_link_to_an_approval(running: OpenGateway, tabs: Tabs):
     async with running(*ASKS, "done") as here:
         run = with_approval(here)
-        tab = await tabs.open(here)
+        url = page_url(here)
+        tab = await (await tabs.device(url)).new_page()
+        await tab.goto(url)
+        await expect(tab.get_by_role("textbox")).to_be_visible()
+        await tab.keyboard.press("Tab")
+        await tab.keyboard.type(f"{url}/#k={await one_time_key(here)}")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator(".composer textarea")).to_be_focused()
         await tab.keyboard.type("run it")
         await tab.keyboard.press("Enter")
         await expect(tab.locator(".approval")).to_be_visible()

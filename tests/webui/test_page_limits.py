@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
-from tests.support.browser import Tabs, page_url, say
+from tests.support.browser import EVIL_HOST, Tabs, Typist, page_url, say
 from tests.support.running_gateway import OpenGateway
 
 expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
@@ -77,6 +77,7 @@ async def test_underscores_inside_words_are_text(running: OpenGateway, tabs: Tab
 
 async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(running: OpenGateway, tabs: Tabs):
     async with running() as here:
+        tabs.other_hosts.add("stranger.example")
         tab = await tabs.open(here)
         stranger = await tab.context.new_page()
         url = page_url(here)
@@ -94,6 +95,40 @@ async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(r
 
         assert await framed.locator("#app").count() == 0
         assert here.model.requests == []
+
+
+async def test_a_foreign_name_that_leads_here_opens_nothing(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        tab = await tabs.open(here)
+        rebound = f"{EVIL_HOST}:{here.gateway.http.port}"
+        tabs.other_hosts.add(rebound)
+        evil = await tab.context.new_page()
+        opened = await evil.goto(f"http://{rebound}/")
+        asked = await evil.evaluate("fetch('/api/sessions').then((answer) => answer.status)")
+
+        assert (opened.status, asked) == (421, 421)
+
+
+@pytest.mark.slow
+async def test_a_hundred_deltas_a_second_leave_the_page_usable(running: OpenGateway, tabs: Tabs):
+    words = [f"word{number} " for number in range(500)]
+    async with running(provider=Typist([piece for word in words for piece in (word, 0.01)])) as here:
+        tab = await tabs.open(here)
+        await tab.evaluate(
+            """() => { window.longTasks = [];
+              const note = (list) => window.longTasks.push(...list.getEntries().map((task) => task.duration));
+              new PerformanceObserver(note).observe({ type: "longtask" }); }"""
+        )
+        await say(tab, "Tell me much")
+        await expect(tab.locator(".message.turn .markdown")).to_contain_text("word5")
+        await tab.locator(".composer textarea").press_sequentially("and meanwhile I write", delay=50)
+        assert await tab.locator(".message.turn .result").count() == 0, "it was still streaming"
+        await expect(tab.locator(".composer textarea")).to_have_value("and meanwhile I write")
+        await expect(tab.locator(".message.turn .result")).to_be_visible()
+
+        assert (await tab.locator(".message.turn .markdown").inner_text()).split() == [word.strip() for word in words]
+        tasks = await tab.evaluate("window.longTasks")
+        assert len(tasks) <= 5, tasks  # of some 500 frames; the machine has other work too
 
 
 async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen(running: OpenGateway, tabs: Tabs):
@@ -121,14 +156,18 @@ async def test_a_long_history_opens_at_its_end_and_is_drawn_only_near_the_screen
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "chinese": {"locale": "zh-CN"},
+    "chinese-narrow": {"locale": "zh-CN", "viewport": {"width": 320, "height": 640}},
     "dark-narrow-still": {
         "color_scheme": "dark",
         "viewport": {"width": 320, "height": 640},
         "reduced_motion": "reduce",
         "has_touch": True,
     },
-    "forced-colours": {"forced_colors": "active"},
+    "forced-colours-zoomed": {  # a screen of 1280x800 at 200 %
+        "forced_colors": "active",
+        "viewport": {"width": 640, "height": 400},
+        "device_scale_factor": 2,
+    },
 }
 
 EVERYTHING = """## A plan
@@ -166,7 +205,7 @@ async def test_the_page_is_accessible_and_fits_in_every_state(running: OpenGatew
         await tab.keyboard.press("Control+k")
         await expect(tab.locator("dialog")).to_be_visible()
         await check(tab)
-        if state == "chinese":
+        if state == "chinese-narrow":
             assert await tab.evaluate("document.documentElement.lang") == "zh-Hans"
             await expect(tab.get_by_role("button", name="允许一次", include_hidden=True)).to_have_count(1)
 
@@ -177,3 +216,5 @@ async def check(tab: Any) -> None:
     found = [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in results.response["violations"]]
     assert found == [], json.dumps(found, indent=1)
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if await tab.evaluate("matchMedia('(prefers-reduced-motion: reduce)').matches"):
+        assert await tab.evaluate("document.getAnimations().length") == 0

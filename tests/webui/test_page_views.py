@@ -12,7 +12,7 @@ from nanobot.bus.events import Address
 from nanobot.config.paths import DataPaths
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
-from tests.support.browser import Tabs, say
+from tests.support.browser import Tabs, page_url, say
 from tests.support.eventually import eventually
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
@@ -345,7 +345,7 @@ async def test_a_second_browser_is_added_by_its_code_and_signed_out(running: Ope
         await visit(tab, "people")
         await tab.get_by_role("button", name="Add a device").click()
         await expect(tab.get_by_role("img", name="QR code of the link")).to_be_visible()
-        phone = await (await tabs.device(**PHONE)).new_page()
+        phone = await (await tabs.device(page_url(here), **PHONE)).new_page()
         await phone.goto(await tab.locator(".link code").inner_text())
         await expect(phone.locator(".composer textarea")).to_be_visible()
         await tab.reload()

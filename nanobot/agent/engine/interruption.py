@@ -42,6 +42,11 @@ def is_interrupted(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
 
 
+def is_continuation(row: ChatMessage) -> bool:
+    """Whether this row asks for the rest of an answer."""
+    return is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
+
+
 def parts_of_answer(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
     """The parts of this turn's answer at the end of these rows, in order; each but the last was interrupted."""
     parts: list[str] = []
@@ -51,7 +56,7 @@ def parts_of_answer(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
         if row.get("turn_id") != turn_id or row.get("tool_calls") or row["role"] not in ("user", "assistant"):
             break
         if row["role"] == "user":
-            if is_synthetic(row) and row["content"] not in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED):
+            if is_synthetic(row) and not is_continuation(row):
                 break
             may_end_here = is_synthetic(row)
         elif may_end_here or is_interrupted(row):

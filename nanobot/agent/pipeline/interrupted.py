@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.interruption import (
-    CONTINUE_INTERRUPTED,
-    CONTINUE_TRUNCATED,
+    is_continuation,
     is_interrupted,
     parts_of_answer,
 )
@@ -90,7 +89,7 @@ def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, A
         if row.get("turn_id") != turn_id:
             continue
         if row["role"] == "user":
-            continues = is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)
+            continues = is_continuation(row)
         elif row["role"] == "tool" and (call_of := tools.get(row.get("tool_call_id", ""))) is not None:
             call_of.update({"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0})
         elif row["role"] == "assistant":

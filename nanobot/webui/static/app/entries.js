@@ -5,7 +5,9 @@ export function toEntries(rows) {
   const entries = [];
   let turn = null;
   for (const row of rows) {
-    if (row.role === "user") {
+    if (row.role === "user" && row.continues) {
+      if (turn) turn.continues = true;
+    } else if (row.role === "user") {
       turn = null;
       if (row.text || row.files) entries.push({ ...row, id: `u${row.n}`, kind: "user", first: row.n, last: row.n });
     } else if (row.role === "assistant" || row.role === "tool") {
@@ -16,6 +18,7 @@ export function toEntries(rows) {
       addRow(turn, row);
     }
   }
+  for (const entry of entries) if (entry.kind === "turn") entry.parts = joinTexts(entry.parts);
   return entries.filter((entry) => entry.kind === "user" || entry.parts.length);
 }
 
@@ -30,7 +33,8 @@ function addRow(turn, row) {
     return;
   }
   if (row.reasoning) turn.parts.push({ type: "reasoning", text: row.reasoning });
-  if (row.text) turn.parts.push({ type: "text", text: row.text });
+  if (row.text) turn.parts.push({ type: "text", text: row.text, ...(turn.continues && { continues: true }) });
+  turn.continues = false;
   if (row.error === "stopped") turn.parts.push({ type: "stopped" });
   else if (row.error && row.reply) turn.parts.push({ type: "error", text: row.reply });
   for (const { posted, ...call } of row.calls ?? []) {
@@ -38,6 +42,16 @@ function addRow(turn, row) {
     if (posted?.text) turn.parts.push({ type: "text", text: posted.text });
     if (posted?.files) turn.parts.push({ type: "files", files: posted.files });
   }
+}
+
+/** Put a text that was cut off and the text that continues it together, where the latter stands. */
+export function joinTexts(parts) {
+  const joined = [];
+  for (const part of parts) {
+    const cut = part.continues ? joined.findLastIndex((each) => each.type === "text") : -1;
+    joined.push(cut < 0 ? part : { ...joined[cut], text: joined.splice(cut, 1)[0].text + part.text });
+  }
+  return joined;
 }
 
 /** Keep the entries that have not changed as they are, so that they are not drawn again. */
@@ -56,11 +70,11 @@ export function keepSame(before, after) {
  */
 export function mergeParts(stored, viewed) {
   const calls = new Set(viewed.map((part) => part.call_id).filter(Boolean));
-  const texts = new Set(viewed.map((part) => part.text?.trim()).filter(Boolean));
+  const texts = new Set([...viewed, ...joinTexts(viewed)].map((part) => part.text?.trim()).filter(Boolean));
   const isNew = (part) => {
     if (part.type === "tool") return !calls.has(part.call_id);
     if (part.type === "text" || part.type === "reasoning" || part.type === "error") return !texts.has(part.text.trim());
     return !viewed.some((other) => other.type === part.type);
   };
-  return [...stored.filter(isNew), ...viewed];
+  return joinTexts([...stored.filter(isNew), ...viewed]);
 }

@@ -1,7 +1,7 @@
 /** One open session: its stored messages, as far as they are loaded, and its running turns. */
 import { signal } from "@preact/signals";
 import { get, sessionPath } from "./api.js";
-import { keepSame, mergeParts, toEntries } from "./entries.js";
+import { joinTexts, keepSame, mergeParts, toEntries } from "./entries.js";
 import { follow, itemsUntil, onReset } from "./feed.js";
 import { seen } from "./outbox.js";
 import { applyEvent, newTurnView } from "./turn_view.js";
@@ -42,6 +42,7 @@ export class Session {
       const page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
       if (this.isClosed) return;
       this.live.value = page.live;
+      for (const [id, view] of this.ended) if (view.later) this.ended.delete(id); // it has gone on
       for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
       this.branchOf.value = page.branch_of;
       this.takeRows(page.rows, page.turns);
@@ -119,14 +120,17 @@ export class Session {
   finish(view, event) {
     const { model, cost_usd: usd, usage, outcome, error, text, later } = event;
     this.results = { ...this.results, [event.turn_id]: { model, usd, ...usage } };
-    const isShown = view.parts.some((part) => part.type === "text" && part.text.trim() === text?.trim());
-    if (text && !isShown) view.parts.push({ type: outcome === "failed" ? "error" : "text", text, error });
+    const isShown = joinTexts(view.parts).some((part) => part.type === "text" && part.text.trim() === text?.trim());
+    if (text && !isShown) {
+      view.parts = view.parts.filter((part) => !(part.continues && text.includes(part.text.trim()))); // the end of it
+      view.parts.push({ type: outcome === "failed" ? "error" : "text", text, error });
+    }
     if (outcome === "stopped" && !later) view.parts.push({ type: "stopped" });
     const hasMore = view.parts.some((part) => part.type !== "notice" || part.kind !== "receipt");
     if (!hasMore) return;
     const at = view.started.at;
     const before = this.rows.findLast((row) => !row.timestamp || new Date(row.timestamp) <= new Date(at));
-    this.ended.set(view.turn_id, { ...view, after: before?.n ?? -1, at });
+    this.ended.set(view.turn_id, { ...view, after: before?.n ?? -1, at, later });
   }
 
   /** Load what was stored since, then show it in place of the turn that ended. */

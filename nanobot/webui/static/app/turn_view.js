@@ -22,8 +22,10 @@ export function applyEvent(view, event) {
   view.seq = event.seq;
   switch (event.type) {
     case "text_started":
+      view.parts.push({ type: "text", text: "", ...(event.continues && { continues: true }) });
+      break;
     case "reasoning_started":
-      view.parts.push({ type: event.type.replace("_started", ""), text: "" });
+      view.parts.push({ type: "reasoning", text: "" });
       break;
     case "text_delta":
     case "reasoning_delta":
