@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from nanobot.agent.events import Answer
 from nanobot.agent.feed import TurnView
-from nanobot.api.answers import AnswerReader
+from nanobot.api.answers import AnswerReader, call_text
 from nanobot.api.errors import error_object
 from nanobot.api.prompts import ChatBody, Prompt, Said, UploadedFile, is_task_of_open_webui, marker_of
 from nanobot.api.results import DONE, check_outcome, files_of, finish_reason, usage_of, wait_for
@@ -24,6 +24,7 @@ from nanobot.security.http_access import HttpError, json_response, read_body, va
 
 _APPROVAL_S = 120.0
 """How long a question to the owner may stay open while a program waits: chat completions cannot ask."""
+_STEP_FIELDS = ("call_id", "name", "arguments", "ok", "content", "seconds")
 _TASK_TOKENS = 300
 _MAX_UPLOAD = 10 << 20
 
@@ -35,17 +36,16 @@ class ChatCompletions:
         self._services = services
         self._turns = turns
 
-    async def create(self, request: Request, caller: Credential | None) -> Response:
+    async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new messages of the request."""
-        assert caller is not None  # noqa: S101 a key is required
         config = self._services.runtime.config
         if request.headers.get("content-type", "").startswith("multipart/form-data"):
             body, raw, prompt = await _read_form(request)
         else:
             raw = await read_body(request, config.api.max_body_mb << 20)
             body = validate(ChatBody, raw)
-            prompt = body.prompt()
-        marker = marker_of(body, request)
+            prompt = body.prompt(config)
+        marker, steps = marker_of(body, request), _steps_of(request)
         options = body.request(config)
         if is_task_of_open_webui(body, request, prompt, marker):
             return await self._answer_task(body, prompt)
@@ -57,19 +57,19 @@ class ChatCompletions:
             headers["X-Nanobot-History"] = following.history
         if body.stream:
             has_usage = bool(body.stream_options and body.stream_options.include_usage)
-            return self._streaming(following, headers, has_usage=has_usage)
-        return await self._complete(request, following, headers)
+            return self._streaming(following, headers, steps, has_usage=has_usage)
+        return await self._complete(request, following, headers, steps)
 
-    async def get(self, request: Request, caller: Credential | None) -> Response:
+    async def get(self, request: Request, caller: Credential) -> Response:
         """A completion; with `stream=true` from where `starting_after` or Last-Event-ID says, else all of it."""
-        assert caller is not None  # noqa: S101 a key is required
         following = await self._turns.find(caller, request.path_params["id"].removeprefix("chatcmpl-"))
+        steps = _steps_of(request)
         if request.query_params.get("stream") != "true":
-            return await self._complete(request, following, {})
+            return await self._complete(request, following, {}, steps)
         after = request.query_params.get("starting_after") or request.headers.get("last-event-id") or ""
-        return self._streaming(following, {}, after=after, has_usage=True)
+        return self._streaming(following, {}, steps, after=after, has_usage=True)
 
-    async def _complete(self, request: Request, following: Following, headers: dict[str, str]) -> Response:
+    async def _complete(self, request: Request, following: Following, headers: dict[str, str], steps: str) -> Response:
         view, record = following.view, following.request
         asked_at: dict[str, float] = {}
         with self._turns.listening(record):
@@ -81,9 +81,8 @@ class ChatCompletions:
                 timeout_s=self._services.runtime.config.api.timeout,
             )
         check_outcome(following)
-        reader = _reader(following)
-        pieces = [*reader.read()]
-        text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in _texts(pieces))
+        pieces = [piece for piece in _reader(following, steps).read() if piece.text]
+        text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in enumerate(pieces))
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason(view), "logprobs": None}
         self._services.requests.set_read(record.id)
@@ -113,12 +112,12 @@ class ChatCompletions:
         }
 
     def _streaming(
-        self, following: Following, headers: dict[str, str], *, after: str = "", has_usage: bool = False
+        self, following: Following, headers: dict[str, str], steps: str, *, after: str = "", has_usage: bool = False
     ) -> Response:
-        stream = self._stream(following, after=after, has_usage=has_usage)
+        stream = self._stream(following, steps, after=after, has_usage=has_usage)
         return StreamingResponse(stream, media_type=sse.CONTENT_TYPE, headers={**sse.HEADERS, **headers})
 
-    async def _stream(self, following: Following, *, after: str, has_usage: bool) -> AsyncIterator[bytes]:
+    async def _stream(self, following: Following, steps: str, *, after: str, has_usage: bool) -> AsyncIterator[bytes]:
         view, record = following.view, following.request
         head = _head(following, "chat.completion.chunk")
         usage = {"usage": None} if has_usage else {}
@@ -131,14 +130,17 @@ class ChatCompletions:
         with self._turns.listening(record):
             if not after:
                 yield chunk({"role": "assistant", "content": ""})
-            reader, asked_at, is_first = _reader(following), dict[str, float](), True
+            reader, asked_at, is_first = _reader(following, steps), dict[str, float](), True
             async for is_news in changes(view):
                 if not is_news:
                     self._expire_approvals(view, asked_at)
                     yield sse.PING
                     continue
                 for piece in reader.read():
-                    if piece.tool is not None:
+                    if piece.tool is not None and steps == "chunks":
+                        step = {"type": "tool_ended", **{name: piece.tool.get(name) for name in _STEP_FIELDS}}
+                        yield sse.event({**head, "choices": [], **usage, "nanobot": {"event": step}})
+                    elif piece.tool is not None:
                         yield sse.comment(_step(piece.tool))
                     elif piece.approval is not None:
                         if piece.approval["question"] not in asked_at:
@@ -235,12 +237,16 @@ class _Position:
         return new
 
 
-def _reader(following: Following) -> AnswerReader:
-    return AnswerReader(following.view, schema=following.request.echo.get("schema"))
+def _reader(following: Following, steps: str) -> AnswerReader:
+    return AnswerReader(following.view, schema=following.request.echo.get("schema"), has_steps=steps == "text")
 
 
-def _texts(pieces: list[Any]) -> list[tuple[int, Any]]:
-    return [*enumerate(piece for piece in pieces if piece.text)]
+def _steps_of(request: Request) -> str:
+    """How the client wants to be told of tool calls; empty: by comments. Raises HttpError."""
+    steps = request.headers.get("x-nanobot-steps", "")
+    if steps not in ("", "chunks", "text"):
+        raise HttpError(400, "X-Nanobot-Steps is `chunks` or `text`.", code="invalid_value", param="X-Nanobot-Steps")
+    return steps
 
 
 def _head(following: Following, kind: str) -> dict[str, Any]:
@@ -254,9 +260,8 @@ def _head(following: Following, kind: str) -> dict[str, Any]:
 
 
 def _step(tool: dict[str, Any]) -> str:
-    first = next((str(value) for value in tool["arguments"].values()), "")
     state = f"{tool['seconds']:.1f} s" if tool.get("ok") else "failed"
-    return f'step {tool["name"]} "{first[:80]}" {state}'
+    return f"step {call_text(tool)} {state}"
 
 
 async def _read_form(request: Request) -> tuple[ChatBody, bytes, Prompt]:

@@ -28,6 +28,8 @@ class UploadedFile:
     name: str | None = None
     content_type: str | None = None
     kind: MediaKind = MediaKind.FILE
+    url: str = ""
+    """Where the picture is to be fetched, which has no data yet."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class ChatBody(_Body):
     logprobs: bool | None = None
     modalities: list[str] | None = None
 
-    def prompt(self) -> Prompt:
+    def prompt(self, config: Config) -> Prompt:
         """Its messages. Raises HttpError."""
         if (self.n or 1) > 1:
             raise _unsupported("n", "There is one answer: leave `n` out.")
@@ -101,8 +103,8 @@ class ChatBody(_Body):
             raise _unsupported("logprobs", "An agent's answer has no log probabilities.")
         if "audio" in (self.modalities or ()):
             raise _unsupported("modalities", "Answers are text.")
-        _check_tools("tools", self.tools)
-        _check_tools("functions", self.functions)
+        _check_tools("tools", self.tools, config)
+        _check_tools("functions", self.functions, config)
         return _prompt(self.messages, "messages")
 
     def request(self, config: Config) -> dict[str, Any]:
@@ -142,11 +144,11 @@ class ResponsesBody(_Body):
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
 
-    def prompt(self) -> Prompt:
+    def prompt(self, config: Config) -> Prompt:
         """Its input. Raises HttpError."""
         if self.background and self.store is False:
             raise HttpError(400, "A background response is stored: leave `store` out.", param="store")
-        _check_tools("tools", self.tools)
+        _check_tools("tools", self.tools, config)
         if isinstance(self.input, str):
             prompt = Prompt([Said("user", self.input)], [], "")
         else:
@@ -167,9 +169,11 @@ class ResponsesBody(_Body):
 
 
 def marker_of(body: _Body, request: Request) -> str | None:
-    """The name of the conversation, the first that the request has; None if it has none. Raises HttpError."""
+    """The name of the conversation, the first that the request has; None if it names none, empty if its turn is not to
+    be stored. Raises HttpError.
+    """
     if body.store is False:
-        return None
+        return ""
     conversation = getattr(body, "conversation", None)
     candidates = (
         request.headers.get("x-nanobot-session"),
@@ -194,7 +198,7 @@ def is_task_of_open_webui(body: ChatBody, request: Request, prompt: Prompt, mark
     """Whether Open WebUI asks for a title, tags or the like, which nobody said in a conversation."""
     if request.headers.get("x-openwebui-task") or (body.metadata or {}).get("task"):
         return True
-    return marker is None and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
+    return not marker and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
 
 
 def model_name(model: str, config: Config) -> str | None:
@@ -202,13 +206,17 @@ def model_name(model: str, config: Config) -> str | None:
     if model in config.model_presets or model == config.agents.defaults.model:
         return model
     prefix, colon, preset = model.partition(":")
-    if prefix == "nanobot" and colon:
-        if preset not in config.model_presets:
-            raise HttpError(
-                404, f"There is no model {model!r}. See GET /v1/models.", code="model_not_found", param="model"
-            )
+    is_preset = prefix == "nanobot" and bool(colon)
+    if is_preset and preset in config.model_presets:
         return preset
+    if is_preset or not (model == "nanobot" or config.api.any_model):
+        raise unknown_model(model)
     return None
+
+
+def unknown_model(name: str) -> HttpError:
+    """The error for a model that nanobot has not."""
+    return HttpError(404, f"There is no model {name!r}. See GET /v1/models.", code="model_not_found", param="model")
 
 
 def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
@@ -229,11 +237,10 @@ def _schema(form: str, schema: Any) -> dict[str, Any] | None:
     return schema if isinstance(schema, dict) else {}
 
 
-def _check_tools(param: str, tools: list[Any] | None) -> None:
-    if tools:
-        raise _unsupported(
-            param, f"This is an agent with tools of its own: it calls none of yours. Leave `{param}` out."
-        )
+def _check_tools(param: str, tools: list[Any] | None, config: Config) -> None:
+    if tools and not config.api.ignore_tools:
+        text = f"This is an agent with tools of its own: it calls none of yours. Leave `{param}` out"
+        raise _unsupported(param, f"{text}, or set api.ignoreTools.")
 
 
 def _unsupported(param: str, text: str) -> HttpError:
@@ -282,7 +289,11 @@ def _content(content: Any, param: str) -> tuple[str, list[UploadedFile]]:
                 texts.append(str(part.get("text") or part.get("refusal") or ""))
             case "image_url" | "input_image":
                 url = part.get("image_url")
-                files.append(_from_data_url(url.get("url") if isinstance(url, dict) else url, None, MediaKind.IMAGE))
+                url = url.get("url") if isinstance(url, dict) else url
+                if isinstance(url, str) and url.lower().startswith(("http://", "https://")):
+                    files.append(UploadedFile(b"", kind=MediaKind.IMAGE, url=url))
+                else:
+                    files.append(_from_data_url(url, None, MediaKind.IMAGE))
             case "file" | "input_file":
                 file = part.get("file") if isinstance(part.get("file"), dict) else part
                 files.append(_from_data_url(file.get("file_data"), file.get("filename"), MediaKind.FILE))
@@ -298,9 +309,8 @@ def _content(content: Any, param: str) -> tuple[str, list[UploadedFile]]:
 def _from_data_url(url: Any, name: str | None, kind: MediaKind) -> UploadedFile:
     match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if match is None:
-        raise HttpError(
-            400, "Send files and pictures as data: URLs in base64.", code="unsupported_media", param="messages"
-        )
+        text = "Send files as data: URLs in base64, pictures also as http(s) URLs."
+        raise HttpError(400, text, code="unsupported_media", param="messages")
     return UploadedFile(_decode(match[2]), name, match[1], kind)
 
 
