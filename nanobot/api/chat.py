@@ -14,7 +14,7 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import AnswerReader, call_text
 from nanobot.api.errors import error_object
 from nanobot.api.prompts import ChatBody, Prompt, Said, UploadedFile, is_task_of_open_webui, marker_of
-from nanobot.api.results import DONE, check_outcome, files_of, finish_reason, usage_of, wait_for
+from nanobot.api.results import DONE, check_outcome, finish_reason, openai_usage, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, Asked, Following, changes
 from nanobot.net import sse
@@ -73,43 +73,23 @@ class ChatCompletions:
         view, record = following.view, following.request
         asked_at: dict[str, float] = {}
         with self._turns.listening(record):
-            await wait_for(
-                request,
-                self._turns,
-                following,
-                lambda: self._expire_approvals(view, asked_at),
-                timeout_s=self._services.runtime.config.api.timeout,
-            )
+            timeout_s = self._services.runtime.config.api.timeout
+            await wait_for(request, self._turns, following, lambda: self._expire_approvals(view, asked_at), timeout_s)
         check_outcome(following)
         pieces = [piece for piece in _reader(following, steps).read() if piece.text]
         text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in enumerate(pieces))
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason(view), "logprobs": None}
         self._services.requests.set_read(record.id)
         answer = json_response(
             {
                 **_head(following, "chat.completion"),
-                "choices": [choice],
-                **self._tail(following),
+                "choices": [_choice(text, finish_reason(view))],
+                "usage": usage_of(view),
+                "nanobot": outcome_of(following, self._services.runtime.workspace),
                 "system_fingerprint": None,
             }
         )
         answer.headers.update(headers)
         return answer
-
-    def _tail(self, following: Following) -> dict[str, Any]:
-        view, ended = following.view, following.view.ended
-        return {
-            "usage": usage_of(view),
-            "nanobot": {
-                "turn_id": following.request.turn_id,
-                "session": following.request.session,
-                "outcome": ended.outcome if ended is not None else None,
-                "cost_usd": ended.cost_usd if ended is not None else None,
-                "steps": sum(part["type"] == "tool" for part in view.parts),
-                "files": files_of(view, self._services.runtime.workspace),
-            },
-        }
 
     def _streaming(
         self, following: Following, headers: dict[str, str], steps: str, *, after: str = "", has_usage: bool = False
@@ -138,7 +118,11 @@ class ChatCompletions:
                     continue
                 for piece in reader.read():
                     if piece.tool is not None and steps == "chunks":
-                        step = {"type": "tool_ended", **{name: piece.tool.get(name) for name in _STEP_FIELDS}}
+                        step = {
+                            "type": "tool_ended",
+                            "turn_id": record.turn_id,
+                            **{name: piece.tool.get(name) for name in _STEP_FIELDS},
+                        }
                         yield sse.event({**head, "choices": [], **usage, "nanobot": {"event": step}})
                     elif piece.tool is not None:
                         yield sse.comment(_step(piece.tool))
@@ -149,8 +133,6 @@ class ChatCompletions:
                     elif text := position.add(("\n\n" if piece.starts and not is_first else "") + piece.text):
                         yield chunk({"content": text})
                     is_first = is_first and not piece.text
-            if note := position.mismatch:
-                yield chunk({"content": note})
             try:
                 check_outcome(following)
             except HttpError as error:
@@ -158,7 +140,8 @@ class ChatCompletions:
                 return
             yield chunk({}, finish_reason(view))
             if has_usage:
-                yield sse.event({**head, "choices": [], **self._tail(following)})
+                outcome = outcome_of(following, self._services.runtime.workspace)
+                yield sse.event({**head, "choices": [], "usage": usage_of(view), "nanobot": outcome})
             yield DONE
             self._services.requests.set_read(record.id)
 
@@ -179,14 +162,9 @@ class ChatCompletions:
         with call_context_scope(CallContext("api task")):
             answer = await model.provider.chat(messages, None, model.name, _TASK_TOKENS, 0.1)
         head = {"id": f"chatcmpl-task-{time.time_ns()}", "created": int(time.time()), "model": body.model}
-        usage = {
-            "prompt_tokens": (prompt_tokens := answer.usage.get("prompt_tokens", 0)),
-            "completion_tokens": (completion_tokens := answer.usage.get("completion_tokens", 0)),
-            "total_tokens": prompt_tokens + completion_tokens,
-        }
         if not body.stream:
-            message = {"role": "assistant", "content": answer.content or "", "refusal": None}
-            choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+            choice = _choice(answer.content or "", "stop")
+            usage = openai_usage(answer.usage)
             return json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
         head["object"] = "chat.completion.chunk"
         deltas = [({"role": "assistant", "content": answer.content or ""}, None), ({}, "stop")]
@@ -209,8 +187,6 @@ class _Position:
         self._sent = self._checksum = 0
         self._skip, self._expected = 0, 0
         self._skipped: list[str] = []
-        self.mismatch = ""
-        """What to say to a client whose text is not the beginning of the answer."""
         if after:
             turn, _, place = after.rpartition(".")
             characters, _, checksum = place.partition("-")
@@ -235,6 +211,11 @@ class _Position:
                 if self._sent == self._skip and self._checksum != self._expected:
                     new = f"\n\n[The answer was begun anew:]\n\n{''.join(self._skipped)}{new}"
         return new
+
+
+def _choice(text: str, finish: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
 
 
 def _reader(following: Following, steps: str) -> AnswerReader:

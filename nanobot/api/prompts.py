@@ -110,14 +110,9 @@ class ChatBody(_Body):
     def request(self, config: Config) -> dict[str, Any]:
         """What is asked of the turn."""
         form = self.response_format or {}
-        wanted = form.get("json_schema")
-        return _request(
-            self,
-            config,
-            max_tokens=self.max_completion_tokens or self.max_tokens,
-            reasoning_effort=self.reasoning_effort,
-            schema=_schema(str(form.get("type", "text")), wanted.get("schema") if isinstance(wanted, dict) else None),
-        )
+        wanted, limit = form.get("json_schema"), self.max_completion_tokens or self.max_tokens
+        schema = _schema(form, wanted.get("schema") if isinstance(wanted, dict) else None)
+        return _request(self, config, max_tokens=limit, reasoning_effort=self.reasoning_effort, schema=schema)
 
 
 class Reasoning(BaseModel):
@@ -159,13 +154,9 @@ class ResponsesBody(_Body):
     def request(self, config: Config) -> dict[str, Any]:
         """What is asked of the turn."""
         form = (self.text.format if self.text is not None else None) or {}
-        return _request(
-            self,
-            config,
-            max_tokens=self.max_output_tokens,
-            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
-            schema=_schema(str(form.get("type", "text")), form.get("schema")),
-        )
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        schema = _schema(form, form.get("schema"))
+        return _request(self, config, max_tokens=self.max_output_tokens, reasoning_effort=effort, schema=schema)
 
 
 def marker_of(body: _Body, request: Request) -> str | None:
@@ -185,12 +176,8 @@ def marker_of(body: _Body, request: Request) -> str | None:
     )
     marker = next((str(value) for value in candidates if value), None)
     if marker is not None and not _MARKER.fullmatch(marker):
-        raise HttpError(
-            400,
-            "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores.",
-            code="invalid_value",
-            param="session_id",
-        )
+        text = "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores."
+        raise HttpError(400, text, code="invalid_value", param="session_id")
     return marker
 
 
@@ -224,17 +211,18 @@ def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _schema(form: str, schema: Any) -> dict[str, Any] | None:
-    if form == "json_object":
+def _schema(form: dict[str, Any], wanted: Any) -> dict[str, Any] | None:
+    if form.get("type") == "json_object":
         return {"type": "object"}
-    if form != "json_schema":
+    if form.get("type") != "json_schema":
         return None
+    schema: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
     try:
-        answer_form(schema if isinstance(schema, dict) else {})
+        answer_form(schema)
     except TypeError as error:
         text = f"The schema is not valid: {error}."
         raise HttpError(400, text, code="invalid_value", param="response_format") from error
-    return schema if isinstance(schema, dict) else {}
+    return schema
 
 
 def _check_tools(param: str, tools: list[Any] | None, config: Config) -> None:

@@ -18,7 +18,7 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import AnswerReader
 from nanobot.api.errors import error_object
 from nanobot.api.prompts import ResponsesBody, marker_of
-from nanobot.api.results import check_outcome, files_of, usage_of, wait_for
+from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
 from nanobot.api.turns import ApiTurns, Asked, Following, changes
@@ -129,9 +129,7 @@ class Responses:
         timeout_s = self._services.runtime.config.api.timeout
         writer = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
-            await wait_for(
-                request, self._turns, following, lambda: None, lambda: writer.has_open_question, timeout_s=timeout_s
-            )
+            await wait_for(request, self._turns, following, lambda: writer.has_open_question, timeout_s)
             if writer.has_open_question:
                 self._turns.detach(following.request)
 
@@ -297,10 +295,10 @@ class _Events:
         """The response object, as far as events were read."""
         record, view, ended = self._record, self._view, self._view.ended
         status = status or self._status()
-        error, usage, extra = None, None, {}
+        error, usage, outcome = None, None, {"turn_id": record.turn_id, "session": record.session}
         if ended is not None and status != "in_progress":
             usage = _usage(view)
-            extra = {"outcome": ended.outcome, "cost_usd": ended.cost_usd, "files": files_of(view, self._workspace)}
+            outcome = outcome_of(self._following, self._workspace)
             try:
                 check_outcome(self._following)
             except HttpError as problem:
@@ -329,7 +327,7 @@ class _Events:
             "top_p": None,
             "truncation": "disabled",
             "usage": usage,
-            "nanobot": {"turn_id": record.turn_id, "session": record.session, **extra},
+            "nanobot": outcome,
         }
 
     def _status(self) -> str:

@@ -126,7 +126,9 @@ class ApiTurns:
         if sum(1 for _ in feed.views(record.session)) >= _MAX_WAITING:
             text = f"{_MAX_WAITING} requests of this conversation wait already."
             raise HttpError(429, text, code="lane_full", headers={**NO_RETRY, "Retry-After": "10"})
+        attachments = [await self._store(file, caller) for file in asked.prompt.files]
         note = await self._prepare_session(request, caller, record, asked.prompt)
+        instructions = {"instructions": asked.prompt.instructions} if asked.prompt.instructions else {}
         message = InboundMessage(
             channel.name,
             "owner" if is_owner else caller.name,
@@ -138,11 +140,10 @@ class ApiTurns:
             provenance=_provenance(caller),
             attended=is_owner,
             turn_id=record.turn_id,
-            request=_with_instructions(asked),
+            request={**asked.options, **instructions},
         )
         inbox = channel.inbox
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
-        attachments = [await self._store(file, caller) for file in asked.prompt.files]
         await inbox.put(message, attachments)
         return note
 
@@ -266,7 +267,9 @@ class ApiTurns:
         )
         view = TurnView(started, record.session, self._services.channel.name, parts=parts_of_turn(rows, record.turn_id))
         name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
-        outcome = TurnOutcome.ANSWERED if name is None and has_answer else _outcome_of(name)
+        outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
+        if name is None and has_answer:
+            outcome = TurnOutcome.ANSWERED
         text = outcome_text(rows) if has_answer else ""
         view.ended = TurnEnded(
             turn_id=record.turn_id, outcome=outcome, text=text, error=name, usage=usage, cost_usd=cost
@@ -345,11 +348,6 @@ def stopping() -> HttpError:
     return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
 
 
-def _with_instructions(asked: Asked) -> dict[str, Any]:
-    instructions = asked.prompt.instructions
-    return {**asked.options, "instructions": instructions} if instructions else asked.options
-
-
 def _joined(history: list[Said]) -> list[Said]:
     """Neighbouring messages of one person as one, as they are stored."""
     joined: list[Said] = []
@@ -369,13 +367,6 @@ def _turn_starts(rows: list[ChatMessage]) -> list[tuple[int, str]]:
             text = text_of(row["content"])
             starts.append((index, text.partition("\n[image: ")[0].partition("\n[file: ")[0]))
     return starts
-
-
-def _outcome_of(error: str | None) -> TurnOutcome:
-    try:
-        return TurnOutcome(error or "")
-    except ValueError:
-        return TurnOutcome.FAILED
 
 
 def _hash(request: Request, body: bytes) -> str:
