@@ -98,7 +98,7 @@ class RequestSocket:
         except WebSocketException:
             raise NotConnectedError(f"{self._platform} is not connected") from None
 
-    async def ask(self, request_id: str, frame: Mapping[str, Any], timeout_s: float) -> Payload:
+    async def ask(self, request_id: str, frame: Mapping[str, Any], timeout_s: float | None) -> Payload:
         """Send a request and return its answer. Raises SendError; safe to cancel."""
         waiting: asyncio.Future[Payload] = asyncio.get_running_loop().create_future()
         self.requests[request_id] = waiting

@@ -79,7 +79,7 @@ class Options:
     api_only: bool = False
     """Whether to serve the API only: no channels, no jobs, no heartbeat."""
     allow_empty: bool = False
-    """Whether to run without any channel."""
+    """Whether to run if no channel can start, or if there is neither a channel nor the page."""
     poll_s: float = POLL_S
     turns_s: float = TURNS_S
 
@@ -210,7 +210,7 @@ async def _assemble(
     options: Options,
     shutdown: ShutdownRequests,
 ) -> Gateway:
-    """Create all parts without starting them. Raises ConfigError if no channel can start."""
+    """Create all parts without starting them. Raises ConfigError if nobody could write to this gateway."""
     config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
     dead_letters = DeadLetters(bus)
     menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
@@ -225,7 +225,8 @@ async def _assemble(
     )
     if not options.api_only:
         await channels.open_all()
-    if not channels.names and not (options.allow_empty or options.api_only):
+    has_page = config.gateway.web.enabled and not channels.broken
+    if not (channels.names or has_page or options.allow_empty or options.api_only):
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
     terminal = TerminalChannel(bus)
@@ -356,8 +357,9 @@ def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
     if channels.broken:
         return "No channel can start; the log says why. Add --allow-empty to run without one."
     return (
-        f"No channel is enabled in {file}, so nobody could write to this gateway. Set one up, for example with "
-        "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs only."
+        f"No channel is enabled in {file} and the page is switched off, so nobody could write to this gateway. Set up "
+        "a channel, for example with `nanobot channels login telegram`, switch the page on with `nanobot config set "
+        "gateway.web.enabled true`, or start with --allow-empty for the terminal and jobs only."
     )
 
 
@@ -365,6 +367,8 @@ def _log_start(gateway: Gateway) -> None:
     runtime, channels = gateway.runtime, gateway.channels
     log.info("nanobot %s, data in %s, workspace %s", __version__, runtime.data_dir, runtime.workspace)
     log.info("channels: %s", ", ".join(channels.names) or "none")
+    if runtime.config.gateway.web.enabled:
+        log.info("page: `nanobot web` opens it")
     if gateway.api_http is not None:
         log.info("API: %s/v1; a key for each program: nanobot api key add NAME", gateway.api_http.url)
     for line in runtime.config.loaded_from.warnings:

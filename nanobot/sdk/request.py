@@ -80,7 +80,10 @@ class RunRequest:
 
     @classmethod
     def of(cls, message: str, output: object, options: RunOptions) -> "RunRequest":
-        """Check the options. Raises TypeError for an unknown one, and for an `output` that has no schema."""
+        """Check the options. Raises TypeError for an unknown one, and for an `output` that has no schema.
+
+        Raises FileNotFoundError if a file of `media` does not exist.
+        """
         fields: dict[str, Any] = {**options}
         if "session_key" in fields:
             fields["session"] = fields.pop("session_key")
@@ -91,7 +94,10 @@ class RunRequest:
 
             fields["output"] = OutputFormat(output)
         fields["hooks"], fields["watchers"] = split_hooks(fields.get("hooks", ()))
-        return cls(message=message, **fields)
+        request = cls(message=message, **fields)
+        if (missing := next((path for path in request.paths if not Path(path).is_file()), None)) is not None:
+            raise FileNotFoundError(f"There is no file {missing}, which media= names.")
+        return request
 
     @property
     def paths(self) -> list[str]:

@@ -177,9 +177,10 @@ class HttpAccess:
         if len(times) >= _MAX_FAILURES:
             wait = {"Retry-After": str(int(_FAILURES_S))}
             return HttpError(429, "Too many requests with a wrong key. Wait a minute.", headers=wait)
+        problem = "This key is unknown or revoked" if "authorization" in request.headers else "A key is missing"
         return HttpError(
             401,
-            "Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME",
+            f"{problem}. Send `Authorization: Bearer KEY`; make a key: nanobot api key add NAME",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )

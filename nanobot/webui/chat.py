@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.events import Answer
+from nanobot.agent.feed import WEB_CHANNEL
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment
@@ -99,8 +100,9 @@ class ChatEndpoints:
         key = request.path_params["key"]
         new = await read_json(request, _NewMessage)
         channel, _, chat_id = key.partition(":")
-        if not chat_id:
-            raise HttpError(400, "A session key reads channel:chat, such as web:notes.")
+        if channel not in self._services.runtime.config.channels.enabled:
+            # No chat app takes the answer of a chat of the page, a terminal or a program: it is read in the feed.
+            channel, chat_id = WEB_CHANNEL, key.removeprefix(f"{WEB_CHANNEL}:")
         if not new.text.strip() and not new.files:
             raise HttpError(400, "A message needs text or a file.")
         attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]

@@ -21,6 +21,8 @@ async def test_without_a_key_everything_is_refused(running: OpenGateway):
     assert {answer.status_code for answer in answers} == {401}
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
     assert answers[0].json()["error"]["code"] == "invalid_api_key"
+    assert "missing" in answers[0].json()["error"]["message"]
+    assert "unknown or revoked" in many[0].json()["error"]["message"]
     assert many[-1].status_code == 429
 
 

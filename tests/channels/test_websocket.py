@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 from websockets.typing import Origin
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
@@ -404,6 +405,19 @@ async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
         wire.connection.transport.resume_reading()
         with pytest.raises(ConnectionClosed):
             await wire.next()
+
+
+async def test_a_client_whose_pong_waits_behind_a_large_frame_stays_connected(platform, tmp_path):
+    message = json.dumps({"type": "message", "id": "1", "text": "x" * 20_000}).encode()
+    frame = Frame(Opcode.TEXT, message).serialize(mask=True)
+    async with serving(platform, tmp_path, ping_interval_s=0.05, ping_timeout_s=1), client(platform) as wire:
+        wire.connection.transport.pause_reading()
+        for start in range(0, len(frame), 1000):  # for two seconds
+            wire.connection.transport.write(frame[start : start + 1000])
+            await asyncio.sleep(0.1)
+        wire.connection.transport.resume_reading()
+
+        assert await wire.of_type("ack") == {"type": "ack", "id": "1", "accepted": True}
 
 
 async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(platform, tmp_path, monkeypatch):

@@ -133,6 +133,7 @@ async def test_marked_functions_are_tools(tmp_path: Path):
 
 async def test_a_typed_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "inv.pdf").touch()
     model = ScriptedProvider("It is invoice 7.", '{"number": "7", "total": "12.50", "due": "2026-12-01"}')
 
     async with Nanobot.local(model=model) as bot:

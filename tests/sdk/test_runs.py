@@ -30,6 +30,15 @@ def config_for(server: FakeModels, home: Path) -> Path:
     return path
 
 
+async def test_a_file_that_does_not_exist_is_refused_before_a_model_is_asked():
+    model = ScriptedProvider("I have read it.")
+
+    with pytest.raises(FileNotFoundError, match=r"inv\.pdf"):
+        await Nanobot.local(model=model).run("Read this invoice", media=["inv.pdf"])
+
+    assert model.requests == []
+
+
 async def test_run_waits_for_the_end_of_the_turn(tmp_path: Path):
     with FakeModels() as server:
         server.script(Calls(("list_dir", {"path": "."})), Say("A few files."))

@@ -1,6 +1,9 @@
 """A chat of the page over HTTP: paired by a link, followed by the feed, heard once."""
 
+import asyncio
 from datetime import datetime, timedelta
+
+import pytest
 
 from nanobot.bus.events import InboundMessage
 from nanobot.testing import calls
@@ -23,6 +26,22 @@ async def test_a_message_is_answered_and_the_feed_shows_it(running: OpenGateway)
     assert items[-1]["event"]["text"] == "Hello back"
     assert [(row["role"], row["text"]) for row in after["rows"]] == [("user", "hello"), ("assistant", "Hello back")]
     assert after["live"] == []
+
+
+@pytest.mark.parametrize("key", ["trip", "cli:direct", "sdk:default", "telegram:5"])
+async def test_the_answer_in_a_chat_that_no_chat_app_takes_counts_as_delivered(running: OpenGateway, key: str):
+    async with running("Hello back") as here, browser(here) as client:
+        before = (await client.get(f"/api/sessions/{key}/rows")).json()["feed"]
+        sent = await client.post(f"/api/sessions/{key}/messages", json={"id": "message-1", "text": "hello"})
+        items = await follow(client, before, "turn_ended")
+        while (await here.gateway.reporter.journal.counts()).waiting_out:
+            await asyncio.sleep(0.02)
+        rows = (await client.get(f"/api/sessions/{key}/rows")).json()["rows"]
+
+    assert sent.status_code == 202
+    assert items[-1]["session"] == key
+    assert [row["text"] for row in rows] == ["hello", "Hello back"]
+    assert here.gateway.reporter.dead_letters.count == 0
 
 
 async def test_a_message_sent_twice_is_heard_once(running: OpenGateway):

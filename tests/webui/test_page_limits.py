@@ -62,6 +62,19 @@ async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_addres
     assert tabs.problems == []
 
 
+async def test_underscores_inside_words_are_text(running: OpenGateway, tabs: Tabs):
+    text = "Set OPENAI_API_KEY, then a__b__c.\n\nThen snake_case.\n\nWith _emphasis_ and __weight__."
+    async with running(text) as here:
+        tab = await tabs.open(here)
+        await say(tab, "How?")
+        answer = tab.locator(".message.turn .markdown")
+        await expect(answer.locator("p").last).to_have_text("With emphasis and weight.")
+        texts = await answer.locator("p").all_inner_texts()
+
+        assert texts[:2] == ["Set OPENAI_API_KEY, then a__b__c.", "Then snake_case."]
+        assert await answer.locator("em, strong").all_inner_texts() == ["emphasis", "weight"]
+
+
 async def test_another_site_can_neither_frame_the_page_nor_write_for_its_owner(running: OpenGateway, tabs: Tabs):
     async with running() as here:
         tab = await tabs.open(here)

@@ -84,12 +84,13 @@ class BoundedConnection(ServerConnection):
     """A connection that is closed if it sends too much before its client is known."""
 
     is_identified = False
-    _received = 0
+    received = 0
+    """Bytes since it was opened."""
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes, or abort the connection if there are too many."""
-        self._received += len(data)
-        if self.is_identified or self._received <= BYTES_BEFORE_HELLO:
+        self.received += len(data)
+        if self.is_identified or self.received <= BYTES_BEFORE_HELLO:
             super().data_received(data)
         else:
             self.transport.abort()
@@ -154,8 +155,7 @@ class WebSocketChannel(BaseChannel):
                 create_connection=BoundedConnection,
                 server_header=None,
                 open_timeout=HELLO_S,
-                ping_interval=section.ping_interval_s,
-                ping_timeout=section.ping_timeout_s,
+                ping_interval=None,  # see `_ping`
                 close_timeout=CLOSE_S,
                 max_size=section.max_message_bytes,
                 max_queue=2,  # of the largest frames
@@ -348,23 +348,38 @@ class WebSocketChannel(BaseChannel):
         finally:
             self._unidentified.pop(socket, None)
 
-    async def _serve_client(self, socket: ServerConnection, client: Client) -> None:
+    async def _serve_client(self, socket: BoundedConnection, client: Client) -> None:
         chat = self._chat(client.name)
         backlog = chat.backlog
         backlog.connection_opened()
         welcome = {"type": "welcome", "protocol": PROTOCOL, "epoch": self._epoch, "last": backlog.last}
-        writing: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             await socket.send(encode_frame(welcome | {"client": client.name}))
-            writing = asyncio.create_task(_send_frames(socket, backlog, client.after), name=f"websocket {client.name}")
+            work = (_send_frames(socket, backlog, client.after), self._ping(socket))
+            tasks = [asyncio.create_task(part, name=f"websocket {client.name}") for part in work]
             async for raw in socket:
                 self.status.touch()
                 await socket.send(encode_frame(await self._answer(client, chat, raw)))
         finally:
             backlog.connection_closed()
-            if writing is not None:
-                writing.cancel()
-                await asyncio.wait([writing])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ping(self, socket: BoundedConnection) -> None:
+        """Ping regularly, and close the connection if nothing comes back.
+
+        Any bytes count: on a slow line a pong waits for minutes behind a large frame of the client.
+        """
+        with suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(self._section.ping_interval_s)
+                received = socket.received
+                pong = asyncio.ensure_future(await socket.ping())
+                await asyncio.wait([pong], timeout=self._section.ping_timeout_s)
+                if socket.received == received:
+                    await socket.close(1011, "no answer to a ping")
 
     async def _answer(self, client: Client, chat: ChatTarget, raw: str | bytes) -> Fields:
         """The answer to a frame: each gets exactly one."""

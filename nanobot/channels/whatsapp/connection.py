@@ -24,7 +24,7 @@ from nanobot.channels.errors import (
 from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 
-_CONFIRM_S, _CONFIRM_FILE_S = 30.0, 150.0
+_CONFIRM_S = 30.0
 _SILENT_S = 5.0
 """A bridge that says nothing for so long is of an earlier release, and connected."""
 _THROTTLED_S = 30.0
@@ -68,7 +68,8 @@ class Connection(RequestSocket):
         """
         self._chats[frame["id"]] = frame["to"]
         try:
-            _check(await self.ask(frame["id"], frame, _CONFIRM_FILE_S if "filePath" in frame else _CONFIRM_S))
+            # of a file the manager's timeout, which goes by its size
+            _check(await self.ask(frame["id"], frame, None if "filePath" in frame else _CONFIRM_S))
         finally:
             del self._chats[frame["id"]]
 

@@ -17,7 +17,7 @@ HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
 
 AllowEmptyOption = Annotated[
-    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the terminal and jobs.")
+    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the page, the terminal and jobs.")
 ]
 
 

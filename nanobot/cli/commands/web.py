@@ -2,10 +2,12 @@
 
 import webbrowser
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from nanobot.cli.common import ConfigOption, get_data_paths, require_gateway
+from nanobot.cli.layout import print_warning
 
 
 def web(
@@ -17,8 +19,11 @@ def web(
     url = str(require_gateway(get_data_paths(config), {"do": "web link"})["url"])
     typer.echo(url)
     if qr:
+        from nanobot.net.http import is_loopback
         from nanobot.utils.qr_code import qr_code
 
         typer.echo(qr_code(url))
+        if is_loopback(urlsplit(url).hostname or ""):
+            print_warning("Only this computer can open this address. For a phone, set gateway.web.publicUrl.")
     if not (no_open or qr):
         webbrowser.open(url)

@@ -35,7 +35,8 @@ const ENDS = new Map([
 const RESTART = 515
 const AUTH_MS = 5_000
 const ACK_MS = 20_000
-const DOWNLOAD_MS = 60_000
+const DOWNLOAD_MS = 120_000
+const SLOWEST_DOWNLOAD = 128 // bytes per millisecond: a large file on a slow line takes longer
 const LONGEST_WAIT_MS = 300_000
 const STABLE_MS = 60_000
 const KEEP_FILES_MS = 7 * 24 * 3600 * 1000
@@ -245,7 +246,8 @@ async function download(message, { part, kind }) {
   const target = path.join(inbox, message.key.id.replaceAll(/[^\w-]/g, '_'))
   try {
     if (!fs.existsSync(target)) {
-      const late = new Promise((_, reject) => setTimeout(reject, DOWNLOAD_MS, new Error('it took too long')).unref())
+      const within = DOWNLOAD_MS + (Number(part.fileLength) || 0) / SLOWEST_DOWNLOAD
+      const late = new Promise((_, reject) => setTimeout(reject, within, new Error('it took too long')).unref())
       writeAtomic(
         target,
         await Promise.race([
@@ -402,12 +404,10 @@ function deliver(id) {
 /** Send a message and wait until WhatsApp has taken it. Returns 0, its error, or -1; throws if it was not sent. */
 async function transmit(to, content, options) {
   if (to.endsWith('@g.us') && !groups.has(to)) remember(groups, to, await sock.groupMetadata(to))
-  const taken = new Promise(resolve => {
-    acks.set(options.messageId, resolve)
-    setTimeout(resolve, ACK_MS, -1).unref()
-  })
+  const taken = new Promise(resolve => acks.set(options.messageId, resolve))
   try {
-    const message = await sock.sendMessage(to, content, options)
+    const message = await sock.sendMessage(to, content, options) // of a file, after its upload
+    setTimeout(acks.get(options.messageId), ACK_MS, -1).unref()
     remember(outgoing, options.messageId, message.message)
     return await taken
   } finally {

@@ -31,6 +31,7 @@ const ELEMENTS = {
   [smd.EQUATION_BLOCK]: "div",
   [smd.EQUATION_INLINE]: "span",
 };
+const UNDERSCORES = { [smd.ITALIC_UND]: "_", [smd.STRONG_UND]: "__" };
 const LINKS = new Set([smd.LINK, smd.RAW_URL, smd.IMAGE]);
 const CODE_BLOCKS = new Set([smd.CODE_BLOCK, smd.CODE_FENCE]);
 
@@ -66,6 +67,11 @@ class Renderer {
       return;
     }
     const parent = this.top.node;
+    if (type in UNDERSCORES && /[\p{L}\p{N}]$/u.test(parent.textContent)) {
+      parent.append(UNDERSCORES[type]); // inside a word, as in OPENAI_API_KEY, it is no emphasis
+      this.nodes.push({ node: parent, type, isLiteral: true });
+      return;
+    }
     let node;
     if (CODE_BLOCKS.has(type)) node = this.openCode(parent);
     else if (LINKS.has(type)) node = parent.appendChild(element("span"));
@@ -102,7 +108,8 @@ class Renderer {
   }
 
   close() {
-    const { node, type, url } = this.nodes.pop();
+    const { node, type, url, isLiteral } = this.nodes.pop();
+    if (isLiteral && this.parser.pending.startsWith("_")) node.append(UNDERSCORES[type]);
     if (!LINKS.has(type)) return;
     const address = safeUrl(url ?? node.textContent);
     if (type === smd.IMAGE) {
@@ -156,6 +163,7 @@ export class MarkdownWriter {
       add_text: (_, text) => this.renderer.text(text),
       set_attr: (_, name, value) => this.renderer.attribute(name, value),
     });
+    this.renderer.parser = this.parser;
   }
 
   write(text) {

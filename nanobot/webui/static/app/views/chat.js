@@ -234,6 +234,7 @@ function useStickToBottom(scroller) {
     return () => (sizes.disconnect(), changes.disconnect());
   }, []);
   const onScroll = () => {
+    if (!scroller.current) return; // a late event of a chat that was left
     const { scrollHeight, scrollTop, clientHeight } = scroller.current;
     const isNear = scrollHeight - scrollTop - clientHeight < BOTTOM_PX;
     const now = performance.now();

@@ -47,7 +47,7 @@ function Device({ device, reload }) {
 /** The browser and the system that a user agent names, with the number of a second one alike. */
 function browserName(agent) {
   const browser = /(Edg|OPR|Firefox|Chrome|Safari)[/]/.exec(agent.replace(/Headless/, ""))?.[1];
-  const system = /(iPhone|iPad|Android|Windows|Mac OS X|CrOS|Linux)/.exec(agent)?.[1];
+  const system = /(iPhone|iPad|Android|Windows|Mac OS X|Linux)/.exec(agent)?.[1];
   if (!browser || !system) return agent;
   const names = { Edg: "Edge", OPR: "Opera" };
   const number = / (\d+)$/.exec(agent)?.[0] ?? "";
