@@ -121,4 +121,4 @@ def _find(db: "Connection", where: str, values: tuple[object, ...]) -> ApiReques
     if row is None:
         return None
     *identity, echo, created_at, expires_at = row
-    return ApiRequest(*identity, echo=json.loads(echo), created_at=created_at, expires_at=expires_at)
+    return ApiRequest(*[*identity, json.loads(echo), created_at, expires_at])
