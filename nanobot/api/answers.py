@@ -25,10 +25,15 @@ class Piece:
 class AnswerReader:
     """Reads the view of a turn. Texts come in order and are complete before what follows them."""
 
-    def __init__(self, view: TurnView, *, first_part: int = 0, schema: dict[str, Any] | None = None) -> None:
-        """`first_part`: texts and tool calls to skip. `schema`: only the final answer counts, as JSON."""
+    def __init__(
+        self, view: TurnView, *, first_part: int = 0, schema: dict[str, Any] | None = None, has_steps: bool = False
+    ) -> None:
+        """`first_part`: texts and tool calls to skip. `schema`: only the final answer counts, as JSON. `has_steps`:
+        tool calls are told in the text.
+        """
         self.view = view
         self._form = answer_form(schema)
+        self._has_steps = has_steps and self._form is None
         self._part = self._skip(first_part)
         self._delta = self._chars = 0
         self._shown: list[str] = []
@@ -59,6 +64,8 @@ class AnswerReader:
                 if "ok" not in part and self.view.ended is None:
                     return
                 yield Piece(tool=part)
+                if self._has_steps:
+                    yield Piece(f"> {call_text(part)}", starts=True)
                 if message := _own_message(part):
                     yield from self._say(message, continues=False)
             elif part["type"] == "approval" and "answer" not in part and self.view.ended is None:
@@ -111,6 +118,12 @@ class AnswerReader:
             count -= self.view.parts[at]["type"] in ("text", "tool")
             at += 1
         return at
+
+
+def call_text(tool: dict[str, Any]) -> str:
+    """A tool call in one line: the same while it runs, later and after a restart."""
+    first = next((str(value) for value in tool["arguments"].values()), "")
+    return f'{tool["name"]} "{" ".join(first[:80].split())}"'
 
 
 def sent_files(view: TurnView) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import mimetypes
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from nanobot.agent.events import Answer
 from nanobot.agent.feed import FeedClosedError, FeedPositionError
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
+from nanobot.api.prompts import unknown_model
 from nanobot.api.responses import Responses
 from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, session_key
@@ -28,6 +30,10 @@ from nanobot.security.files.paths import PathDeniedError
 from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_json
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_FOREIGN_HEADERS = re.compile(
+    r"authorization|content-type|idempotency-key|last-event-id|x-(?:nanobot|openwebui|stainless)-[a-z0-9-]+"
+)
+"""What pages of other sites may send."""
 _MAX_MESSAGES = 200
 
 
@@ -69,6 +75,7 @@ def endpoints(services: ApiServices) -> list[Endpoint]:
         endpoint("files/{id}/content", rest.file),
         endpoint("feed", rest.feed),
         endpoint("capabilities", rest.capabilities),
+        Endpoint("/v1/{path:path}", rest.preflight, Requires.NOTHING, ("OPTIONS",)),
         endpoint("{path:path}", rest.unknown, *_METHODS),
     ]
 
@@ -81,16 +88,14 @@ class _Rest:
         self._runtime = services.runtime
         self._turns = turns
 
-    async def models(self, request: Request, caller: Credential | None) -> Response:
+    async def models(self, request: Request, caller: Credential) -> Response:
         """`nanobot`, and a model for each preset."""
         return json_response({"object": "list", "data": [self._model(name) for name in self._model_names()]})
 
-    async def model(self, request: Request, caller: Credential | None) -> Response:
+    async def model(self, request: Request, caller: Credential) -> Response:
         name = request.path_params["id"]
         if name not in self._model_names():
-            raise HttpError(
-                404, f"There is no model {name!r}. See GET /v1/models.", code="model_not_found", param="model"
-            )
+            raise unknown_model(name)
         return json_response(self._model(name))
 
     def _model_names(self) -> list[str]:
@@ -105,9 +110,8 @@ class _Rest:
             "architecture": {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]},
         }
 
-    async def sessions(self, request: Request, caller: Credential | None) -> Response:
+    async def sessions(self, request: Request, caller: Credential) -> Response:
         """The sessions that this key may see, newest first."""
-        assert caller is not None  # noqa: S101 a key is required
         rows = await asyncio.to_thread(self._runtime.sessions.list_sessions)
         running = {view.session for view in self._services.feed.views()}
         data = [
@@ -123,7 +127,7 @@ class _Rest:
         ]
         return json_response({"object": "list", "data": data})
 
-    async def session(self, request: Request, caller: Credential | None) -> Response:
+    async def session(self, request: Request, caller: Credential) -> Response:
         """A session, and what its running turn has shown so far."""
         key = self._key(request, caller)
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
@@ -132,7 +136,7 @@ class _Rest:
             raise HttpError(404, f"There is no session {key}.", code="session_not_found")
         return json_response({"id": key, "object": "session", "messages": session.message_count, "live": live})
 
-    async def messages(self, request: Request, caller: Credential | None) -> Response:
+    async def messages(self, request: Request, caller: Credential) -> Response:
         """The stored messages of a session, the newest last; earlier ones with `before`."""
         key, query = self._key(request, caller), request.query_params
         try:
@@ -145,15 +149,14 @@ class _Rest:
         data = [_message(first + index, row) for index, row in enumerate(rows)]
         return json_response({"object": "list", "data": data, "has_more": first > 0})
 
-    async def delete_session(self, request: Request, caller: Credential | None) -> Response:
+    async def delete_session(self, request: Request, caller: Credential) -> Response:
         key = self._key(request, caller)
         async with self._runtime.loop.lane(key):
             deleted = await asyncio.to_thread(self._runtime.sessions.delete, key)
         return json_response({"id": key, "object": "session", "deleted": deleted})
 
-    async def branch(self, request: Request, caller: Credential | None) -> Response:
+    async def branch(self, request: Request, caller: Credential) -> Response:
         """Copy the beginning of a session into a new one."""
-        assert caller is not None  # noqa: S101 a key is required
         key, new = self._key(request, caller), await read_json(request, _NewBranch)
         sessions, target = self._runtime.sessions, session_key(caller, new.name)
         source = await asyncio.to_thread(sessions.read, key)
@@ -164,14 +167,13 @@ class _Rest:
         await sessions.append(branch, *source.messages[: new.messages])
         return json_response({"id": target, "object": "session", "messages": branch.message_count}, 201)
 
-    async def stop(self, request: Request, caller: Credential | None) -> Response:
+    async def stop(self, request: Request, caller: Credential) -> Response:
         """Stop a turn. What it has said stays."""
-        assert caller is not None  # noqa: S101 a key is required
         following = await self._turns.find(caller, request.path_params["id"])
         stopped = following.view.ended is None and await self._runtime.loop.stop_turn(following.request.session)
         return json_response({"stopped": bool(stopped)})
 
-    async def approve(self, request: Request, caller: Credential | None) -> Response:
+    async def approve(self, request: Request, caller: Credential) -> Response:
         """Answer an approval question of any chat. 409 with the answer if it was answered already."""
         question, new = request.path_params["id"].removeprefix("mcpr_"), await read_json(request, _NewAnswer)
         if self._runtime.questions.answer(question, Answer(new.answer)):
@@ -180,9 +182,8 @@ class _Rest:
         text = f"This question is no longer open; its answer was: {settled or 'unknown'}."
         raise HttpError(409 if settled is not None else 404, text, code="approval_not_open")
 
-    async def file(self, request: Request, caller: Credential | None) -> Response:
+    async def file(self, request: Request, caller: Credential) -> Response:
         """A file that the agent sent with an answer."""
-        assert caller is not None  # noqa: S101 a key is required
         turn_id, _, index = request.path_params["id"].rpartition("-")
         following = await self._turns.find(caller, turn_id)
         files = sent_files(following.view)
@@ -203,9 +204,8 @@ class _Rest:
         with file:
             return real.name, file.read()
 
-    async def feed(self, request: Request, caller: Credential | None) -> Response:
+    async def feed(self, request: Request, caller: Credential) -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
-        assert caller is not None  # noqa: S101 a key is required
         after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
         return StreamingResponse(self._events(caller, after), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
 
@@ -235,9 +235,8 @@ class _Rest:
                 if _may_see(caller, item.session)
             )
 
-    async def capabilities(self, request: Request, caller: Credential | None) -> Response:
+    async def capabilities(self, request: Request, caller: Credential) -> Response:
         """What this server can do."""
-        assert caller is not None  # noqa: S101 a key is required
         return json_response(
             {
                 "object": "capabilities",
@@ -250,15 +249,26 @@ class _Rest:
             }
         )
 
-    async def unknown(self, request: Request, caller: Credential | None) -> Response:
+    async def preflight(self, request: Request, caller: Credential | None) -> Response:
+        """Tell a browser what a page of another site may send (fetch.spec.whatwg.org, CORS)."""
+        if request.headers.get("origin") not in self._runtime.config.api.allow_origins:
+            raise HttpError(403, "This site may not call the API; api.allowOrigins lists those that may.")
+        asked = [name.strip() for name in request.headers.get("access-control-request-headers", "").lower().split(",")]
+        headers = {
+            "Access-Control-Allow-Methods": ", ".join(_METHODS),
+            "Access-Control-Allow-Headers": ", ".join(name for name in asked if _FOREIGN_HEADERS.fullmatch(name)),
+            "Access-Control-Max-Age": "600",
+        }
+        return Response(status_code=204, headers={**HEADERS, **headers})
+
+    async def unknown(self, request: Request, caller: Credential) -> Response:
         path = request.path_params["path"]
         raise HttpError(
             404, f"nanobot has no {request.method} /v1/{path}. See GET /v1/capabilities.", code="unknown_url"
         )
 
-    def _key(self, request: Request, caller: Credential | None) -> str:
+    def _key(self, request: Request, caller: Credential) -> str:
         """The session that a path names, by its whole key or by the name of the conversation. Raises HttpError."""
-        assert caller is not None  # noqa: S101 a key is required
         name = request.path_params["key"]
         key = name if ":" in name else session_key(caller, name)
         if not _may_see(caller, key):

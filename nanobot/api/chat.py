@@ -11,10 +11,10 @@ from starlette.responses import Response, StreamingResponse
 
 from nanobot.agent.events import Answer
 from nanobot.agent.feed import TurnView
-from nanobot.api.answers import AnswerReader
+from nanobot.api.answers import AnswerReader, call_text
 from nanobot.api.errors import error_object
 from nanobot.api.prompts import ChatBody, Prompt, Said, UploadedFile, is_task_of_open_webui, marker_of
-from nanobot.api.results import DONE, check_outcome, files_of, finish_reason, usage_of, wait_for
+from nanobot.api.results import DONE, check_outcome, finish_reason, openai_usage, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, Asked, Following, changes
 from nanobot.net import sse
@@ -24,6 +24,7 @@ from nanobot.security.http_access import HttpError, json_response, read_body, va
 
 _APPROVAL_S = 120.0
 """How long a question to the owner may stay open while a program waits: chat completions cannot ask."""
+_STEP_FIELDS = ("call_id", "name", "arguments", "ok", "content", "seconds")
 _TASK_TOKENS = 300
 _MAX_UPLOAD = 10 << 20
 
@@ -35,17 +36,16 @@ class ChatCompletions:
         self._services = services
         self._turns = turns
 
-    async def create(self, request: Request, caller: Credential | None) -> Response:
+    async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new messages of the request."""
-        assert caller is not None  # noqa: S101 a key is required
         config = self._services.runtime.config
         if request.headers.get("content-type", "").startswith("multipart/form-data"):
             body, raw, prompt = await _read_form(request)
         else:
             raw = await read_body(request, config.api.max_body_mb << 20)
             body = validate(ChatBody, raw)
-            prompt = body.prompt()
-        marker = marker_of(body, request)
+            prompt = body.prompt(config)
+        marker, steps = marker_of(body, request), _steps_of(request)
         options = body.request(config)
         if is_task_of_open_webui(body, request, prompt, marker):
             return await self._answer_task(body, prompt)
@@ -57,68 +57,47 @@ class ChatCompletions:
             headers["X-Nanobot-History"] = following.history
         if body.stream:
             has_usage = bool(body.stream_options and body.stream_options.include_usage)
-            return self._streaming(following, headers, has_usage=has_usage)
-        return await self._complete(request, following, headers)
+            return self._streaming(following, headers, steps, has_usage=has_usage)
+        return await self._complete(request, following, headers, steps)
 
-    async def get(self, request: Request, caller: Credential | None) -> Response:
+    async def get(self, request: Request, caller: Credential) -> Response:
         """A completion; with `stream=true` from where `starting_after` or Last-Event-ID says, else all of it."""
-        assert caller is not None  # noqa: S101 a key is required
         following = await self._turns.find(caller, request.path_params["id"].removeprefix("chatcmpl-"))
+        steps = _steps_of(request)
         if request.query_params.get("stream") != "true":
-            return await self._complete(request, following, {})
+            return await self._complete(request, following, {}, steps)
         after = request.query_params.get("starting_after") or request.headers.get("last-event-id") or ""
-        return self._streaming(following, {}, after=after, has_usage=True)
+        return self._streaming(following, {}, steps, after=after, has_usage=True)
 
-    async def _complete(self, request: Request, following: Following, headers: dict[str, str]) -> Response:
+    async def _complete(self, request: Request, following: Following, headers: dict[str, str], steps: str) -> Response:
         view, record = following.view, following.request
         asked_at: dict[str, float] = {}
         with self._turns.listening(record):
-            await wait_for(
-                request,
-                self._turns,
-                following,
-                lambda: self._expire_approvals(view, asked_at),
-                timeout_s=self._services.runtime.config.api.timeout,
-            )
+            timeout_s = self._services.runtime.config.api.timeout
+            await wait_for(request, self._turns, following, lambda: self._expire_approvals(view, asked_at), timeout_s)
         check_outcome(following)
-        reader = _reader(following)
-        pieces = [*reader.read()]
-        text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in _texts(pieces))
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason(view), "logprobs": None}
+        pieces = [piece for piece in _reader(following, steps).read() if piece.text]
+        text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in enumerate(pieces))
         self._services.requests.set_read(record.id)
         answer = json_response(
             {
                 **_head(following, "chat.completion"),
-                "choices": [choice],
-                **self._tail(following),
+                "choices": [_choice(text, finish_reason(view))],
+                "usage": usage_of(view),
+                "nanobot": outcome_of(following, self._services.runtime.workspace),
                 "system_fingerprint": None,
             }
         )
         answer.headers.update(headers)
         return answer
 
-    def _tail(self, following: Following) -> dict[str, Any]:
-        view, ended = following.view, following.view.ended
-        return {
-            "usage": usage_of(view),
-            "nanobot": {
-                "turn_id": following.request.turn_id,
-                "session": following.request.session,
-                "outcome": ended.outcome if ended is not None else None,
-                "cost_usd": ended.cost_usd if ended is not None else None,
-                "steps": sum(part["type"] == "tool" for part in view.parts),
-                "files": files_of(view, self._services.runtime.workspace),
-            },
-        }
-
     def _streaming(
-        self, following: Following, headers: dict[str, str], *, after: str = "", has_usage: bool = False
+        self, following: Following, headers: dict[str, str], steps: str, *, after: str = "", has_usage: bool = False
     ) -> Response:
-        stream = self._stream(following, after=after, has_usage=has_usage)
+        stream = self._stream(following, steps, after=after, has_usage=has_usage)
         return StreamingResponse(stream, media_type=sse.CONTENT_TYPE, headers={**sse.HEADERS, **headers})
 
-    async def _stream(self, following: Following, *, after: str, has_usage: bool) -> AsyncIterator[bytes]:
+    async def _stream(self, following: Following, steps: str, *, after: str, has_usage: bool) -> AsyncIterator[bytes]:
         view, record = following.view, following.request
         head = _head(following, "chat.completion.chunk")
         usage = {"usage": None} if has_usage else {}
@@ -131,14 +110,21 @@ class ChatCompletions:
         with self._turns.listening(record):
             if not after:
                 yield chunk({"role": "assistant", "content": ""})
-            reader, asked_at, is_first = _reader(following), dict[str, float](), True
+            reader, asked_at, is_first = _reader(following, steps), dict[str, float](), True
             async for is_news in changes(view):
                 if not is_news:
                     self._expire_approvals(view, asked_at)
                     yield sse.PING
                     continue
                 for piece in reader.read():
-                    if piece.tool is not None:
+                    if piece.tool is not None and steps == "chunks":
+                        step = {
+                            "type": "tool_ended",
+                            "turn_id": record.turn_id,
+                            **{name: piece.tool.get(name) for name in _STEP_FIELDS},
+                        }
+                        yield sse.event({**head, "choices": [], **usage, "nanobot": {"event": step}})
+                    elif piece.tool is not None:
                         yield sse.comment(_step(piece.tool))
                     elif piece.approval is not None:
                         if piece.approval["question"] not in asked_at:
@@ -147,8 +133,6 @@ class ChatCompletions:
                     elif text := position.add(("\n\n" if piece.starts and not is_first else "") + piece.text):
                         yield chunk({"content": text})
                     is_first = is_first and not piece.text
-            if note := position.mismatch:
-                yield chunk({"content": note})
             try:
                 check_outcome(following)
             except HttpError as error:
@@ -156,7 +140,8 @@ class ChatCompletions:
                 return
             yield chunk({}, finish_reason(view))
             if has_usage:
-                yield sse.event({**head, "choices": [], **self._tail(following)})
+                outcome = outcome_of(following, self._services.runtime.workspace)
+                yield sse.event({**head, "choices": [], "usage": usage_of(view), "nanobot": outcome})
             yield DONE
             self._services.requests.set_read(record.id)
 
@@ -177,14 +162,9 @@ class ChatCompletions:
         with call_context_scope(CallContext("api task")):
             answer = await model.provider.chat(messages, None, model.name, _TASK_TOKENS, 0.1)
         head = {"id": f"chatcmpl-task-{time.time_ns()}", "created": int(time.time()), "model": body.model}
-        usage = {
-            "prompt_tokens": (prompt_tokens := answer.usage.get("prompt_tokens", 0)),
-            "completion_tokens": (completion_tokens := answer.usage.get("completion_tokens", 0)),
-            "total_tokens": prompt_tokens + completion_tokens,
-        }
         if not body.stream:
-            message = {"role": "assistant", "content": answer.content or "", "refusal": None}
-            choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+            choice = _choice(answer.content or "", "stop")
+            usage = openai_usage(answer.usage)
             return json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
         head["object"] = "chat.completion.chunk"
         deltas = [({"role": "assistant", "content": answer.content or ""}, None), ({}, "stop")]
@@ -207,8 +187,6 @@ class _Position:
         self._sent = self._checksum = 0
         self._skip, self._expected = 0, 0
         self._skipped: list[str] = []
-        self.mismatch = ""
-        """What to say to a client whose text is not the beginning of the answer."""
         if after:
             turn, _, place = after.rpartition(".")
             characters, _, checksum = place.partition("-")
@@ -235,12 +213,21 @@ class _Position:
         return new
 
 
-def _reader(following: Following) -> AnswerReader:
-    return AnswerReader(following.view, schema=following.request.echo.get("schema"))
+def _choice(text: str, finish: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
 
 
-def _texts(pieces: list[Any]) -> list[tuple[int, Any]]:
-    return [*enumerate(piece for piece in pieces if piece.text)]
+def _reader(following: Following, steps: str) -> AnswerReader:
+    return AnswerReader(following.view, schema=following.request.echo.get("schema"), has_steps=steps == "text")
+
+
+def _steps_of(request: Request) -> str:
+    """How the client wants to be told of tool calls; empty: by comments. Raises HttpError."""
+    steps = request.headers.get("x-nanobot-steps", "")
+    if steps not in ("", "chunks", "text"):
+        raise HttpError(400, "X-Nanobot-Steps is `chunks` or `text`.", code="invalid_value", param="X-Nanobot-Steps")
+    return steps
 
 
 def _head(following: Following, kind: str) -> dict[str, Any]:
@@ -254,9 +241,8 @@ def _head(following: Following, kind: str) -> dict[str, Any]:
 
 
 def _step(tool: dict[str, Any]) -> str:
-    first = next((str(value) for value in tool["arguments"].values()), "")
     state = f"{tool['seconds']:.1f} s" if tool.get("ok") else "failed"
-    return f'step {tool["name"]} "{first[:80]}" {state}'
+    return f"step {call_text(tool)} {state}"
 
 
 async def _read_form(request: Request) -> tuple[ChatBody, bytes, Prompt]:

@@ -28,6 +28,8 @@ class UploadedFile:
     name: str | None = None
     content_type: str | None = None
     kind: MediaKind = MediaKind.FILE
+    url: str = ""
+    """Where the picture is to be fetched, which has no data yet."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class ChatBody(_Body):
     logprobs: bool | None = None
     modalities: list[str] | None = None
 
-    def prompt(self) -> Prompt:
+    def prompt(self, config: Config) -> Prompt:
         """Its messages. Raises HttpError."""
         if (self.n or 1) > 1:
             raise _unsupported("n", "There is one answer: leave `n` out.")
@@ -101,21 +103,16 @@ class ChatBody(_Body):
             raise _unsupported("logprobs", "An agent's answer has no log probabilities.")
         if "audio" in (self.modalities or ()):
             raise _unsupported("modalities", "Answers are text.")
-        _check_tools("tools", self.tools)
-        _check_tools("functions", self.functions)
+        _check_tools("tools", self.tools, config)
+        _check_tools("functions", self.functions, config)
         return _prompt(self.messages, "messages")
 
     def request(self, config: Config) -> dict[str, Any]:
         """What is asked of the turn."""
         form = self.response_format or {}
-        wanted = form.get("json_schema")
-        return _request(
-            self,
-            config,
-            max_tokens=self.max_completion_tokens or self.max_tokens,
-            reasoning_effort=self.reasoning_effort,
-            schema=_schema(str(form.get("type", "text")), wanted.get("schema") if isinstance(wanted, dict) else None),
-        )
+        wanted, limit = form.get("json_schema"), self.max_completion_tokens or self.max_tokens
+        schema = _schema(form, wanted.get("schema") if isinstance(wanted, dict) else None)
+        return _request(self, config, max_tokens=limit, reasoning_effort=self.reasoning_effort, schema=schema)
 
 
 class Reasoning(BaseModel):
@@ -142,11 +139,11 @@ class ResponsesBody(_Body):
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
 
-    def prompt(self) -> Prompt:
+    def prompt(self, config: Config) -> Prompt:
         """Its input. Raises HttpError."""
         if self.background and self.store is False:
             raise HttpError(400, "A background response is stored: leave `store` out.", param="store")
-        _check_tools("tools", self.tools)
+        _check_tools("tools", self.tools, config)
         if isinstance(self.input, str):
             prompt = Prompt([Said("user", self.input)], [], "")
         else:
@@ -157,19 +154,17 @@ class ResponsesBody(_Body):
     def request(self, config: Config) -> dict[str, Any]:
         """What is asked of the turn."""
         form = (self.text.format if self.text is not None else None) or {}
-        return _request(
-            self,
-            config,
-            max_tokens=self.max_output_tokens,
-            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
-            schema=_schema(str(form.get("type", "text")), form.get("schema")),
-        )
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        schema = _schema(form, form.get("schema"))
+        return _request(self, config, max_tokens=self.max_output_tokens, reasoning_effort=effort, schema=schema)
 
 
 def marker_of(body: _Body, request: Request) -> str | None:
-    """The name of the conversation, the first that the request has; None if it has none. Raises HttpError."""
+    """The name of the conversation, the first that the request has; None if it names none, empty if its turn is not to
+    be stored. Raises HttpError.
+    """
     if body.store is False:
-        return None
+        return ""
     conversation = getattr(body, "conversation", None)
     candidates = (
         request.headers.get("x-nanobot-session"),
@@ -181,12 +176,8 @@ def marker_of(body: _Body, request: Request) -> str | None:
     )
     marker = next((str(value) for value in candidates if value), None)
     if marker is not None and not _MARKER.fullmatch(marker):
-        raise HttpError(
-            400,
-            "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores.",
-            code="invalid_value",
-            param="session_id",
-        )
+        text = "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores."
+        raise HttpError(400, text, code="invalid_value", param="session_id")
     return marker
 
 
@@ -194,7 +185,7 @@ def is_task_of_open_webui(body: ChatBody, request: Request, prompt: Prompt, mark
     """Whether Open WebUI asks for a title, tags or the like, which nobody said in a conversation."""
     if request.headers.get("x-openwebui-task") or (body.metadata or {}).get("task"):
         return True
-    return marker is None and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
+    return not marker and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
 
 
 def model_name(model: str, config: Config) -> str | None:
@@ -202,13 +193,17 @@ def model_name(model: str, config: Config) -> str | None:
     if model in config.model_presets or model == config.agents.defaults.model:
         return model
     prefix, colon, preset = model.partition(":")
-    if prefix == "nanobot" and colon:
-        if preset not in config.model_presets:
-            raise HttpError(
-                404, f"There is no model {model!r}. See GET /v1/models.", code="model_not_found", param="model"
-            )
+    is_preset = prefix == "nanobot" and bool(colon)
+    if is_preset and preset in config.model_presets:
         return preset
+    if is_preset or not (model == "nanobot" or config.api.any_model):
+        raise unknown_model(model)
     return None
+
+
+def unknown_model(name: str) -> HttpError:
+    """The error for a model that nanobot has not."""
+    return HttpError(404, f"There is no model {name!r}. See GET /v1/models.", code="model_not_found", param="model")
 
 
 def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
@@ -216,24 +211,24 @@ def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _schema(form: str, schema: Any) -> dict[str, Any] | None:
-    if form == "json_object":
+def _schema(form: dict[str, Any], wanted: Any) -> dict[str, Any] | None:
+    if form.get("type") == "json_object":
         return {"type": "object"}
-    if form != "json_schema":
+    if form.get("type") != "json_schema":
         return None
+    schema: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
     try:
-        answer_form(schema if isinstance(schema, dict) else {})
+        answer_form(schema)
     except TypeError as error:
         text = f"The schema is not valid: {error}."
         raise HttpError(400, text, code="invalid_value", param="response_format") from error
-    return schema if isinstance(schema, dict) else {}
+    return schema
 
 
-def _check_tools(param: str, tools: list[Any] | None) -> None:
-    if tools:
-        raise _unsupported(
-            param, f"This is an agent with tools of its own: it calls none of yours. Leave `{param}` out."
-        )
+def _check_tools(param: str, tools: list[Any] | None, config: Config) -> None:
+    if tools and not config.api.ignore_tools:
+        text = f"This is an agent with tools of its own: it calls none of yours. Leave `{param}` out"
+        raise _unsupported(param, f"{text}, or set api.ignoreTools.")
 
 
 def _unsupported(param: str, text: str) -> HttpError:
@@ -282,7 +277,11 @@ def _content(content: Any, param: str) -> tuple[str, list[UploadedFile]]:
                 texts.append(str(part.get("text") or part.get("refusal") or ""))
             case "image_url" | "input_image":
                 url = part.get("image_url")
-                files.append(_from_data_url(url.get("url") if isinstance(url, dict) else url, None, MediaKind.IMAGE))
+                url = url.get("url") if isinstance(url, dict) else url
+                if isinstance(url, str) and url.lower().startswith(("http://", "https://")):
+                    files.append(UploadedFile(b"", kind=MediaKind.IMAGE, url=url))
+                else:
+                    files.append(_from_data_url(url, None, MediaKind.IMAGE))
             case "file" | "input_file":
                 file = part.get("file") if isinstance(part.get("file"), dict) else part
                 files.append(_from_data_url(file.get("file_data"), file.get("filename"), MediaKind.FILE))
@@ -298,9 +297,8 @@ def _content(content: Any, param: str) -> tuple[str, list[UploadedFile]]:
 def _from_data_url(url: Any, name: str | None, kind: MediaKind) -> UploadedFile:
     match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if match is None:
-        raise HttpError(
-            400, "Send files and pictures as data: URLs in base64.", code="unsupported_media", param="messages"
-        )
+        text = "Send files as data: URLs in base64, pictures also as http(s) URLs."
+        raise HttpError(400, text, code="unsupported_media", param="messages")
     return UploadedFile(_decode(match[2]), name, match[1], kind)
 
 

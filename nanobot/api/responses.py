@@ -18,7 +18,7 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import AnswerReader
 from nanobot.api.errors import error_object
 from nanobot.api.prompts import ResponsesBody, marker_of
-from nanobot.api.results import check_outcome, files_of, usage_of, wait_for
+from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
 from nanobot.api.turns import ApiTurns, Asked, Following, changes
@@ -38,13 +38,12 @@ class Responses:
         self._services = services
         self._turns = turns
 
-    async def create(self, request: Request, caller: Credential | None) -> Response:
+    async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new input, or go on after an approval question."""
-        assert caller is not None  # noqa: S101 a key is required
         config = self._services.runtime.config
         raw = await read_body(request, config.api.max_body_mb << 20)
         body = validate(ResponsesBody, raw)
-        prompt = body.prompt()
+        prompt = body.prompt(config)
         previous = None
         if body.previous_response_id is not None:
             previous = await self._turns.find(caller, _id_of(body.previous_response_id))
@@ -52,7 +51,7 @@ class Responses:
             following = await self._answer_approvals(caller, previous, prompt.approvals, raw)
         else:
             marker = marker_of(body, request)
-            session = previous.request.session if previous is not None and marker is None else ""
+            session = previous.request.session if previous is not None and not marker else ""
             echo = body.model_dump(
                 include={"model", "metadata", "instructions", "previous_response_id", "background", "store"},
                 exclude_none=True,
@@ -67,7 +66,7 @@ class Responses:
             await self._wait(request, following)
         return self._answer(following, is_background=bool(body.background))
 
-    async def get(self, request: Request, caller: Credential | None) -> Response:
+    async def get(self, request: Request, caller: Credential) -> Response:
         """A response as it is now; with `stream=true` its events after `starting_after`."""
         following = await self._find(request, caller)
         if request.query_params.get("stream") != "true":
@@ -77,20 +76,20 @@ class Responses:
             raise HttpError(400, "starting_after is the sequence_number of an event.", param="starting_after")
         return self._streaming(following, after=int(after))
 
-    async def cancel(self, request: Request, caller: Credential | None) -> Response:
+    async def cancel(self, request: Request, caller: Credential) -> Response:
         """Stop the turn. What it has said stays."""
         following = await self._find(request, caller)
         if following.view.ended is None:
             await self._services.runtime.loop.stop_turn(following.request.session)
         return self._answer(following)
 
-    async def delete(self, request: Request, caller: Credential | None) -> Response:
+    async def delete(self, request: Request, caller: Credential) -> Response:
         """Forget a response. A conversation that it belongs to stays."""
         following = await self._find(request, caller)
         await self._services.requests.delete(following.request.id)
         return json_response({"id": f"resp_{following.request.id}", "object": "response", "deleted": True})
 
-    async def input_items(self, request: Request, caller: Credential | None) -> Response:
+    async def input_items(self, request: Request, caller: Credential) -> Response:
         """The message that a response answers."""
         following = await self._find(request, caller)
         content = [{"type": "input_text", "text": following.view.started.text}]
@@ -100,8 +99,7 @@ class Responses:
             {"object": "list", "data": data, "first_id": item["id"], "last_id": item["id"], "has_more": False}
         )
 
-    async def _find(self, request: Request, caller: Credential | None) -> Following:
-        assert caller is not None  # noqa: S101 a key is required
+    async def _find(self, request: Request, caller: Credential) -> Following:
         return await self._turns.find(caller, _id_of(request.path_params["id"]))
 
     async def _answer_approvals(
@@ -131,9 +129,7 @@ class Responses:
         timeout_s = self._services.runtime.config.api.timeout
         writer = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
-            await wait_for(
-                request, self._turns, following, lambda: None, lambda: writer.has_open_question, timeout_s=timeout_s
-            )
+            await wait_for(request, self._turns, following, lambda: writer.has_open_question, timeout_s)
             if writer.has_open_question:
                 self._turns.detach(following.request)
 
@@ -299,10 +295,10 @@ class _Events:
         """The response object, as far as events were read."""
         record, view, ended = self._record, self._view, self._view.ended
         status = status or self._status()
-        error, usage, extra = None, None, {}
+        error, usage, outcome = None, None, {"turn_id": record.turn_id, "session": record.session}
         if ended is not None and status != "in_progress":
             usage = _usage(view)
-            extra = {"outcome": ended.outcome, "cost_usd": ended.cost_usd, "files": files_of(view, self._workspace)}
+            outcome = outcome_of(self._following, self._workspace)
             try:
                 check_outcome(self._following)
             except HttpError as problem:
@@ -331,7 +327,7 @@ class _Events:
             "top_p": None,
             "truncation": "disabled",
             "usage": usage,
-            "nanobot": {"turn_id": record.turn_id, "session": record.session, **extra},
+            "nanobot": outcome,
         }
 
     def _status(self) -> str:

@@ -25,17 +25,15 @@ async def wait_for(
     request: Request,
     turns: ApiTurns,
     following: Following,
-    look: Callable[[], object],
-    is_enough: Callable[[], bool] = lambda: False,
-    timeout_s: float = 120.0,
+    is_enough: Callable[[], bool | None],
+    timeout_s: float,
 ) -> None:
-    """Wait for the end of a turn, or until `is_enough`. `look` is called now and then. Raises HttpError if it takes too
-    long: the turn goes on, and the client's automatic retry gets its answer.
+    """Wait for the end of a turn, or until `is_enough`, which is called at each change and every PING_S. Raises
+    HttpError if it takes too long: the turn goes on, and the client's automatic retry gets its answer.
     """
 
     async def wait() -> None:
         async for _ in changes(following.view):
-            look()
             if is_enough():
                 return
 
@@ -97,7 +95,11 @@ def finish_reason(view: TurnView) -> str:
 
 def usage_of(view: TurnView) -> dict[str, Any]:
     """The tokens of a turn."""
-    usage = view.ended.usage if view.ended is not None else {}
+    return openai_usage(view.ended.usage if view.ended is not None else {})
+
+
+def openai_usage(usage: dict[str, int]) -> dict[str, Any]:
+    """Tokens in the words of chat completions."""
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     return {
         "prompt_tokens": prompt,
@@ -108,7 +110,20 @@ def usage_of(view: TurnView) -> dict[str, Any]:
     }
 
 
-def files_of(view: TurnView, workspace: Path) -> list[dict[str, Any]]:
+def outcome_of(following: Following, workspace: Path) -> dict[str, Any]:
+    """What OpenAI's objects have no field for, once the turn has ended."""
+    record, view, ended = following.request, following.view, following.view.ended
+    return {
+        "turn_id": record.turn_id,
+        "session": record.session,
+        "outcome": ended.outcome if ended is not None else None,
+        "cost_usd": ended.cost_usd if ended is not None else None,
+        "steps": sum(part["type"] == "tool" for part in view.parts),
+        "files": _files_of(view, workspace),
+    }
+
+
+def _files_of(view: TurnView, workspace: Path) -> list[dict[str, Any]]:
     """The files that the agent sent, with the addresses to fetch them from."""
     files, turn_id = [], view.started.turn_id
     for index, path in enumerate(workspace / Path(name).expanduser() for name in sent_files(view)):

@@ -120,16 +120,5 @@ def _find(db: "Connection", where: str, values: tuple[object, ...]) -> ApiReques
     row = db.execute(f"SELECT {_COLUMNS} FROM api_requests WHERE {where} LIMIT 1", values).fetchone()  # noqa: S608 names of ours
     if row is None:
         return None
-    request_id, turn_id, key_name, session, body_hash, idempotency, first_part, echo, created_at, expires_at = row
-    return ApiRequest(
-        request_id,
-        turn_id,
-        key_name,
-        session,
-        body_hash,
-        idempotency,
-        first_part,
-        json.loads(echo),
-        created_at,
-        expires_at,
-    )
+    *identity, echo, created_at, expires_at = row
+    return ApiRequest(*[*identity, json.loads(echo), created_at, expires_at])

@@ -17,15 +17,20 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, TurnView
 from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
+from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import Prompt, Said, UploadedFile
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment, one_chunk
-from nanobot.errors import StorageError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, is_synthetic, text_of
 from nanobot.net import sse
+from nanobot.net.egress import EgressGate
+from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
+from nanobot.runtime.policies import network_policy
+from nanobot.security import redaction
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError
 from nanobot.session.file_names import is_temporary
@@ -45,7 +50,7 @@ class Asked:
 
     prompt: Prompt
     marker: str | None
-    """The name of the conversation; None if it has none."""
+    """The name of the conversation; None if it names none, empty if it is to have none."""
     options: dict[str, Any]
     """What is asked of the turn, for `turn_options`."""
     session: str = ""
@@ -85,7 +90,10 @@ class ApiTurns:
             raise stopping()
         await self._sweep()
         new_id = secrets.token_hex(8)
-        session = asked.session or session_key(caller, asked.marker or f"~{new_id}")
+        marker = asked.marker
+        if marker is None and not asked.session and (marker := runtime.config.api.default_session):
+            asked.prompt.history.clear()  # that of another conversation, maybe
+        session = asked.session or session_key(caller, marker or f"~{new_id}")
         idempotency = request.headers.get("idempotency-key")
         new = ApiRequest(
             new_id, new_id, caller.name, session, _hash(request, body), idempotency, echo={**(asked.echo or {})}
@@ -100,7 +108,7 @@ class ApiTurns:
                 raise HttpError(409, text, code="idempotency_key_reused", headers=NO_RETRY)
             if (view := await self.view_of(known)) is not None:
                 return Following(known, view)
-        if idempotency or asked.marker or asked.session or request.headers.get("x-nanobot-background"):
+        if idempotency or marker or asked.session or request.headers.get("x-nanobot-background"):
             self._detached.add(known.turn_id)
         try:
             note = await self._publish(request, caller, known, asked)
@@ -118,8 +126,9 @@ class ApiTurns:
         if sum(1 for _ in feed.views(record.session)) >= _MAX_WAITING:
             text = f"{_MAX_WAITING} requests of this conversation wait already."
             raise HttpError(429, text, code="lane_full", headers={**NO_RETRY, "Retry-After": "10"})
-        provenance = Provenance.OWNER if is_owner else Provenance.PERSON
-        note = await self._prepare_session(request, record, asked.prompt, provenance)
+        attachments = [await self._store(file, caller) for file in asked.prompt.files]
+        note = await self._prepare_session(request, caller, record, asked.prompt)
+        instructions = {"instructions": asked.prompt.instructions} if asked.prompt.instructions else {}
         message = InboundMessage(
             channel.name,
             "owner" if is_owner else caller.name,
@@ -128,18 +137,19 @@ class ApiTurns:
             session_key_override=record.session,
             message_id=record.turn_id,
             origin=Origin.API,
-            provenance=provenance,
+            provenance=_provenance(caller),
             attended=is_owner,
             turn_id=record.turn_id,
-            request=_with_instructions(asked),
+            request={**asked.options, **instructions},
         )
         inbox = channel.inbox
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
-        attachments = [await self._store(file) for file in asked.prompt.files]
         await inbox.put(message, attachments)
         return note
 
-    async def _store(self, file: UploadedFile) -> Attachment:
+    async def _store(self, file: UploadedFile, caller: Credential) -> Attachment:
+        if file.url:
+            file = await self._fetch(file, caller)
         digest = hashlib.sha256(file.data).hexdigest()
         attachment = Attachment(file.kind, digest, file.name, file.content_type, len(file.data))
         stored = await self._services.channel.services.media.store(attachment, lambda: one_chunk(file.data))
@@ -147,16 +157,32 @@ class ApiTurns:
             raise HttpError(413, "A file is empty, or larger than nanobot takes.", headers=NO_RETRY)
         return Attachment.from_stored(stored)
 
-    async def _prepare_session(
-        self, request: Request, record: ApiRequest, prompt: Prompt, provenance: Provenance
-    ) -> str:
+    async def _fetch(self, file: UploadedFile, caller: Credential) -> UploadedFile:
+        """Fetch a picture as `web_fetch` would. Raises HttpError."""
+        config = self._services.runtime.config
+        if caller.role is not HttpRole.OWNER or not (config.api.fetch_images and config.tools.web.enable):
+            text = "This key's pictures are not fetched from the web: send them as data: URLs in base64."
+            raise HttpError(400, text, code="unsupported_media", param="messages")
+        gate, limits = EgressGate(network_policy(config)), FetchLimits(total_s=FETCH_TIMEOUT_S)
+        try:
+            answer = await Fetcher(gate, limits=limits, find_secret=redaction.find_secret).fetch(FetchRequest(file.url))
+        except NanobotError as error:
+            raise HttpError(400, f"A picture: {error}", code="unsupported_media", param="messages") from error
+        if answer.cut or answer.status != 200 or not answer.content_type.startswith("image/"):
+            kind = answer.content_type or "unknown type"
+            what = "too large" if answer.cut else f"no picture (status {answer.status}, {kind})"
+            text = f"{file.url[:200]} is {what}."
+            raise HttpError(400, text, code="unsupported_media", param="messages")
+        return replace(file, data=answer.body, content_type=answer.content_type)
+
+    async def _prepare_session(self, request: Request, caller: Credential, record: ApiRequest, prompt: Prompt) -> str:
         """Give a session of its own the client's history; branch a conversation that the client has edited."""
         sessions = self._services.runtime.sessions
         if is_temporary(record.session):
             if prompt.history:
                 session = await asyncio.to_thread(sessions.get_or_create, record.session)
                 if session.message_count == 0:
-                    rows = [await self._row(said, provenance, record.turn_id) for said in prompt.history]
+                    rows = [await self._row(said, caller, record.turn_id) for said in prompt.history]
                     await sessions.append(session, *rows)
             return ""
         has_history = bool(prompt.history) or "x-openwebui-chat-id" in request.headers
@@ -183,15 +209,15 @@ class ApiTurns:
             await asyncio.to_thread(sessions.archive, key)
             await sessions.append(await asyncio.to_thread(sessions.get_or_create, key), *kept)
 
-    async def _row(self, said: Said, provenance: Provenance, turn_id: str) -> ChatMessage:
+    async def _row(self, said: Said, caller: Credential, turn_id: str) -> ChatMessage:
         """A message of the client's history as a row."""
-        files = [await self._store(file) for file in said.files]
+        files = [await self._store(file, caller) for file in said.files]
         media = [file.path for file in files if file.path is not None]
         row: ChatMessage = {
             "role": said.role,
             "content": with_attachments(said.text, media) if media else said.text,
             "turn_id": f"{turn_id}-history",
-            "provenance": provenance,
+            "provenance": _provenance(caller),
         }
         if media:
             row["media"] = media
@@ -241,7 +267,9 @@ class ApiTurns:
         )
         view = TurnView(started, record.session, self._services.channel.name, parts=parts_of_turn(rows, record.turn_id))
         name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
-        outcome = TurnOutcome.ANSWERED if name is None and has_answer else _outcome_of(name)
+        outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
+        if name is None and has_answer:
+            outcome = TurnOutcome.ANSWERED
         text = outcome_text(rows) if has_answer else ""
         view.ended = TurnEnded(
             turn_id=record.turn_id, outcome=outcome, text=text, error=name, usage=usage, cost_usd=cost
@@ -311,14 +339,13 @@ def may_see(caller: Credential, record: ApiRequest) -> bool:
     return caller.role is HttpRole.OWNER or caller.name == record.key_name
 
 
+def _provenance(caller: Credential) -> Provenance:
+    return Provenance.OWNER if caller.role is HttpRole.OWNER else Provenance.PERSON
+
+
 def stopping() -> HttpError:
     """The error while nothing is accepted. OpenAI's clients try again by themselves."""
     return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
-
-
-def _with_instructions(asked: Asked) -> dict[str, Any]:
-    instructions = asked.prompt.instructions
-    return {**asked.options, "instructions": instructions} if instructions else asked.options
 
 
 def _joined(history: list[Said]) -> list[Said]:
@@ -340,13 +367,6 @@ def _turn_starts(rows: list[ChatMessage]) -> list[tuple[int, str]]:
             text = text_of(row["content"])
             starts.append((index, text.partition("\n[image: ")[0].partition("\n[file: ")[0]))
     return starts
-
-
-def _outcome_of(error: str | None) -> TurnOutcome:
-    try:
-        return TurnOutcome(error or "")
-    except ValueError:
-        return TurnOutcome.FAILED
 
 
 def _hash(request: Request, body: bytes) -> str:

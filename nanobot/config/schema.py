@@ -5,6 +5,7 @@ in `channels`.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -284,6 +285,20 @@ class ApiConfig(Section):
     token: Annotated[Text, RESTRICTS] = ""
     timeout: Seconds = 120  # of a request without a stream
     max_body_mb: Count = 20
+    allow_origins: list[str] = Field(default_factory=list)  # of web pages that may call it
+    any_model: bool = True  # an unknown model means the configured one
+    ignore_tools: bool = False  # pass over the `tools` of a request instead of refusing it
+    default_session: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,120}$")] = ""
+    """The conversation of requests that name none; if empty, each has a session of its own."""
+    fetch_images: bool = True  # pictures that an owner's request names by http(s) addresses
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _are_origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
+                raise ValueError(f"{origin!r} is not an origin such as https://chat.example.org: no path, no *")
+        return value
 
 
 class WebSearchConfig(Section):

@@ -41,7 +41,8 @@ def _access(host: str, services: WebServices) -> HttpAccess:
 
 
 def _api_routes(access: HttpAccess, api: ApiServices) -> list[Route]:
-    return replace(access, error=error_response).routes(api_endpoints(api))
+    config = api.runtime.config
+    return replace(access, error=error_response, origins=lambda: config.api.allow_origins).routes(api_endpoints(api))
 
 
 def all_endpoints(services: WebServices) -> list[Endpoint]:

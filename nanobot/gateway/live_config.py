@@ -1,8 +1,8 @@
 """Applies config changes while the gateway runs; the log names settings that need a restart.
 
-Channels, models, provider keys, tools, limits, MCP servers and the heartbeat change without a restart. A running turn
-keeps its models and tools; limits apply from the next model call on. An invalid file is reported once and changes
-nothing.
+Channels, models, provider keys, tools, limits, MCP servers, the heartbeat and what the API permits change without a
+restart. A running turn keeps its models and tools; limits apply from the next model call on. An invalid file is
+reported once and changes nothing.
 """
 
 import asyncio
@@ -45,6 +45,8 @@ _DEFAULTS = frozenset(
 )
 """Keys of `agents.defaults` that apply without a restart."""
 _SECTIONS = ("modelPresets", "providers", "tools", "limits")
+_API_AT_START = frozenset({"enabled", "host", "port"})
+"""Keys of `api` that need a restart; the others are read for each request."""
 _HEARTBEAT = ("gateway", "heartbeat")
 _MAILBOX = ("channels", "email")
 """Decides whether the mailbox tool exists."""
@@ -137,6 +139,9 @@ class LiveConfig:
         for name, shape in shapes(type(config.agents.defaults)).items():
             if name in _DEFAULTS:
                 setattr(config.agents.defaults, shape.name, getattr(new.agents.defaults, shape.name))
+        for name, shape in shapes(type(config.api)).items():
+            if ("api", name) in live:
+                setattr(config.api, shape.name, getattr(new.api, shape.name))
         await self._renew()
         self._channels.renew_transcription()
         self._heartbeat_pending |= any(path[:2] == _HEARTBEAT for path in live)
@@ -177,6 +182,8 @@ def _is_live(path: _Path) -> bool:
     """Whether this key applies without a restart."""
     if path[:2] == ("agents", "defaults"):
         return len(path) > 2 and path[2] in _DEFAULTS
+    if path[0] == "api":
+        return path[1] not in _API_AT_START
     return path[0] in _SECTIONS or path[:2] == _HEARTBEAT
 
 

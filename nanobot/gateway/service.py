@@ -39,6 +39,7 @@ from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
+from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.pairing.state import Pending
 from nanobot.providers.base import LLMProvider
@@ -320,6 +321,8 @@ def _api_server(config: Config, options: Options, make_app: "Callable[[], ASGIAp
     if not config.api.enabled and not options.api_only:
         return None
     host = options.api_host or config.api.host
+    if not is_loopback(host):
+        log.warning("the API is served on %s unencrypted: put a proxy with TLS in front of 127.0.0.1 instead", host)
     port = config.api.port if options.api_port is None else options.api_port
     return HttpServer(host, port, make_app, "Set api.port, or start with --port.")
 

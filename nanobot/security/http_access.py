@@ -122,6 +122,8 @@ class HttpAccess:
     api_token: Callable[[], str] = lambda: ""
     """A key of the config with the role owner; empty for none."""
     error: Callable[[HttpError], Response] = plain_error
+    origins: Callable[[], Sequence[str]] = lambda: ()
+    """Other sites whose pages may read the answers."""
     _failures: dict[str, list[float]] = field(default_factory=dict)
     """By address, the times of the last requests with a wrong key."""
 
@@ -131,6 +133,13 @@ class HttpAccess:
 
     def _guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
+            response = await checked(request)
+            if (origin := request.headers.get("origin")) in self.origins():
+                response.headers["Access-Control-Allow-Origin"] = str(origin)
+                response.headers.add_vary_header("Origin")
+            return response
+
+        async def checked(request: Request) -> Response:
             if not self.is_expected_host(request.headers.get("host", "")):
                 return self._refuse(421, "Ask localhost, or set gateway.web.allowedHosts.")
             caller = None

@@ -1,9 +1,12 @@
 """Who may use the API: never without a key, guests only in their own sessions."""
 
 import httpx
+import pytest
 
+from nanobot.config.schema import ApiConfig
 from nanobot.security.credentials import HttpRole
 from tests.support.api_client import ask, base_url, program
+from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import free_port
 
@@ -60,6 +63,38 @@ async def test_the_api_has_a_port_of_its_own_without_the_page(running: OpenGatew
     assert answer["choices"][0]["message"]["content"] == "hi"
     assert models.json()["data"][0]["id"] == "nanobot"
     assert page.status_code == 404
+
+
+async def test_only_a_listed_site_may_call_from_a_browser(running: OpenGateway):
+    site, other = {"Origin": "https://chat.example.org"}, {"Origin": "https://evil.example"}
+    asked = "authorization, content-type, X-Nanobot-Session, x-stainless-os, cookie, x-nanobot-*"
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+    async with running("hi", api={"allowOrigins": [site["Origin"]]}) as here, program(here) as client:
+        allowed = await client.options("/chat/completions", headers={**site, **preflight})
+        refused = await client.options("/chat/completions", headers={**other, **preflight})
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        streamed = await client.post("/chat/completions", json=body, headers=site)
+        without_key = await client.get("/models", headers={**site, "Authorization": ""})
+        elsewhere = await client.get("/models", headers=other)
+        here.change(lambda config: config.pop("api"))
+        await eventually(lambda: not here.gateway.runtime.config.api.allow_origins)
+        withdrawn = await client.get("/models", headers=site)
+
+    names = {name.strip() for name in allowed.headers["access-control-allow-headers"].split(",")}
+    assert (allowed.status_code, refused.status_code, without_key.status_code) == (204, 403, 401)
+    assert names == {"authorization", "content-type", "x-nanobot-session", "x-stainless-os"}
+    assert "POST" in allowed.headers["access-control-allow-methods"]
+    for answer in (allowed, streamed, without_key):
+        assert answer.headers["access-control-allow-origin"] == site["Origin"]
+        assert answer.headers["vary"] == "Origin"
+    for answer in (refused, elsewhere, withdrawn):
+        assert "access-control-allow-origin" not in answer.headers
+    assert not any("credentials" in name for answer in (allowed, streamed) for name in answer.headers)
+
+
+def test_every_site_cannot_be_listed():
+    with pytest.raises(ValueError, match="is not an origin"):
+        ApiConfig(allow_origins=["*"])
 
 
 async def test_an_unknown_path_has_an_error_object(running: OpenGateway):

@@ -1,5 +1,7 @@
 """Chat completions: what a program sends and gets."""
 
+import httpx
+
 from nanobot.testing import calls
 from tests.fakes.tools import command
 from tests.support.api_client import ask, program, read_events
@@ -64,3 +66,24 @@ async def test_steps_are_comments_and_texts_are_paragraphs(running: OpenGateway)
     assert ': step run "ls"' in answer.text
     texts = [event["data"]["choices"][0]["delta"].get("content", "") for event in read_events(answer.text)[:-1]]
     assert "".join(texts) == "Looking.\n\nFound it."
+
+
+async def test_steps_are_chunks_or_text_where_the_client_asks_for_them(running: OpenGateway):
+    script = (calls(("run", {"target": "ls"}), text="Looking."), "Found it.")
+    async with running(*script * 3) as here, program(here) as client:
+        here.gateway.runtime.tools.register(command())
+        body = {"messages": [{"role": "user", "content": "run it"}]}
+
+        async def send(steps: str, **more: bool) -> httpx.Response:
+            return await client.post("/chat/completions", json={**body, **more}, headers={"X-Nanobot-Steps": steps})
+
+        chunks = read_events((await send("chunks", stream=True)).text)
+        text = read_events((await send("text", stream=True)).text)
+        whole = (await send("text")).json()["choices"][0]["message"]["content"]
+        unknown = await send("events")
+
+    [step] = [event["data"]["nanobot"]["event"] for event in chunks[:-1] if not event["data"]["choices"]]
+    assert (step["type"], step["name"], step["arguments"], step["ok"]) == ("tool_ended", "run", {"target": "ls"}, True)
+    assert "".join(event["data"]["choices"][0]["delta"].get("content", "") for event in text[:-1]) == whole
+    assert whole == 'Looking.\n\n> run "ls"\n\nFound it.'
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "X-Nanobot-Steps")

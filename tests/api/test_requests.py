@@ -8,6 +8,7 @@ from nanobot.errors import BudgetExceededError
 from nanobot.providers.base import LLMResponse
 from nanobot.security.credentials import HttpRole
 from nanobot.testing import Pause, calls
+from tests.fakes.web import saying, serving
 from tests.support.api_client import ask, program, read_events
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
@@ -77,6 +78,64 @@ async def test_a_picture_reaches_the_model(running: OpenGateway):
 
         [path] = here.model.requests[0][-1]["media"]
     assert Path(path).read_bytes() == base64.b64decode(PIXEL)
+
+
+async def test_a_picture_on_the_web_is_fetched_for_owners_through_the_guard(running: OpenGateway):
+    png = base64.b64decode(PIXEL)
+
+    def picture(port: int) -> dict[str, Any]:
+        part = {"type": "image_url", "image_url": {"url": f"http://127.0.0.1:{port}/x.png"}}
+        return {"messages": [{"role": "user", "content": [{"type": "text", "text": "what is it?"}, part]}]}
+
+    async with serving(saying(png, "Content-Type: image/png")) as web, running("A pixel") as here:
+        async with program(here) as owner, program(here, "kitchen", HttpRole.GUEST) as guest:
+            private = await owner.post("/chat/completions", json=picture(web.port))
+            here.change(lambda config: config.update(tools={"ssrfWhitelist": ["127.0.0.0/8"]}))
+            await eventually(lambda: here.gateway.runtime.config.tools.ssrf_whitelist)
+            guests = await guest.post("/chat/completions", json=picture(web.port))
+            fetched = await owner.post("/chat/completions", json=picture(web.port))
+            here.change(lambda config: config.update(api={"fetchImages": False}))
+            await eventually(lambda: not here.gateway.runtime.config.api.fetch_images)
+            switched_off = await owner.post("/chat/completions", json=picture(web.port))
+        [path] = here.model.requests[0][-1]["media"]
+
+    assert [answer.status_code for answer in (private, guests, fetched, switched_off)] == [400, 400, 200, 400]
+    assert private.json()["error"]["code"] == "unsupported_media"
+    assert Path(path).read_bytes() == png
+    assert web.connections == 1
+
+
+async def test_unknown_models_and_tools_are_as_the_config_says(running: OpenGateway):
+    tools = {"tools": [{"type": "function"}], "functions": [{"name": "f"}]}
+    async with running("one", "two", api={"anyModel": False, "ignoreTools": True}) as here, program(here) as client:
+        unknown = await client.post("/chat/completions", json={**BODY, "model": "gpt-4o"})
+        answer = await ask(client, "hello", model="nanobot", **tools)
+        here.change(lambda config: config.update(api={}))
+        await eventually(lambda: here.gateway.runtime.config.api.any_model)
+        other = await ask(client, "hello", model="gpt-4o")
+
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert [a["choices"][0]["message"]["content"] for a in (answer, other)] == ["one", "two"]
+
+
+async def test_requests_without_a_conversation_share_the_default_one(running: OpenGateway):
+    history = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    api = {"defaultSession": "default", "token": "secret-token"}
+    async with running("one", "two", "three", "four", "five", api=api) as here, program(here) as client:
+        await ask(client, "first")
+        answer = await ask(client, "", messages=[*history, {"role": "user", "content": "second"}])
+        named = await ask(client, "third", user="chat-1")
+        kept_apart = await ask(client, "fourth", store=False)
+        old = await ask(client, "fifth", headers={"Authorization": "Bearer secret-token"})
+
+        texts = [str(message["content"]) for message in here.model.requests[1] if message["role"] == "user"]
+    assert len(texts) == 2
+    assert "first" in texts[0]
+    assert "second" in texts[1]
+    assert answer["nanobot"]["session"] == "api:laptop:default"
+    assert named["nanobot"]["session"] == "api:laptop:chat-1"
+    assert kept_apart["nanobot"]["session"].startswith("api:laptop:~")
+    assert old["nanobot"]["session"] == "api:default"
 
 
 async def test_a_form_of_the_original_is_understood(running: OpenGateway):

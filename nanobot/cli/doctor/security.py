@@ -175,10 +175,10 @@ def no_open_ports(context: CheckContext) -> Iterator[Finding]:
             f"gateway.host is {config.gateway.host}: other machines can read the bot's status.",
             "Set it to 127.0.0.1; in a container, publish the port only to 127.0.0.1.",
         )
-    if not is_loopback(config.api.host) and not config.api.token:
-        yield error(
-            f"api.host is {config.api.host}, and no token is required.",
-            "Set api.token, or the host to 127.0.0.1.",
+    if not is_loopback(config.api.host):
+        yield warning(
+            f"api.host is {config.api.host}: keys and messages cross the network unencrypted.",
+            "Set it to 127.0.0.1, and put a proxy with TLS in front.",
         )
 
 
