@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from typing import Any
 
 import httpx
 import pytest
@@ -159,12 +158,12 @@ async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
 async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running: OpenGateway):
     async with running(calls(("list_dir", {"path": "."})), "two files") as here, browser(here) as client:
         await say(client, "what is here?")
-        turns: list[dict[str, Any]] = []
-        while not turns or turns[0]["outcome"] is None:  # traces are written behind the turn
-            turns = (await client.get("/api/sessions/web:one/turns")).json().get("turns", [])
-        [turn] = turns
-        whole = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}")).json()
-        prompt = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}/prompt")).json()
+        [turn] = (await client.get("/api/sessions/web:one/turns")).json()["turns"]
+        path = f"/api/sessions/web:one/turns/{turn['turn_id']}"
+        while "messages" not in (prompt := (await client.get(f"{path}/prompt")).json()):
+            await asyncio.sleep(0.02)  # traces are written behind the turn
+        [turn] = (await client.get("/api/sessions/web:one/turns")).json()["turns"]
+        whole = (await client.get(path)).json()
         none = await client.get("/api/sessions/web:two/turns")
 
     assert (turn["message"], turn["steps"], turn["outcome"]) == ("what is here?", 2, "answered")
