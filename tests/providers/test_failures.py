@@ -255,6 +255,7 @@ def test_an_error_is_a_message_to_a_person_and_never_the_description_of_its_clas
 
 
 def test_no_module_reads_docstrings_to_print_them():
-    sources = Path(nanobot.__file__).parent.rglob("*.py")
+    of_the_users = "functions.py"  # of the SDK: a function's docstring describes it to the model
+    sources = [path for path in Path(nanobot.__file__).parent.rglob("*.py") if path.name != of_the_users]
 
     assert [path.name for path in sources if re.search(r"__doc__|getdoc\(", path.read_text(encoding="utf-8"))] == []

@@ -124,7 +124,7 @@ async def test_who_kept_somebody_waiting_in_vain_is_not_waited_for_again(bench: 
 
 
 async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
-    timeouts = McpTimeouts(to_connect_s=0.5, first_listing_s=20)
+    timeouts = McpTimeouts(to_connect_s=1.5, first_listing_s=20)
 
     noisy = await bench(child("noisy", "babbles"), timeouts=timeouts)
 
