@@ -202,6 +202,19 @@ async def test_an_answer_in_one_tab_closes_the_question_in_the_others(running: O
         assert len(streams) == 2, "one stream for each browser"
 
 
+async def test_a_question_that_nobody_answers_in_time_expires_on_the_page(running: OpenGateway, tabs: Tabs):
+    async with running(*ASKS, "not run") as here:
+        run = with_approval(here)
+        here.gateway.runtime.questions.expires_s = 1
+        tab = await tabs.open(here)
+        await say(tab, "run it")
+
+        await expect(tab.locator(".answered")).to_contain_text("nobody answered in time")
+        await expect(tab.locator(".approval")).to_have_count(0)
+        await expect(answers(tab)).to_have_text("not run")
+        assert run.done == []
+
+
 async def test_approval_buttons_do_nothing_in_the_moment_they_appear(running: OpenGateway, tabs: Tabs):
     async with running(*ASKS, "not run") as here:
         run = with_approval(here)
