@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -73,6 +74,13 @@ class FilesToWorkers(LoadGroupScheduling):  # type: ignore[misc]
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
     return FilesToWorkers(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """xdist adds its group to the name of a test, and `--lf` finds no test of that name."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        report.nodeid = re.sub(r"@[\w ]+$", "", report.nodeid)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -57,11 +57,12 @@ async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(
 
 @pytest.mark.parametrize("channels", [{}, RED])
 async def test_where_nobody_could_reach_it_it_does_not_start_unless_it_may(running: OpenGateway, channels: Any):
+    config = {"channels": channels, "gateway": {"port": free_port(), "web": {"enabled": False}}}
     with pytest.raises(ConfigError, match="No channel"):
-        async with running(channels=channels):
+        async with running(**config):
             pass
 
-    async with running(channels=channels, options=Options(allow_empty=True)) as here:
+    async with running(**config, options=Options(allow_empty=True)) as here:
         assert here.gateway.supervisor.tasks["agent"].alive or await eventually(
             lambda: here.gateway.supervisor.tasks["agent"].alive
         )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
-from nanobot.agent.feed import WEB_CHANNEL
+from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, array, string, takes
 from nanobot.agent.tools.disk import opener
@@ -115,7 +115,7 @@ class MessageTool(Tool):
         if channel not in self._chats.names and not is_page:
             if channel == here.channel and not chat_id:
                 return ToolResult.failed("This chat shows your answer itself: write the text as your answer instead.")
-            known = ", ".join(sorted(self._chats.names)) or "none"
+            known = ", ".join(sorted({*self._chats.names}.difference(FEED_CHANNELS))) or "none"
             return ToolResult.failed(f"There is no channel {channel!r} switched on. Channels: {known}.")
         if not chat_id and channel != here.channel:
             return ToolResult.failed(f"Which chat on {channel}? Give its chat_id.")
