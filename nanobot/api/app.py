@@ -15,14 +15,17 @@ from starlette.responses import Response, StreamingResponse
 from nanobot import __version__
 from nanobot.agent.events import Answer
 from nanobot.agent.feed import FeedClosedError, FeedPositionError
+from nanobot.agent.trace.store import TraceStore
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
 from nanobot.api.prompts import unknown_model
 from nanobot.api.responses import Responses
 from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, session_key
+from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.net import sse
+from nanobot.runtime.deletion import delete_session
 from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener
@@ -151,8 +154,12 @@ class _Rest:
 
     async def delete_session(self, request: Request, caller: Credential) -> Response:
         key = self._key(request, caller)
-        async with self._runtime.loop.lane(key):
-            deleted = await asyncio.to_thread(self._runtime.sessions.delete, key)
+        runtime = self._runtime
+        async with runtime.loop.lane(key):
+            deleted = runtime.sessions.find(key) is not None
+            if deleted:
+                traces = TraceStore(DataPaths(runtime.data_dir).traces)
+                await asyncio.to_thread(delete_session, runtime.sessions, traces, runtime.archive.index, key)
         return json_response({"id": key, "object": "session", "deleted": deleted})
 
     async def branch(self, request: Request, caller: Credential) -> Response:

@@ -3,7 +3,8 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -17,7 +18,6 @@ from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_body, read_json
 from nanobot.session.conversation import format_markdown, to_jsonl
 from nanobot.session.imported import read_conversations
-from nanobot.session.manager import Session
 from nanobot.session.records import session_title
 from nanobot.webui.services import WebServices
 
@@ -117,9 +117,9 @@ class SessionEndpoints:
         as_markdown = request.query_params.get("format", "markdown") == "markdown"
         session = await asyncio.to_thread(self._sessions.read, self._existing(request))
         assert session is not None  # noqa: S101 `_existing` found it
-        data = await asyncio.to_thread(_export, session, "markdown" if as_markdown else "jsonl")
+        data = await asyncio.to_thread(lambda: format_markdown(session).encode() if as_markdown else to_jsonl(session))
         name = f"{session.key.replace(':', '-')}.{'md' if as_markdown else 'jsonl'}"
-        disposition = {"Content-Disposition": f"attachment; filename*=UTF-8''{_percent_encoded(name)}"}
+        disposition = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
         return Response(data, headers={**HEADERS, **disposition}, media_type="application/octet-stream")
 
     async def import_(self, request: Request, caller: Credential | None) -> Response:
@@ -167,13 +167,3 @@ class SessionEndpoints:
         if self._sessions.find(name) is None:
             raise HttpError(404, f"There is no session {name!r}.")
         return name
-
-
-def _export(session: Session, kind: Literal["markdown", "jsonl"]) -> bytes:
-    return format_markdown(session).encode() if kind == "markdown" else to_jsonl(session)
-
-
-def _percent_encoded(name: str) -> str:
-    from urllib.parse import quote
-
-    return quote(name, safe="")
