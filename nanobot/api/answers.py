@@ -29,7 +29,7 @@ class AnswerReader:
         self, view: TurnView, *, first_part: int = 0, schema: dict[str, Any] | None = None, has_steps: bool = False
     ) -> None:
         """`first_part`: texts and tool calls to skip. `schema`: only the final answer counts, as JSON. `has_steps`:
-        tool calls are told in the text.
+        tool calls are shown in the text.
         """
         self.view = view
         self._form = answer_form(schema)

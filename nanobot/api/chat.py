@@ -13,10 +13,10 @@ from nanobot.agent.events import Answer
 from nanobot.agent.feed import TurnView
 from nanobot.api.answers import AnswerReader, call_text
 from nanobot.api.errors import error_object
-from nanobot.api.prompts import ChatBody, Prompt, Said, UploadedFile, is_task_of_open_webui, marker_of
+from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile, is_task_of_open_webui, marker_of
 from nanobot.api.results import DONE, check_outcome, finish_reason, openai_usage, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
-from nanobot.api.turns import ApiTurns, Asked, Following, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
 from nanobot.net import sse
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.credentials import Credential
@@ -50,7 +50,7 @@ class ChatCompletions:
         if is_task_of_open_webui(body, request, prompt, marker):
             return await self._answer_task(body, prompt)
         following = await self._turns.start(
-            request, caller, raw, Asked(prompt, marker, options, echo={"model": body.model})
+            request, caller, raw, ParsedRequest(prompt, marker, options, echo={"model": body.model})
         )
         headers = {"X-Nanobot-Session": following.request.session}
         if following.history:
@@ -209,7 +209,7 @@ class _Position:
             if part is known:
                 self._skipped.append(part)
                 if self._sent == self._skip and self._checksum != self._expected:
-                    new = f"\n\n[The answer was begun anew:]\n\n{''.join(self._skipped)}{new}"
+                    new = f"\n\n[The answer was started again:]\n\n{''.join(self._skipped)}{new}"
         return new
 
 
@@ -223,7 +223,7 @@ def _reader(following: Following, steps: str) -> AnswerReader:
 
 
 def _steps_of(request: Request) -> str:
-    """How the client wants to be told of tool calls; empty: by comments. Raises HttpError."""
+    """How the client wants tool calls to be shown; empty: by comments. Raises HttpError."""
     steps = request.headers.get("x-nanobot-steps", "")
     if steps not in ("", "chunks", "text"):
         raise HttpError(400, "X-Nanobot-Steps is `chunks` or `text`.", code="invalid_value", param="X-Nanobot-Steps")
@@ -265,4 +265,4 @@ async def _read_form(request: Request) -> tuple[ChatBody, bytes, Prompt]:
     if not (text or files):
         raise HttpError(400, "Send a `message`, `files`, or both.", code="invalid_value", param="message")
     raw = b"\n".join([body.model_dump_json().encode(), *(file.data for file in files)])
-    return body, raw, Prompt([Said("user", text, files)], [], "")
+    return body, raw, Prompt([ClientMessage("user", text, files)], [], "")

@@ -33,7 +33,7 @@ class UploadedFile:
 
 
 @dataclass(slots=True)
-class Said:
+class ClientMessage:
     """One message of a request."""
 
     role: Literal["user", "assistant"]
@@ -45,8 +45,8 @@ class Said:
 class Prompt:
     """What is new in a request, and what was said before it according to the client."""
 
-    new: list[Said]
-    history: list[Said]
+    new: list[ClientMessage]
+    history: list[ClientMessage]
     instructions: str
     approvals: dict[str, bool] = field(default_factory=dict)
     """Answers to approval questions, by their ids."""
@@ -54,12 +54,12 @@ class Prompt:
     @property
     def text(self) -> str:
         """The new messages as one."""
-        return "\n\n".join(said.text for said in self.new if said.text)
+        return "\n\n".join(message.text for message in self.new if message.text)
 
     @property
     def files(self) -> list[UploadedFile]:
         """The files of the new messages."""
-        return [file for said in self.new for file in said.files]
+        return [file for message in self.new for file in message.files]
 
 
 class _Body(BaseModel):
@@ -145,7 +145,7 @@ class ResponsesBody(_Body):
             raise HttpError(400, "A background response is stored: leave `store` out.", param="store")
         _check_tools("tools", self.tools, config)
         if isinstance(self.input, str):
-            prompt = Prompt([Said("user", self.input)], [], "")
+            prompt = Prompt([ClientMessage("user", self.input)], [], "")
         else:
             prompt = _prompt(self.input, "input")
         prompt.instructions = "\n\n".join(filter(None, [self.instructions or "", prompt.instructions]))
@@ -236,7 +236,7 @@ def _unsupported(param: str, text: str) -> HttpError:
 
 
 def _prompt(items: list[dict[str, Any]], param: str) -> Prompt:
-    said: list[Said] = []
+    entries: list[ClientMessage] = []
     instructions: list[str] = []
     approvals: dict[str, bool] = {}
     for item in items:
@@ -250,13 +250,13 @@ def _prompt(items: list[dict[str, Any]], param: str) -> Prompt:
             if role in ("system", "developer"):
                 instructions.append(text)
             elif role == "user":
-                said.append(Said("user", text, files))
+                entries.append(ClientMessage("user", text, files))
             elif role in ("assistant", "tool", "function"):
-                said.append(Said("assistant", text, files))
+                entries.append(ClientMessage("assistant", text, files))
             else:
                 raise HttpError(400, f"{role!r} is no role.", code="invalid_value", param=param)
-    first_new = next((at for at in range(len(said), 0, -1) if said[at - 1].role == "assistant"), 0)
-    prompt = Prompt(said[first_new:], said[:first_new], "\n\n".join(filter(None, instructions)), approvals)
+    first_new = next((at for at in range(len(entries), 0, -1) if entries[at - 1].role == "assistant"), 0)
+    prompt = Prompt(entries[first_new:], entries[:first_new], "\n\n".join(filter(None, instructions)), approvals)
     if not (prompt.text or prompt.files or approvals):
         raise HttpError(400, "The last message has to be a user's.", code="invalid_value", param=param)
     return prompt

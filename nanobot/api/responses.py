@@ -21,7 +21,7 @@ from nanobot.api.prompts import ResponsesBody, marker_of
 from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
-from nanobot.api.turns import ApiTurns, Asked, Following, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError, json_response, read_body, validate
@@ -56,7 +56,9 @@ class Responses:
                 include={"model", "metadata", "instructions", "previous_response_id", "background", "store"},
                 exclude_none=True,
             )
-            asked = Asked(prompt, marker, body.request(config), session, echo, is_stored=body.store is not False)
+            asked = ParsedRequest(
+                prompt, marker, body.request(config), session, echo, is_stored=body.store is not False
+            )
             following = await self._turns.start(request, caller, raw, asked)
         if body.background:
             self._turns.detach(following.request)

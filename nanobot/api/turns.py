@@ -19,7 +19,7 @@ from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, 
 from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
-from nanobot.api.prompts import Prompt, Said, UploadedFile
+from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
 from nanobot.bus.events import InboundMessage
@@ -45,7 +45,7 @@ SWEEP_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request, read."""
 
     prompt: Prompt
@@ -81,7 +81,7 @@ class ApiTurns:
         self._swept_at = -SWEEP_S
         self._stopping: asyncio.Future[bool] | None = None
 
-    async def start(self, request: Request, caller: Credential, body: bytes, asked: Asked) -> Following:
+    async def start(self, request: Request, caller: Credential, body: bytes, asked: ParsedRequest) -> Following:
         """Accept a request and return its turn, or the turn that an earlier sending of it has begun. Raises HttpError,
         StorageError.
         """
@@ -120,7 +120,7 @@ class ApiTurns:
             raise stopping()
         return Following(known, view, note)
 
-    async def _publish(self, request: Request, caller: Credential, record: ApiRequest, asked: Asked) -> str:
+    async def _publish(self, request: Request, caller: Credential, record: ApiRequest, asked: ParsedRequest) -> str:
         """Put the message on disk and into its session's lane."""
         feed, channel, is_owner = self._services.feed, self._services.channel, caller.role is HttpRole.OWNER
         if sum(1 for _ in feed.views(record.session)) >= _MAX_WAITING:
@@ -209,7 +209,7 @@ class ApiTurns:
             await asyncio.to_thread(sessions.archive, key)
             await sessions.append(await asyncio.to_thread(sessions.get_or_create, key), *kept)
 
-    async def _row(self, said: Said, caller: Credential, turn_id: str) -> ChatMessage:
+    async def _row(self, said: ClientMessage, caller: Credential, turn_id: str) -> ChatMessage:
         """A message of the client's history as a row."""
         files = [await self._store(file, caller) for file in said.files]
         media = [file.path for file in files if file.path is not None]
@@ -348,9 +348,9 @@ def stopping() -> HttpError:
     return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
 
 
-def _joined(history: list[Said]) -> list[Said]:
+def _joined(history: list[ClientMessage]) -> list[ClientMessage]:
     """Neighbouring messages of one person as one, as they are stored."""
-    joined: list[Said] = []
+    joined: list[ClientMessage] = []
     for said in history:
         if joined and joined[-1].role == said.role:
             joined[-1] = replace(joined[-1], text="\n\n".join(filter(None, [joined[-1].text, said.text])))
