@@ -18,7 +18,7 @@ from nanobot.utils.clock import Clock, timestamp
 
 log = logging.getLogger(__name__)
 
-WRITE_INTERVAL_S = 0.25
+WRITE_INTERVAL_S = 1.0
 """How long entries are collected; a kill loses at most this much of a trace."""
 MAX_NOTICES = 40
 _NOT_RECORDED = (TextDelta, ReasoningDelta, ReasoningEnded, ToolDelta)
