@@ -52,7 +52,8 @@ class Life:
         manager, key = self.open()
         session = manager.get_or_create(key)
         if session.messages:
-            self.chance.choice(session.messages)["content"] = self.word()
+            at = self.chance.randrange(len(session.messages))
+            session.messages[at] = {**session.messages[at], "content": self.word()}
             manager.save(session)
 
     def delete(self) -> None:

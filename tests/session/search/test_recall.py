@@ -119,7 +119,7 @@ def test_a_session_that_was_written_anew_is_read_anew(place: Place):
     place.say("a:1", "the old word", "another")
     place.find("old")
     session = place.sessions.get_or_create("a:1")
-    session.messages[0]["content"] = "the new word"
+    session.messages[0] = {**session.messages[0], "content": "the new word"}
     place.sessions.save(session)
 
     assert place.find("new") == ["the new word"]
