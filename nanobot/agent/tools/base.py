@@ -17,7 +17,7 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.validation import Schema, find_problems
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
-from nanobot.security.files.open import Stamp
+from nanobot.security.files.open import WrittenFile
 from nanobot.utils.clock import Clock
 
 SUBAGENT_SESSION = "subagent:"
@@ -108,8 +108,8 @@ class ToolResult:
     provenance: Provenance | None = None
     display: str | None = None
     failure: ToolFailure = ToolFailure.ENDED_BADLY
-    stamp: Stamp | None = None
-    """State of the written file when it was closed."""
+    written: WrittenFile | None = None
+    """The file that the call wrote, to be read back."""
 
     @classmethod
     def failed(cls, text: str, failure: ToolFailure = ToolFailure.NOT_DONE) -> "ToolResult":
