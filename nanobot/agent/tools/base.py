@@ -35,22 +35,6 @@ class Effect(StrEnum):
     """It must not run twice: report that its outcome is unknown."""
 
 
-class Touches(StrEnum):
-    """What a call acts on; claims of an answer about what was done are checked against it."""
-
-    NOTHING = "nothing"
-    """Nothing a person would look for afterwards."""
-    FILE = "file"
-    """The file named by `path`."""
-    COMMAND = "command"
-    """Whatever `command` does."""
-    CHAT = "chat"
-    """A chat that gets a message."""
-    JOB = "job"
-    SUBAGENT = "subagent"
-    ANYTHING = "anything"
-
-
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The turn a call belongs to."""
@@ -126,7 +110,8 @@ class Tool(ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other accepted names; models do not see them."""
     effect: ClassVar[Effect] = Effect.ONCE
-    touches: ClassVar[Touches] = Touches.ANYTHING
+    acts: ClassVar[bool] = True
+    """Whether a call that does not only read leaves something for a person to look for."""
     alone: ClassVar[bool] = False
     """Whether no other call of the same step may run at the same time."""
     polls: ClassVar[bool] = False

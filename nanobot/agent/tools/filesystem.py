@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
@@ -141,7 +141,6 @@ class WriteFileTool(Tool):
         content=string("The whole new content"),
     )
     effect = Effect.REPEATABLE
-    touches = Touches.FILE
     alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy) -> None:
@@ -183,7 +182,6 @@ class EditFileTool(Tool):
         replace_all=boolean("Replace every occurrence (default false)"),
     )
     effect = Effect.ONCE
-    touches = Touches.FILE
     alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:

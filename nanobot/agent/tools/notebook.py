@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.disk import in_thread, new_file_mode, opener, write_access
 from nanobot.agent.tools.textfile import NotTextError, diff
 from nanobot.security.files.open import FileLocation
@@ -51,7 +51,6 @@ class NotebookEditTool(Tool):
         cell_type=string("Type of an inserted cell (default code)", enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE
-    touches = Touches.FILE
     alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy) -> None:
