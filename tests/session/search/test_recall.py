@@ -157,7 +157,7 @@ def test_nothing_of_a_deleted_session_is_left_in_the_index(place: Place):
 
     assert b"xylophone" in before
     assert b"xylophone" not in stored(place)
-    assert "xyl" not in trigrams(place)
+    assert b"xyl" not in stored(place)  # nor a part of it
     assert place.find("another") == ["another word"]
 
 
@@ -176,13 +176,6 @@ def test_nothing_of_a_session_that_is_gone_is_shown_while_another_process_holds_
 
 def stored(place: Place) -> bytes:
     return b"".join(path.read_bytes() for path in place.path.parent.glob("search.db*"))
-
-
-def trigrams(place: Place) -> set[str]:
-    """The trigrams that the index still has on the disk."""
-    with closing(sqlite3.connect(place.path)) as db:
-        db.execute("CREATE VIRTUAL TABLE temp.terms USING fts5vocab (main, words, row)")
-        return {term for (term,) in db.execute("SELECT term FROM terms")}
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database at all", None])
