@@ -236,6 +236,7 @@ def test_a_secret_is_neither_shown_nor_found(place: Place):
         shown = place.find("alpha")
 
     assert by_secret == []
+    assert b"verysecret" not in stored(place)
     assert len(shown) == 1
     assert "verysecret" not in shown[0]
 
@@ -405,6 +406,24 @@ def test_a_file_that_became_a_link_since_it_was_read_shows_nothing_of_where_it_l
     note.symlink_to("../../MEMORY.md")
 
     assert place.find("decoy") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_a_file_that_becomes_a_link_while_it_is_opened_shows_nothing_of_where_it_leads(place: Place):
+    note = place.memory / "chats" / "a-1" / "2026-01-01.md"
+    note.parent.mkdir(parents=True)
+    (place.memory / "MEMORY.md").write_text("- told in private\n", encoding="utf-8")
+    note.write_text("decoy\n", encoding="utf-8")
+
+    def swap_and_open(path: str, flags: int) -> int:
+        if Path(path) == note:
+            note.unlink()
+            note.symlink_to("../../MEMORY.md")
+        return os.open(path, flags)
+
+    found = SearchIndex(place.path, place.sources, swap_and_open).search("private", anything)
+
+    assert [hit.name for hit in found.hits] == ["memory/MEMORY.md"]
 
 
 def test_the_log_that_later_releases_of_the_original_wrote_is_found(place: Place):
