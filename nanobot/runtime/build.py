@@ -27,6 +27,7 @@ from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
+from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
 from nanobot.agent.subagent.service import SubagentService
 from nanobot.agent.tools.base import ToolContext
@@ -59,15 +60,21 @@ from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import Redactor
 from nanobot.session.manager import SessionManager
+from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import infrequent_collection
+from nanobot.utils.lease import ProcessLease
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
     from nanobot.runtime.plugins import Plugins
+
+
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA
+"""The tables that a bot needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ async def build_runtime(
 ) -> AsyncIterator[Runtime]:
     """Build a bot. On exit, its turns are stopped and its connections closed.
 
-    `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `feed` gets the
+    `bus` connects it to its channels; `database` is the gateway's, with the tables of DATABASE_SCHEMA; `feed` gets the
     events of all turns; `options_of` reads what a program asks of a turn; `streams` tells whether the channel of that
     name shows an answer while it is generated. `model` overrides the config's. `provider` is used instead of any
     configured one, without retries or fallback; `chains` builds the configured ones with retry, fallback and circuit
@@ -152,6 +159,10 @@ async def build_runtime(
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
     services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     toolbox = create_toolbox(services)
+    own_database = Database(services.places.database, DATABASE_SCHEMA) if database is None else None
+    database = database or own_database
+    assert database is not None  # noqa: S101 one of them is
+    lease = ProcessLease(services.places.leases)
     core = _create_core(services, toolbox, model, provider, chains, database)
     bus = bus or MessageBus()
 
@@ -159,7 +170,7 @@ async def build_runtime(
         return background.goals.on_behalf(context)  # created below, from `approvals`
 
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
-    background = _create_background(services, toolbox, core, approvals, bus)
+    background = _create_background(services, toolbox, core, approvals, bus, database, lease)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(
@@ -178,7 +189,7 @@ async def build_runtime(
     idle = core.memory.idle_watch()
     loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
     background.join(loop, deps)
-    async with _running(services, core, background, plugins, deps, loop, idle):
+    async with _running(services, core, background, plugins, deps, loop, idle, own_database, lease):
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -226,7 +237,7 @@ def _create_core(
     model: str | None,
     provider: LLMProvider | None,
     chains: ProviderChains | None,
-    database: Database | None,
+    database: Database,
 ) -> _CoreParts:
     config, places, defaults = services.config, services.places, services.config.agents.defaults
     context = ContextBuilder(
@@ -330,7 +341,13 @@ class _BackgroundParts:
 
 
 def _create_background(
-    services: Services, toolbox: Toolbox, core: _CoreParts, approvals: _ApprovalParts, bus: MessageBus
+    services: Services,
+    toolbox: Toolbox,
+    core: _CoreParts,
+    approvals: _ApprovalParts,
+    bus: MessageBus,
+    database: Database,
+    lease: ProcessLease,
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
     environment = SubagentEnvironment(
@@ -342,7 +359,7 @@ def _create_background(
         approvals.approval_router,
         core.memory.on_session_released,
     )
-    subagents = SubagentService(services.places.tasks, environment, task_taint)
+    subagents = SubagentService(database, lease, environment, task_taint)
     goals = GoalService(services.places.goals, environment, subagents)
     toolbox.tools.register(SpawnTool(lambda: subagents.manager))
     toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
@@ -489,11 +506,19 @@ async def _running(
     deps: TurnDeps,
     loop: AgentLoop,
     idle: IdleWatch | None,
+    database: Database | None,
+    lease: ProcessLease,
 ) -> AsyncIterator[None]:
-    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses."""
+    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses.
+
+    `database` is closed last, if it is the bot's own.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(redaction.secrets_scope(services.secrets))
         stack.enter_context(infrequent_collection())
+        stack.callback(lease.release)
+        if database is not None:
+            stack.push_async_callback(database.close)
         stack.callback(core.archive.close)
         if plugins.plugins is not None:
             stack.push_async_callback(plugins.plugins.close)

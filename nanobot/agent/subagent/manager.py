@@ -15,7 +15,7 @@ from nanobot.agent.subagent import team_texts, texts
 from nanobot.agent.subagent.reports import TaskReports
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.task_run import TaskRequest, TaskRun
-from nanobot.agent.subagent.tasks import ProcessLease, Task, TaskState, TaskStore
+from nanobot.agent.subagent.tasks import Task, TaskState, TaskStore
 from nanobot.agent.subagent.team import TeamService
 from nanobot.agent.subagent.turns import TaskTurns
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
@@ -24,7 +24,7 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
-from nanobot.utils.storage_error import error_text, storage_error
+from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line, duration
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ class SubagentManager:
         self._policy = policy
         self._is_shutting_down = is_stopping
         self._closed = False
-        self._lease = ProcessLease(store)
         self._slots = asyncio.Semaphore(self._policy.max_concurrent)
         self._recover_lock = asyncio.Lock()
         self._open_lock = asyncio.Lock()
@@ -165,10 +164,8 @@ class SubagentManager:
 
     async def _recover(self, session_key: str | None) -> None:
         try:
-            if self._closed or not await asyncio.to_thread(lambda: self._store.exists):
-                return
-            tasks = await asyncio.to_thread(self._lease.inherit, session_key)
-        except OSError as error:
+            tasks = [] if self._closed else await self._store.inherit(session_key)
+        except StorageError as error:
             log.warning("unfinished tasks cannot be resumed: %s", error)
             return
         for task in tasks:
@@ -177,7 +174,7 @@ class SubagentManager:
     def tasks_of(self, session_key: str | None = None) -> list[Task]:
         """Return what runs, waits or is about to report for this session, or any, oldest first."""
         tasks = [run.task for run in self._runs.values() if not run.result_taken]
-        return tasks if session_key is None else [task for task in tasks if _belongs_to(task, session_key)]
+        return tasks if session_key is None else [task for task in tasks if task.belongs_to(session_key)]
 
     def last_action_of(self, task_id: str) -> str:
         """Return the last tool call of a running task; empty if there is none."""
@@ -187,18 +184,15 @@ class SubagentManager:
     async def all_tasks(self) -> list[Task]:
         """Return open and recently ended tasks, oldest first. Raises StorageError."""
         since = self._clock.now().timestamp() - _LIST_ENDED_S
-        try:
-            done = await asyncio.to_thread(lambda: self._store.done_tasks(since=since))
-            open_tasks = await asyncio.to_thread(self._store.open_tasks)
-        except OSError as error:
-            raise storage_error("The tasks cannot be read", error) from error
+        tasks = await self._store.recent(since=since)
+        ended = [task for task in tasks if task.reported][-_MAX_ENDED_LISTED:]
         running = {run.task.id: run.task for run in self._runs.values()}
-        listed = {task.id: task for task in (*done[-_MAX_ENDED_LISTED:], *open_tasks)} | running
+        listed = {task.id: task for task in (*ended, *(task for task in tasks if not task.reported))} | running
         return sorted(listed.values(), key=lambda task: task.created_at)
 
     async def stop_for(self, session_key: str, may: Callable[[Task], bool]) -> list[Task]:
         """Stop the tasks of this session that `may` allows, and return them. The caller reports it."""
-        runs = [run for run in self._runs.values() if _belongs_to(run.task, session_key) and may(run.task)]
+        runs = [run for run in self._runs.values() if run.task.belongs_to(session_key) and may(run.task)]
         runs = [run for run in runs if not run.task.state.is_over]
         for run in runs:
             run.answered_directly = True
@@ -210,17 +204,13 @@ class SubagentManager:
         of reports that may still arrive. Raises StorageError.
         """
         await self.recover(session_key)
-        runs = [run for run in self._runs.values() if _belongs_to(run.task, session_key)]
+        runs = [run for run in self._runs.values() if run.task.belongs_to(session_key)]
         stopped = [run for run in runs if not run.task.state.is_over]
         for run in runs:
             run.answered_directly = run.forgotten = True
         await self._stop_runs(stopped)
-        since = self._clock.now().timestamp() - _LIST_ENDED_S
-        try:
-            done = await asyncio.to_thread(lambda: self._store.done_tasks(since=since))
-        except OSError as error:
-            raise storage_error("The tasks cannot be read", error) from error
-        keys = [task.journal_key for task in (*done, *(run.task for run in runs)) if _belongs_to(task, session_key)]
+        done = await self._store.recent(since=self._clock.now().timestamp() - _LIST_ENDED_S)
+        keys = [task.journal_key for task in (*done, *(run.task for run in runs)) if task.belongs_to(session_key)]
         return [run.task for run in stopped], list(dict.fromkeys(keys))
 
     async def stop_task(self, task_id: str, session_key: str) -> bool:
@@ -228,13 +218,13 @@ class SubagentManager:
         run = self._runs.get(task_id)
         if run is None or run.task.state.is_over:
             return False
-        run.answered_directly = _belongs_to(run.task, session_key)
+        run.answered_directly = run.task.belongs_to(session_key)
         await self._stop_runs([run])
         return True
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing of this session runs, waits or is about to report."""
-        while runs := [run for run in self._runs.values() if _belongs_to(run.task, session_key)]:
+        while runs := [run for run in self._runs.values() if run.task.belongs_to(session_key)]:
             await asyncio.wait([asyncio.ensure_future(run.reported.wait()) for run in runs])
 
     async def close(self) -> None:
@@ -256,7 +246,6 @@ class SubagentManager:
         for task in result_taken:
             if not task.reported and await self._reports.is_result_stored(task):
                 await self._mark_reported(task)
-        await asyncio.to_thread(self._lease.end)
 
     # --- a run, from its start to its report
 
@@ -279,17 +268,17 @@ class SubagentManager:
             raise NanobotError(
                 f"{self._policy.max_open} subagents already run or wait. Do it yourself, or wait until some ended."
             )
-        task.id, task.life = secrets.token_hex(4), self._lease.name
+        task.id = secrets.token_hex(4)
         task.created_at = self._clock.now().timestamp()
         if task.origin is Origin.GOAL:
             task.goal = task.goal or await self._team.goal_of(task.root)
         run = TaskRun(task)
         self._runs[task.id] = run  # before it is saved: an equal request must find it
         try:
-            await finish(asyncio.to_thread(self._save_new, task))
-        except OSError as error:
+            await finish(self._store.save(task))
+        except StorageError as error:
             del self._runs[task.id]
-            raise storage_error("The subagent's task cannot be saved, so it was not started", error) from error
+            raise StorageError(f"The subagent's task cannot be saved, so it was not started. {error}") from error
         except asyncio.CancelledError:  # the turn was stopped, or nanobot shuts down
             run.end(TaskRequest.LATER if self._is_stopping() else TaskRequest.STOP)
             run.answered_directly = True
@@ -298,10 +287,6 @@ class SubagentManager:
         self._run_in_background(run)
         self._sweep_once()
         return run
-
-    def _save_new(self, task: Task) -> None:
-        self._lease.begin()
-        self._store.save(task)
 
     def _run_in_background(self, run: TaskRun) -> None:
         self._runs[run.task.id] = run
@@ -499,8 +484,8 @@ class SubagentManager:
     async def _save(self, task: Task) -> None:
         """Save the task. On a storage failure it goes on."""
         try:
-            await finish(asyncio.to_thread(self._store.save, task))
-        except OSError as error:
+            await finish(self._store.save(task))
+        except StorageError as error:
             log.warning("the progress of subagent %s cannot be saved: %s", task.id, error)
 
     def _find_equal(self, wanted_task: Task) -> TaskRun | None:
@@ -537,21 +522,17 @@ class SubagentManager:
     async def _sweep(self) -> None:
         before = self._clock.now().timestamp() - self._policy.keep_days * 86_400
         try:
-            deleted = await asyncio.to_thread(lambda: self._store.sweep(before=before))
-        except OSError as error:
+            deleted = await self._store.sweep(before=before)
+            await self._team.sweep(before=before)
+        except StorageError as error:
             log.warning("old tasks cannot be deleted: %s", error)
             return
         if deleted:
             await self._turns.forget(deleted)
-        await self._team.sweep(before=before)
 
 
 def _is_retryable(result: TurnResult) -> bool:
     return result.outcome is TurnOutcome.FAILED and result.retryable
-
-
-def _belongs_to(task: Task, session_key: str) -> bool:
-    return session_key in (task.parent, task.root)
 
 
 def _equality_key(task: Task) -> tuple[str, TaskRole, str]:

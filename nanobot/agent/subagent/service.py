@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.approval.taint_policies import TaskTaint
@@ -16,6 +15,8 @@ from nanobot.agent.commands.table import is_from_owner
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.subagent.environment import SubagentEnvironment
 from nanobot.bus.events import InboundMessage
+from nanobot.utils.database import Database
+from nanobot.utils.lease import ProcessLease
 
 if TYPE_CHECKING:
     from nanobot.agent.loop import AgentLoop
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
 class SubagentService:
     """The subagents of one runtime. The manager is created on first use."""
 
-    def __init__(self, folder: Path, environment: SubagentEnvironment, task_taint: TaskTaint) -> None:
-        """`folder` holds their tasks."""
-        self._folder = folder
+    def __init__(
+        self, database: Database, lease: ProcessLease, environment: SubagentEnvironment, task_taint: TaskTaint
+    ) -> None:
+        """The database has the tables of tasks and team messages."""
+        self._database = database
+        self._lease = lease
         self._environment = environment
         self._task_taint = task_taint
         self._loop: AgentLoop | None = None
@@ -63,10 +67,10 @@ class SubagentService:
             defaults.subagent_depth,
             keep_days=defaults.subagent_keep_days,
         )
-        team = TeamService(TeamMailbox(self._folder / "letters"), goal_of)
+        team = TeamService(TeamMailbox(self._database), goal_of, deps.clock)
         turns, reports = TaskTurns(environment, deps, self._task_taint, team), TaskReports(environment.bus, deps, loop)
         self._turns = turns
-        store = TaskStore(self._folder)
+        store = TaskStore(self._database, self._lease)
         return SubagentManager(store, turns, reports, team, deps.clock, policy, lambda: loop.is_stopping)
 
     def renew(self, policies: "ToolPolicies") -> None:
@@ -84,12 +88,8 @@ class SubagentService:
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume the unfinished tasks of previous processes, of one session or all. Never raises."""
-        if await asyncio.to_thread(self._has_open_tasks):
+        if self.is_created or self._database.path.exists():
             await self.manager.recover(session_key)
-
-    def _has_open_tasks(self) -> bool:
-        """Whether the disk has open tasks, of any process."""
-        return self._folder.is_dir() and any(self._folder.glob("*.json"))
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
         """Stop the subagents of the message's session that the sender may stop. Return their labels."""
@@ -101,8 +101,6 @@ class SubagentService:
         """Stop the session's subagents without reports. Return their labels, and the keys of reports that may still
         arrive. Raises StorageError.
         """
-        if not self.is_created and not await asyncio.to_thread(self._folder.is_dir):
-            return [], []
         stopped, keys = await self.manager.forget_session(session_key)
         return [task.label for task in stopped], keys
 
@@ -140,8 +138,6 @@ class SubagentService:
     async def _list_tasks(self, call: CommandCall) -> str:
         from nanobot.agent.subagent import texts
 
-        if not self.is_created and not await asyncio.to_thread(self._folder.is_dir):
-            return "No subagent is running."
         manager, deps = self.manager, self._deps
         assert deps is not None  # noqa: S101 as above
         sees_all = is_from_owner(call.message) and call.scope.is_owners

@@ -16,11 +16,11 @@ from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.security.redaction import redact_known
 from nanobot.utils.aio import finish
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +46,11 @@ class _Team:
 class TeamService:
     """The teams of all goals of this process."""
 
-    def __init__(self, mailbox: TeamMailbox, goal_of: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(self, mailbox: TeamMailbox, goal_of: Callable[[str], Awaitable[str]], clock: Clock) -> None:
         """`goal_of` returns the id of the goal that a session works on; empty if none. It never raises."""
         self._mailbox = mailbox
         self._goal_of = goal_of
+        self._clock = clock
         self._teams: dict[str, _Team] = {}
         self._disk_lock = asyncio.Lock()
 
@@ -76,8 +77,8 @@ class TeamService:
         return _unread(team, task)
 
     async def sweep(self, *, before: float) -> None:
-        """Delete old messages. Never raises."""
-        await asyncio.to_thread(self._mailbox.sweep, before=before, but_for=frozenset(self._teams))
+        """Delete old messages. Raises StorageError."""
+        await self._mailbox.sweep(before=before)
 
     # --- for its turns
 
@@ -139,9 +140,9 @@ class TeamService:
 
     async def _save_message(self, goal: str, team: _Team, message: TeamMessage) -> None:
         try:
-            await asyncio.to_thread(self._mailbox.add, goal, message)
-        except OSError as error:
-            raise storage_error("The message cannot be saved, so it was not sent", error) from error
+            await self._mailbox.add(goal, message, self._clock.now().timestamp())
+        except StorageError as error:
+            raise StorageError(f"The message cannot be saved, so it was not sent. {error}") from error
         assert team.messages is not None  # noqa: S101 loaded by `tell`
         team.messages.append(message)
 
@@ -192,10 +193,7 @@ class TeamService:
     async def _load_messages(self, goal: str, team: _Team) -> list[TeamMessage]:
         """Return all messages of the goal. Raises StorageError."""
         if team.messages is None:
-            try:
-                team.messages = await asyncio.to_thread(self._mailbox.messages, goal)
-            except OSError as error:
-                raise storage_error("Earlier messages cannot be read, so nothing was sent", error) from error
+            team.messages = await self._mailbox.messages(goal)
         return team.messages
 
 
