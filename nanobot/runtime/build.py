@@ -25,11 +25,12 @@ from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
+from nanobot.agent.scope import Scope
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
-from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
-from nanobot.agent.subagent.service import SubagentService
+from nanobot.agent.subagent.command import tasks_command
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.hooks import ToolPolicy
@@ -59,7 +60,7 @@ from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import Redactor
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
@@ -104,7 +105,7 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
-    subagents: SubagentService
+    subagents: SubagentManager
     goals: GoalService
     background: BackgroundWork
     """Status of goals and subagents."""
@@ -167,7 +168,7 @@ async def build_runtime(
     bus = bus or MessageBus()
 
     def on_behalf(context: ToolContext) -> ToolContext:
-        return background.goals.on_behalf(context)  # created below, from `approvals`
+        return background.goals.on_behalf(background.subagents.on_behalf(context))  # created below
 
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
     background = _create_background(services, toolbox, core, approvals, bus, database, lease)
@@ -296,34 +297,38 @@ class _ApprovalParts:
         self._services = services
         self._core = core
         self._hooks = hooks
-        self._hook_lists: list[tuple[list[ToolPolicy], ApprovalRouter | TaskAudience]] = []
+        self._policies: list[ToolPolicy] = []
 
-    def tool_policies_for(
-        self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy
-    ) -> list[ToolPolicy]:
-        """Return the hooks around tool calls whose questions go to this router, in order. `renew` changes the list."""
-        files, core, approval = self._services.file_provenance, self._core, self._approval(approval_router)
-        hooks = [
-            taint_hook,
+    def tool_policies(self, task_taint: ToolPolicy) -> list[ToolPolicy]:
+        """Return the hooks around tool calls, in order. `renew` changes the list."""
+        files, core = self._services.file_provenance, self._core
+        self._policies += [
+            task_taint,
             *self._hooks,
             ExecTaint(files),
             core.memory,
-            approval,
+            self._approval(),
             FileTaint(files),
             SkillUsageRecorder(core.context.skills),
             core.undo,
         ]
-        self._hook_lists.append((hooks, approval_router))
-        return hooks
+        return self._policies
 
     def renew(self) -> None:
         """Apply the configured approval mode. Running turns keep the hooks they started with."""
-        for hooks, approval_router in self._hook_lists:
-            hooks[:] = [self._approval(approval_router) if isinstance(hook, ApprovalPolicy) else hook for hook in hooks]
+        self._policies[:] = [self._approval() if isinstance(hook, ApprovalPolicy) else hook for hook in self._policies]
 
-    def _approval(self, approval_router: ApprovalRouter | TaskAudience) -> ApprovalPolicy:
+    def _approval(self) -> ApprovalPolicy:
         mode = ApprovalMode(self._services.config.tools.approval)
-        return ApprovalPolicy(mode, self.grants, self.questions, approval_router, self._services.redactor.text)
+        return ApprovalPolicy(mode, self.grants, self.questions, self.approval_router, self._services.redactor.text)
+
+
+def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
+    """Look at what a turn did to the memory; sessions of subagents are not consolidated."""
+    if "subagent" in session.metadata:
+        memory.on_session_released(session, scope)
+    else:
+        memory.on_session_saved(session, scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +336,7 @@ class _BackgroundParts:
     """Subagents and goals."""
 
     task_taint: TaskTaint
-    subagents: SubagentService
+    subagents: SubagentManager
     goals: GoalService
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
@@ -350,18 +355,9 @@ def _create_background(
     lease: ProcessLease,
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
-    environment = SubagentEnvironment(
-        defaults,
-        bus,
-        core.context,
-        toolbox.policies,
-        approvals.tool_policies_for,
-        approvals.approval_router,
-        core.memory.on_session_released,
-    )
-    subagents = SubagentService(database, lease, environment, task_taint)
-    goals = GoalService(services.places.goals, environment, subagents)
-    toolbox.tools.register(SpawnTool(lambda: subagents.manager))
+    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, task_taint)
+    goals = GoalService(services.places.goals, defaults, bus, lambda: toolbox.policies.paths, subagents)
+    toolbox.tools.register(SpawnTool(subagents))
     toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
     return _BackgroundParts(task_taint, subagents, goals)
 
@@ -417,7 +413,7 @@ def _command_context(
             "cron": cron_command(toolbox),
             "undo": core.undo.command,
             "search": search_command(core.archive),
-            "tasks": background.subagents.command,
+            "tasks": tasks_command(background.subagents, core.status, services.clock),
             "goal": background.goals.command,
         },
         problems=plugins.troubles,
@@ -452,11 +448,11 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        tool_policies=approvals.tool_policies_for(approvals.approval_router, background.task_taint),
+        tool_policies=approvals.tool_policies(background.task_taint),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
-        on_session_released=core.memory.on_session_saved,
+        on_session_released=partial(_on_session_released, core.memory),
         compact=core.memory.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,
@@ -530,7 +526,7 @@ async def _running(
         stack.push_async_callback(background.subagents.release)
         stack.push_async_callback(background.goals.wait_closed)
         stack.push_async_callback(loop.stop)
-        stack.push_async_callback(background.subagents.close)
+        stack.callback(background.subagents.close)
         stack.callback(background.goals.close)
         if idle is not None:
             stack.push_async_callback(idle.close)

@@ -38,7 +38,7 @@ class Judge(Tool):
         self.plans: list[Plan] = []
 
     async def execute(self, *, ctx: ToolContext) -> str:
-        subagents = self._stage.runtime.subagents.manager
+        subagents = self._stage.runtime.subagents
         if any(PLAN in name for name in self._stage.cast.children):
             self.plans.append(await make_plan(subagents, "write a poem", ctx=ctx))
         else:
@@ -134,8 +134,7 @@ async def test_nothing_begins_any_more_is_no_verdict_either(tmp_path: Path):
     async with on_stage(tmp_path, Cast(JUDGE, "Here.", **{REVIEW: []})) as stage:
         judge = Judge(stage)
         stage.register(judge)
-        await stage.runtime.subagents.close()
-        await stage.runtime.subagents.manager.close()
+        stage.runtime.subagents.close()
         await stage.hear("a poem")
         await eventually(lambda: judge.reviews)
 

@@ -5,7 +5,7 @@ The manager is created with the first goal; before that, a check whether the fol
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,12 +17,16 @@ from nanobot.agent.commands.table import TYPED, has_other_authors, is_from_owner
 from nanobot.agent.events import StepEnded
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.scope import Scope
-from nanobot.agent.subagent.environment import SubagentEnvironment
+from nanobot.agent.subagent.manager import SubagentManager
+from nanobot.agent.subagent.team import goal_notes
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import CheckKind, GoalCheck
 from nanobot.bus.events import InboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.config.schema import AgentDefaults
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance
+from nanobot.security.files.paths import PathPolicy
 
 if TYPE_CHECKING:
     from nanobot.agent.goals.goal import Goal, GoalLimits
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from nanobot.agent.goals.store import GoalStore
     from nanobot.agent.goals.tool_backend import GoalToolBackend
     from nanobot.agent.loop import AgentLoop
-    from nanobot.agent.subagent.service import SubagentService
 
 _Number = TypeVar("_Number", int, float)
 _MAX_NUMBER = 1_000_000
@@ -53,10 +56,19 @@ _USAGE = (
 class GoalService:
     """The goals of one runtime. The manager is created on first use."""
 
-    def __init__(self, folder: Path, environment: SubagentEnvironment, subagents: "SubagentService") -> None:
-        """`folder` holds their files."""
+    def __init__(
+        self,
+        folder: Path,
+        defaults: AgentDefaults,
+        bus: MessageBus,
+        paths: Callable[[], PathPolicy],
+        subagents: SubagentManager,
+    ) -> None:
+        """`folder` holds their files; `paths` returns the current file access."""
         self._folder = folder
-        self._environment = environment
+        self._defaults = defaults
+        self._bus = bus
+        self._paths = paths
         self._subagents = subagents
         self._loop: AgentLoop | None = None
         self._deps: TurnDeps | None = None
@@ -72,11 +84,11 @@ class GoalService:
         from nanobot.agent.goals.manager import GoalManager, GoalPolicy
         from nanobot.agent.goals.turns import GoalTeam, GoalTurns
 
-        loop, deps, defaults = self._loop, self._deps, self._environment.defaults
+        loop, deps, defaults = self._loop, self._deps, self._defaults
         assert loop is not None and deps is not None  # noqa: S101 joined before the first turn
         return GoalManager(
             self._store,
-            GoalTurns(self._environment.bus, deps, loop),
+            GoalTurns(self._bus, deps, loop),
             GoalTeam(self._subagents, deps),
             deps.clock,
             GoalPolicy(GoalLimits(defaults.goal_steps, defaults.goal_usd), defaults.review),
@@ -105,13 +117,9 @@ class GoalService:
 
     # --- for turns
 
-    def serves(self, message: InboundMessage) -> bool:
-        """Whether the message starts a turn of a goal."""
-        return message.origin is Origin.GOAL
-
-    def is_wanted(self, message: InboundMessage) -> bool:
-        """Whether that turn should still run."""
-        return not self.is_created or self.manager.wants_turn(message.session_key)
+    def is_wanted(self, session_key: str) -> bool:
+        """Whether the next turn of the session's goal should still run."""
+        return not self.is_created or self.manager.wants_turn(session_key)
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
         """Save the active goal of an earlier release as a waiting goal. Return a notice for the person."""
@@ -137,20 +145,22 @@ class GoalService:
         if not self.is_created:
             return ""
         note, goal = self.manager.note_for(message), self.goal_of(message.session_key)
-        return f"{note}\n\n{self._notes_of(goal)}".strip() if goal is not None and self.serves(message) else note
+        return (
+            f"{note}\n\n{self._notes_of(goal)}".strip() if goal is not None and message.origin is Origin.GOAL else note
+        )
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """Return the untrusted content of that note."""
         return self.manager.untrusted_rows(message.session_key) if self.is_created else ()
 
-    def record_usage(self, message: InboundMessage, step: StepEnded) -> None:
-        """Count a model call of a goal's turn."""
+    def record_usage(self, session_key: str, step: StepEnded) -> None:
+        """Count a model call of the session's goal."""
         if self.is_created:
-            self.manager.record_usage(message.session_key, step)
+            self.manager.record_usage(session_key, step)
 
-    def stop_reason(self, message: InboundMessage) -> str:
-        """Return why no further model call is allowed; empty if one is."""
-        return self.manager.stop_reason(message.session_key) if self.is_created else ""
+    def stop_reason(self, session_key: str) -> str:
+        """Return why no further model call is allowed for the session's goal; empty if one is."""
+        return self.manager.stop_reason(session_key) if self.is_created else ""
 
     def goal_of(self, session_key: str) -> "Goal | None":
         """Return the session's goal if this process owns it."""
@@ -172,9 +182,7 @@ class GoalService:
 
     def _notes_of(self, goal: "Goal") -> str:
         """Return a line with the folder of the notes of its subagents, if there are any. Costs a stat."""
-        from nanobot.agent.subagent.task_goals import goal_notes  # most turns have no goal
-
-        notes = goal_notes(self._environment.policies.paths, goal.scope, goal.id)
+        notes = goal_notes(self._paths(), goal.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
     # --- for the loop and commands

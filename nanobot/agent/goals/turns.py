@@ -17,7 +17,7 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 
 if TYPE_CHECKING:
-    from nanobot.agent.subagent.service import SubagentService
+    from nanobot.agent.subagent.manager import SubagentManager
 
 
 class GoalTurns:
@@ -75,18 +75,18 @@ class GoalTurns:
 class GoalTeam:
     """The planner and the reviewer: read-only subagents of the session."""
 
-    def __init__(self, subagents: "SubagentService", deps: TurnDeps) -> None:
+    def __init__(self, subagents: "SubagentManager", deps: TurnDeps) -> None:
         self._subagents = subagents
         self._deps = deps
 
     async def plan(self, goal: Goal) -> Plan:
         """Return a task list. Never raises."""
-        return await make_plan(self._subagents.manager, goal.text, ctx=self._context(goal))
+        return await make_plan(self._subagents, goal.text, ctx=self._context(goal))
 
     async def review(self, goal: Goal, result: str) -> Review:
         """Review the result independently of the session. Never raises."""
         check, ctx = str(goal.claim or ""), self._context(goal)
-        return await review_result(self._subagents.manager, goal.text, result, check=check, ctx=ctx)
+        return await review_result(self._subagents, goal.text, result, check=check, ctx=ctx)
 
     def _context(self, goal: Goal) -> ToolContext:
         """Return the context of the goal's turn, as far as subagents need it."""

@@ -97,6 +97,11 @@ class Task:
         return f"{SUBAGENT_SESSION}{self.id}"
 
     @property
+    def attempt_key(self) -> str:
+        """Key of the message that starts the current attempt."""
+        return f"{self.session_key}:{self.tries}"
+
+    @property
     def journal_key(self) -> str:
         """Key of the report, so that it is delivered once."""
         return f"{SUBAGENT_SESSION}{self.id}:report"
