@@ -72,11 +72,6 @@ class DataPaths:
         return self.state / "leases"
 
     @property
-    def goals(self) -> Path:
-        """Goals of sessions."""
-        return self.state / "goals"
-
-    @property
     def undo(self) -> Path:
         """What `/undo` restores."""
         return self.state / "undo"

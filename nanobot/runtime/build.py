@@ -17,6 +17,8 @@ from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
+from nanobot.agent.goals import goal
+from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
 
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA
 """The tables that a bot needs."""
 
 
@@ -356,9 +358,9 @@ def _create_background(
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
     subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, task_taint)
-    goals = GoalService(services.places.goals, defaults, bus, lambda: toolbox.policies.paths, subagents)
+    goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     toolbox.tools.register(SpawnTool(subagents))
-    toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
+    toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
     return _BackgroundParts(task_taint, subagents, goals)
 
 
@@ -414,7 +416,7 @@ def _command_context(
             "undo": core.undo.command,
             "search": search_command(core.archive),
             "tasks": tasks_command(background.subagents, core.status, services.clock),
-            "goal": background.goals.command,
+            "goal": GoalCommand(background.goals, core.models).entry,
         },
         problems=plugins.troubles,
     )

@@ -30,6 +30,7 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel
 from tests.crash.task_sweep import send
+from tests.support.goals import goal_of
 from tests.support.tasks import open_tasks
 
 LONGEST_S = 0.5
@@ -127,8 +128,7 @@ def look(home: Path) -> list[str]:
     problems = [] if len(told) == 1 else [f"told {len(told)} times: {sent}"]
     done = Counter((home / "once").read_text("utf-8").split())
     problems += [f"{label} ran {times} times" for label, times in done.items() if times > 1]
-    (file,) = (home / "state/goals").glob("*.json")
-    goal = json.loads(file.read_text("utf-8"))
+    goal = goal_of(home)
     problems += [] if goal["state"] == "done" and goal["is_reported"] else [f"the goal is {goal['state']}"]
     problems += [] if goal["planned"] else ["it was never planned"]
     rows = [json.loads(line) for line in (home / "workspace/sessions/toy_7.jsonl").read_text("utf-8").splitlines()]
@@ -136,7 +136,6 @@ def look(home: Path) -> list[str]:
     problems += [f"{text!r} is there {heard[text]} times" for text in SAYS if heard[text] != 1]
     left = [*(home / "state/turns").rglob("*.jsonl")]
     problems += [f"an open task: {task}" for task in open_tasks(home)]
-    left += [path for path in (home / "state/goals").iterdir() if path.suffix not in (".json", ".lock", ".tmp")]
     return problems + [f"left over: {path.name}" for path in left]
 
 

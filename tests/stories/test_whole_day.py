@@ -22,6 +22,7 @@ from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
 from tests.support.eventually import eventually
+from tests.support.goals import goals_in
 from tests.support.home import POSIX
 from tests.support.tasks import open_tasks, reported_tasks
 from tests.support.toy_gateway import GatewayHome
@@ -242,7 +243,7 @@ class Day:
         told = r'"inbound": "subagent:(\w+):report"|"content": "Subagent (\w+): done'  # or waited for, as in a goal
         reports = Counter(report or inline for report, inline in re.findall(told, rows))
         found += [f"reports {reports}"] * (reports != Counter(task["id"] for task in tasks))
-        goals = [json.loads(file.read_text())["state"] for file in (self.home.data / "state" / "goals").glob("*.json")]
+        goals = [goal["state"] for goal in goals_in(self.home.data)]
         found += [f"goals are {goals}"] * (set(goals) != {"done"})
         beats = [self.told("owner", f"beat-{number} ") for number in range(1, self.model.beats + 1)]
         found += [f"beats were told {beats} times"] * (

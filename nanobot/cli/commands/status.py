@@ -165,14 +165,13 @@ def _task_counts(setup: Setup) -> tuple[int, int]:
 
 
 def _open_goals(setup: Setup) -> list["Goal"]:
-    folder = setup.paths.goals
-    if not folder.is_dir():
+    if not setup.paths.database.exists():
         return []
-    from nanobot.agent.goals.store import GoalStore  # slow to import
+    from nanobot.agent.goals.goal import read_goals  # slow to import
 
     try:
-        return [goal for goal in GoalStore(folder).all() if not goal.state.is_over]
-    except OSError:
+        return [goal for goal in read_goals(setup.paths.database) if not goal.state.is_over]
+    except StorageError:
         return []
 
 

@@ -15,7 +15,7 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, goals_in
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
 from tests.support.tasks import open_tasks, reported_tasks
 
@@ -72,7 +72,7 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
     await eventually(lambda: all(pause.reached.is_set() for pause in pauses))
-    await eventually(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    await eventually(lambda: goals_in(stage.home))
     return f"goals/{goal_of(stage.home)['id']}"
 
 
