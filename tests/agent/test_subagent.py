@@ -647,6 +647,19 @@ async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_onc
     assert open_tasks(tmp_path) == []
 
 
+async def test_a_turn_that_waits_for_a_subagent_does_not_hold_the_slot_that_it_needs(tmp_path: Path):
+    cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
+    environ = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}
+
+    async with (
+        asyncio.timeout(30),
+        build_runtime(
+            Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ=environ
+        ) as runtime,
+    ):
+        assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
+
+
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):
     provider = ScriptedProvider(SPAWN, "On it.", "found 3 euros", "3 euros.")
     async with build_runtime(
