@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure
 
@@ -121,7 +121,7 @@ class GoalTool(Tool):
         expect=string("begin: text that the check must find"),
     )
     effect = Effect.ONCE
-    touches = Touches.NOTHING
+    acts = False  # a report leaves nothing for a person to look for
     alone = True  # a check must see the effects of the calls beside it
 
     def __init__(self, goals: "GoalService", find_tool: Callable[[str], Tool | None]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.errors import NanobotError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class SpawnTool(Tool):
         wait=boolean("Wait for the report (default false)"),
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
-    touches = Touches.SUBAGENT
 
     def __init__(self, subagents: "SubagentManager") -> None:
         self._subagents = subagents

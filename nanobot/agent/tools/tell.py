@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.errors import NanobotError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ class TellTool(Tool):
         text=string(f"The message, at most {MAX_CHARS:,} characters"),
     )
     effect = Effect.REPEATABLE  # the same text to the same teammate is sent once
-    touches = Touches.CHAT
 
     def __init__(self, teammates: "TeamService") -> None:
         self._teammates = teammates
