@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.scope import OWNERS, Scope, owners_scope
@@ -14,9 +14,6 @@ from nanobot.bus.events import Button, InboundMessage
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.budget import SpendingLimits
 from nanobot.usage.sums import UsageSummary
-
-if TYPE_CHECKING:
-    from nanobot.agent.goals.service import GoalService
 
 
 class TurnModels(Protocol):
@@ -149,6 +146,26 @@ class Memory(Protocol):
         ...
 
 
+class Goals(Protocol):
+    """The part of the goals that commands use."""
+
+    async def stop_for(self, message: InboundMessage) -> str:
+        """Stop the session's goal if the sender of this message may. Return its title, or an empty string."""
+        ...
+
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
+        ...
+
+    async def forget_session(self, session_key: str) -> str:
+        """Stop and delete this session's goal. Return its title, or an empty string. Raises NanobotError."""
+        ...
+
+    def lines(self, session_key: str) -> list[str]:
+        """Return the status of the goal, one line each. Does not block."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CommandContext:
     """The services that commands use."""
@@ -173,7 +190,7 @@ class CommandContext:
     """Stops the subagents of the message's session and returns their labels. None without subagents."""
     forget_subagents: Callable[[str], Awaitable[tuple[Sequence[str], Sequence[str]]]] | None = None
     """Stops all subagents of a session. Returns their labels, and the keys of reports that may still arrive."""
-    goals: "GoalService | None" = None
+    goals: Goals | None = None
     """None if sessions have no goals."""
     memory: Memory | None = None
     """None if nothing is remembered beyond a session."""

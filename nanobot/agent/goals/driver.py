@@ -5,22 +5,24 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.interrupted import find_interrupted_turn, outcome_text
+from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.subagent.advisors import make_plan, review_result
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.tools.base import ToolContext
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, least_trusted
 from nanobot.utils.text import clip_line
-
-if TYPE_CHECKING:
-    from nanobot.agent.goals.service import GoalService
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +38,25 @@ MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
 
 
+@dataclass(frozen=True, slots=True)
+class DriverDeps:
+    """What drivers share."""
+
+    loop: AgentLoop
+    turns: TurnDeps
+    bus: MessageBus
+    subagents: SubagentManager
+    save: Callable[[Goal], Awaitable[None]]
+    is_stopping: Callable[[], bool]
+    """Whether nanobot is shutting down."""
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+
+
 class GoalDriver:
     """A goal that this process owns, and what drives it."""
 
-    def __init__(self, goal: Goal, goals: "GoalService") -> None:
+    def __init__(self, goal: Goal, deps: DriverDeps) -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
         """Runs while the goal is driven."""
@@ -47,7 +64,7 @@ class GoalDriver:
         """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
         """Output of the last check that failed."""
-        self._goals = goals
+        self._deps = deps
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
@@ -57,11 +74,11 @@ class GoalDriver:
         during a turn.
         """
         goal = self.goal
-        async with self._goals.loop.lane(goal.session_key):
+        async with self._deps.loop.lane(goal.session_key):
             pass  # the turn that set it has ended
         if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
             return
-        while goal.state is GoalState.ACTIVE and not self._goals.is_stopping:
+        while goal.state is GoalState.ACTIVE and not self._deps.is_stopping():
             if goal.spent:
                 await self.end(GoalState.LIMIT, goal.spent, self._last_text)
                 break
@@ -82,10 +99,10 @@ class GoalDriver:
         """
         goal = self.goal
         goal.state, goal.why = state, why
-        goal.ended_at = self._goals.now() if state.is_over else None
+        goal.ended_at = self._deps.now() if state.is_over else None
         if report_stop or state is not GoalState.STOPPED:
             goal.report, goal.is_reported = texts.end_report(goal, text), False
-        await self._goals.save(goal)
+        await self._deps.save(goal)
 
     async def fail(self, error: Exception) -> None:
         """Let the goal wait after an internal error, and report it."""
@@ -94,8 +111,8 @@ class GoalDriver:
 
     async def _run_planner(self) -> None:
         goal = self.goal
-        plan = await make_plan(self._goals.subagents, goal.text, ctx=self._context())
-        if self._goals.is_stopping or goal.state is not GoalState.ACTIVE:
+        plan = await make_plan(self._deps.subagents, goal.text, ctx=self._context())
+        if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
             return
         goal.planned = True
         if plan.steps:
@@ -103,25 +120,25 @@ class GoalDriver:
             goal.noted = least_trusted([goal.noted, plan.provenance])
         else:
             log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
-        await self._goals.save(goal)
+        await self._deps.save(goal)
 
     async def _resume(self) -> bool:
         """Continue where a previous process stopped. Return False if nanobot is shutting down."""
-        goal, steps, loop, deps = self.goal, self.goal.steps, self._goals.loop, self._goals.deps
+        goal, steps, loop, deps = self.goal, self.goal.steps, self._deps.loop, self._deps.turns
         interrupted = await asyncio.to_thread(find_interrupted_turn, deps.turns_folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
-            sink = Delivery(self._goals.bus, interrupted.message, GOAL_DELIVERY)
+            sink = Delivery(self._deps.bus, interrupted.message, GOAL_DELIVERY)
             result = await loop.resume(goal.session_key, sink)
             if result is not None and result.text:
                 return await self._process_result(result, steps)
         if goal.claim is not None:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
-        return not self._goals.is_stopping
+        return not self._deps.is_stopping()
 
     def _last_reply(self) -> str:
         """Return the session's last answer. Blocks."""
         try:
-            rows = self._goals.deps.sessions.get_or_create(self.goal.session_key).since(0)
+            rows = self._deps.turns.sessions.get_or_create(self.goal.session_key).since(0)
         except StorageError:
             return ""
         answers = [at for at, row in enumerate(rows) if row["role"] == "assistant" and not row.get("tool_calls")]
@@ -140,15 +157,15 @@ class GoalDriver:
             provenance=goal.asker,
             scope=goal.scope.chat,
         )
-        await self._goals.deps.sessions.yield_to_waiters(goal.session_key)  # other processes
-        return await self._process_result(await self._goals.loop.serve(message), steps)
+        await self._deps.turns.sessions.yield_to_waiters(goal.session_key)  # other processes
+        return await self._process_result(await self._deps.loop.serve(message), steps)
 
     async def _process_result(self, result: TurnResult, steps: int) -> bool:
         """Apply a turn's result to the goal; `steps` is the count before the turn. Return False if nanobot is shutting
         down.
         """
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self._goals.is_stopping):
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping()):
             return False
         goal.turns += 1
         self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
@@ -176,7 +193,7 @@ class GoalDriver:
         elif goal.unnoted >= MAX_TURNS_WITHOUT_NOTE:
             why = f"my notes have not changed for {MAX_TURNS_WITHOUT_NOTE} turns"
         if not why:
-            await self._goals.save(goal)
+            await self._deps.save(goal)
             return
         if self.failed_check:
             why += f", and {clip_line(self.failed_check, 300)}"
@@ -189,7 +206,7 @@ class GoalDriver:
         if not self.used_goal_tool:
             return True
         try:
-            session = await asyncio.to_thread(self._goals.deps.sessions.get_or_create, self.goal.session_key)
+            session = await asyncio.to_thread(self._deps.turns.sessions.get_or_create, self.goal.session_key)
         except StorageError:
             return True
         rows = session.get_history()  # includes the newest turn, however long it is
@@ -202,28 +219,28 @@ class GoalDriver:
         if goal.state is GoalState.ASKING:
             goal.report, goal.is_reported = texts.question_message(goal.why), False
         elif goal.state is GoalState.DROPPED:
-            goal.ended_at = self._goals.now()
+            goal.ended_at = self._deps.now()
             goal.report, goal.is_reported = texts.end_report(goal, self._last_text), False
-        await self._goals.save(goal)
+        await self._deps.save(goal)
 
     async def _finish(self, text: str, *, was_sent: bool = False) -> None:
         """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
         goal = self.goal
         if goal.review:
             check = str(goal.claim or "")
-            review = await review_result(self._goals.subagents, goal.text, text, check=check, ctx=self._context())
-            if self._goals.is_stopping or goal.state is not GoalState.ACTIVE:
+            review = await review_result(self._deps.subagents, goal.text, text, check=check, ctx=self._context())
+            if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
                 return
             goal.objections = "" if review.passed else review.reasons
             goal.noted = least_trusted([goal.noted, review.provenance])
             if review.passed is False and goal.sent_back < MAX_REJECTIONS:
                 goal.sent_back += 1
                 goal.claim = None
-                await self._goals.save(goal)
+                await self._deps.save(goal)
                 return
-        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._goals.now()
+        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._deps.now()
         goal.report, goal.is_reported = texts.done_report(goal, "" if was_sent else text), False
-        await self._goals.save(goal)
+        await self._deps.save(goal)
 
     async def _handle_failure(self, result: TurnResult) -> None:
         goal = self.goal
@@ -231,7 +248,7 @@ class GoalDriver:
         if not result.retryable or goal.failures > len(RETRY_DELAYS_S):
             await self.end(GoalState.WAITING, clip_line(result.text, 400) or "its turns failed")
             return
-        await self._goals.save(goal)
+        await self._deps.save(goal)
         self._wake_event.clear()
         try:
             async with asyncio.timeout(RETRY_DELAYS_S[goal.failures - 1]):
@@ -242,16 +259,16 @@ class GoalDriver:
     async def _send_report(self) -> None:
         """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
         goal, address = self.goal, self.goal.address
-        if not goal.is_reported and not self._goals.is_stopping:
+        if not goal.is_reported and not self._deps.is_stopping():
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
             message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.turns}"
-            self._goals.bus.post_outbound(message)
+            self._deps.bus.post_outbound(message)
             goal.is_reported = True
-        await self._goals.save(goal)
+        await self._deps.save(goal)
 
     def _context(self) -> ToolContext:
         """Return the context of the goal's turn, as far as its planner and its reviewer need it."""
-        goal, deps = self.goal, self._goals.deps
+        goal, deps = self.goal, self._deps.turns
         return ToolContext(
             session_key=goal.session_key,
             address=goal.address,

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from nanobot.agent.commands.table import is_from_owner
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
-from nanobot.agent.goals.driver import GoalDriver
+from nanobot.agent.goals.driver import DriverDeps, GoalDriver
 from nanobot.agent.goals.goal import ELSEWHERE, Goal, GoalLimits, GoalState, GoalStore, check_length
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
@@ -59,8 +59,8 @@ class GoalService:
         subagents: SubagentManager,
     ) -> None:
         """`paths` returns the current file access."""
-        self.bus = bus
-        self.subagents = subagents
+        self._bus = bus
+        self._subagents = subagents
         self._store = store
         self._defaults = defaults
         self._paths = paths
@@ -75,16 +75,18 @@ class GoalService:
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self.loop, self.deps = loop, deps
+        self._clock, self._loop = deps.clock, loop
+        self._driver_deps = DriverDeps(
+            loop, deps, self._bus, self._subagents, self.save, lambda: self._is_stopping, self.now
+        )
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether nanobot is shutting down; interrupted turns then continue at the next start."""
-        return self._closed or self.loop.is_stopping
+    def _is_stopping(self) -> bool:
+        return self._closed or self._loop.is_stopping
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self.deps.clock.now().timestamp()
+        return self._clock.now().timestamp()
 
     def _lock_for(self, session_key: str) -> asyncio.Lock:
         return self._locks.setdefault(session_key, asyncio.Lock())
@@ -104,7 +106,7 @@ class GoalService:
         """Start this goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
         check_length(_MAX_CHARS, goal.text, "the goal")
         async with self._lock_for(goal.session_key):
-            if self.is_stopping:
+            if self._is_stopping:
                 raise NanobotError("nanobot is shutting down; no goal was started.")
             existing = await self.last(goal.session_key)
             if existing is not None and existing.state.is_over and goal.session_key in self._owned:
@@ -181,7 +183,7 @@ class GoalService:
         """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
         goals are recovered elsewhere. Never raises.
         """
-        if session_key in self._owned or self.is_stopping:
+        if session_key in self._owned or self._is_stopping:
             return
         async with self._lock_for(session_key):
             with suppress(NanobotError):  # owned by another process
@@ -345,7 +347,7 @@ class GoalService:
             return
         for key in sessions:
             async with self._lock_for(key):
-                if self.is_stopping or key in self._owned:
+                if self._is_stopping or key in self._owned:
                     continue
                 with suppress(NanobotError):  # owned by another process
                     owned = await self._take(key)
@@ -443,7 +445,7 @@ class GoalService:
                 log.warning("the progress of goal %s cannot be saved: %s", goal.id, error)
 
     def _own(self, goal: Goal) -> GoalDriver:
-        owned = self._owned[goal.session_key] = GoalDriver(goal, self)
+        owned = self._owned[goal.session_key] = GoalDriver(goal, self._driver_deps)
         return owned
 
     async def _take(self, session_key: str) -> GoalDriver | None:
@@ -470,7 +472,7 @@ class GoalService:
         try:
             await owned.run(resumed=resumed)
             delay, longest = _SAVE_RETRY_S
-            while owned.goal.id in self._unsaved and not self.is_stopping:  # else the next start would resume it
+            while owned.goal.id in self._unsaved and not self._is_stopping:  # else the next start would resume it
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, longest)
                 await self.save(owned.goal)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.approval.taint_policies import TaskTaint
 from nanobot.agent.commands.table import is_from_owner
@@ -25,6 +25,7 @@ from nanobot.agent.events import (
     TurnOutcome,
     TurnResult,
 )
+from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
 from nanobot.agent.subagent import team_texts, texts
@@ -46,9 +47,6 @@ from nanobot.utils.database import Database
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line, duration
-
-if TYPE_CHECKING:
-    from nanobot.agent.loop import AgentLoop
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +164,7 @@ class SubagentManager:
         self._background: set[asyncio.Task[None]] = set()
         self._swept = False
 
-    def join(self, loop: "AgentLoop", deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
+    def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
         """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
         self._loop, self._deps, self._clock, self._goal_of = loop, deps, deps.clock, goal_of
         self._team = TeamService(TeamMailbox(self._database), deps.clock)

@@ -8,15 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure
-
-if TYPE_CHECKING:
-    from nanobot.agent.goals.service import GoalService
 
 _ALWAYS_SUCCEED = frozenset({"true", ":", "echo", "printf", "pwd", "date"})
 """Commands that succeed whatever was done."""
@@ -104,6 +101,38 @@ def _is_idle(command: str, expect: str) -> bool:
     return program in _ALWAYS_SUCCEED or " ".join(words) in _IDLE_COMMANDS
 
 
+class GoalBackend(Protocol):
+    """Stores goals. A refusal is a NanobotError that says what would be right."""
+
+    async def begin(self, text: str, check: GoalCheck | None, ctx: ToolContext) -> str:
+        """Start a goal for the turn's session; return the text for the agent."""
+        ...
+
+    async def note(self, ctx: ToolContext, *, done: str = "", doing: str = "", following: str = "") -> str:
+        """Record progress; empty values stay as they were."""
+        ...
+
+    def checks(self, ctx: ToolContext) -> Sequence[GoalCheck]:
+        """Return the checks that must hold in any case: the person may have set one. Raises NanobotError."""
+        ...
+
+    def record_failed_check(self, shown: str, ctx: ToolContext) -> None:
+        """Record that success was claimed and a check failed; `shown` is a line about it."""
+        ...
+
+    async def finish(self, check: GoalCheck, ctx: ToolContext) -> str:
+        """Record that success was claimed and every check held; return the text for the agent."""
+        ...
+
+    async def ask(self, question: str, ctx: ToolContext) -> str:
+        """Pause the goal until the person answers."""
+        ...
+
+    async def drop(self, why: str, ctx: ToolContext) -> str:
+        """End the goal as not reachable."""
+        ...
+
+
 class GoalTool(Tool):
     name = "goal"
     description = (
@@ -124,7 +153,7 @@ class GoalTool(Tool):
     acts = False  # a report leaves nothing for a person to look for
     alone = True  # a check must see the effects of the calls beside it
 
-    def __init__(self, goals: "GoalService", find_tool: Callable[[str], Tool | None]) -> None:
+    def __init__(self, goals: GoalBackend, find_tool: Callable[[str], Tool | None]) -> None:
         """`find_tool` returns the tools that run the checks."""
         self._goals = goals
         self._find_tool = find_tool

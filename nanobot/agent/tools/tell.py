@@ -1,16 +1,23 @@
 """The `tell` tool: a short message from one subagent of a goal to its teammates. Nobody else has it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.errors import NanobotError
 
-if TYPE_CHECKING:
-    from nanobot.agent.subagent.team import TeamService
-
 MAX_CHARS = 1_000
+
+
+class Teammates(Protocol):
+    """The other subagents of a goal."""
+
+    async def tell(self, to: str, text: str, *, ctx: ToolContext) -> str:
+        """Send them the text; return the text for the sender. The same text to the same teammate is sent once. Raises
+        NanobotError, which says what would be right, if nobody gets it.
+        """
+        ...
 
 
 class TellTool(Tool):
@@ -26,7 +33,7 @@ class TellTool(Tool):
     )
     effect = Effect.REPEATABLE  # the same text to the same teammate is sent once
 
-    def __init__(self, teammates: "TeamService") -> None:
+    def __init__(self, teammates: Teammates) -> None:
         self._teammates = teammates
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
