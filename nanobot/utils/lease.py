@@ -8,15 +8,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock
+from nanobot.utils.storage_error import storage_error
 
 _STALE_S = 3_600.0
 """Age from which the lock file of an ended process is deleted: a younger one may be about to be locked."""
 
 
 class ProcessLease:
-    """The lease of this process, and whether others are alive. Methods block and raise OSError."""
+    """The lease of this process, and whether others are alive. Methods block."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` holds one lock file for each process."""
@@ -25,24 +27,31 @@ class ProcessLease:
         self._lock: ProcessLock | None = None
 
     def hold(self) -> None:
-        """Take the lease; before this process writes its name into a row."""
-        if self._lock is None:
+        """Take the lease, before this process writes its name into a row. Raises StorageError."""
+        if self._lock is not None:
+            return
+        lock = ProcessLock(self._path_of(self.name))
+        try:
             make_private_folder(self._folder)
             self._sweep()
-            lock = ProcessLock(self._path_of(self.name))
             if not lock.try_acquire():
-                raise OSError(f"the lease {self.name} is taken")
-            self._lock = lock
+                raise StorageError(f"The lock {self.name} is held by another process.")
+        except OSError as error:
+            raise storage_error(f"No lock can be taken in {self._folder}", error) from error
+        self._lock = lock
 
     def is_alive(self, name: str) -> bool:
-        """Whether the process that holds this lease is alive."""
+        """Whether the process that holds this lease is alive. One that cannot be tested counts as alive."""
         if name == self.name:
             return self._lock is not None
         path = self._path_of(name)
         if not name or not path.exists():
             return False
         lock = ProcessLock(path)
-        if not lock.try_acquire():
+        try:
+            if not lock.try_acquire():
+                return True
+        except OSError:
             return True
         lock.release()
         return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address, InboundMessage
-from nanobot.errors import NanobotError, StorageError
+from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
@@ -165,7 +165,7 @@ class GoalStore:
         def write(db: "Connection") -> bool:
             if self._is_elsewhere(db, goal.session_key):
                 return False
-            self._hold()
+            self._lease.hold()
             db.execute("INSERT OR REPLACE INTO goals VALUES (?, ?, ?, ?, ?, ?)", row)
             return True
 
@@ -190,7 +190,7 @@ class GoalStore:
                 return None
             goals = [*_select(db, "session = ?", session_key)]
             if goals:
-                self._hold()
+                self._lease.hold()
                 db.execute("UPDATE goals SET lease = ? WHERE session = ?", (self._lease.name, session_key))
             return goals
 
@@ -221,12 +221,6 @@ class GoalStore:
         """Whether another living process works on the session's goal."""
         row = db.execute("SELECT lease FROM goals WHERE session = ?", (session_key,)).fetchone()
         return row is not None and row[0] not in ("", self._lease.name) and self._lease.is_alive(row[0])
-
-    def _hold(self) -> None:
-        try:
-            self._lease.hold()
-        except OSError as error:
-            raise StorageError(f"No lock can be taken: {error}. Check disk space and permissions.") from error
 
 
 def read_goals(database: Path) -> list[Goal]:

@@ -15,7 +15,6 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import Address
-from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
@@ -124,7 +123,7 @@ class TaskStore:
         row = (task.id, task.parent, task.root, self._lease.name, task.reported, task.created_at, task.ended_at, data)
 
         def write(db: "Connection") -> None:
-            self._hold()
+            self._lease.hold()
             db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
         await self._database.ask(write)
@@ -140,7 +139,7 @@ class TaskStore:
             found = [task for lease in dead for task in _select(db, "NOT reported AND lease = ?", lease)]
             found = [task for task in found if session_key is None or task.belongs_to(session_key)]
             if found:
-                self._hold()
+                self._lease.hold()
                 rows = [(self._lease.name, task.id) for task in found]
                 db.executemany("UPDATE tasks SET lease = ? WHERE id = ?", rows)
             return sorted(found, key=lambda task: task.created_at)
@@ -160,12 +159,6 @@ class TaskStore:
         delete = "DELETE FROM tasks WHERE reported AND ended_at < ? RETURNING id"
         ids = await self._database.ask(lambda db: db.execute(delete, (before,)).fetchall())
         return [f"{SUBAGENT_SESSION}{task_id}" for (task_id,) in ids]
-
-    def _hold(self) -> None:
-        try:
-            self._lease.hold()
-        except OSError as error:
-            raise StorageError(f"No lock can be taken: {error}. Check disk space and permissions.") from error
 
 
 def _select(db: "Connection", where: str, *values: object) -> Iterator[Task]:
