@@ -635,6 +635,24 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
     assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 
+async def test_a_report_that_a_terminal_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
+    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
+        await bot.say("look up the prices")
+        await bot.settled()
+    (task,) = reported_tasks(tmp_path)
+    change_tasks(tmp_path, reported=0, data=json.dumps({**task, "reported": False}))
+
+    again = ScriptedProvider()
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=again, environ={}
+    ) as runtime:
+        await runtime.subagents.recover("cli:direct")
+        await runtime.subagents.wait_reported("cli:direct")
+
+    assert again.requests == []
+    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
+
+
 async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_once(tmp_path: Path):
     cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
 

@@ -257,12 +257,15 @@ class GoalDriver:
             pass
 
     async def _send_report(self) -> None:
-        """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
+        """Send the report through the journal, which sends it once even if a crash comes before the goal is saved. The
+        goal is saved only when the journal has it.
+        """
         goal, address = self.goal, self.goal.address
         if not goal.is_reported and not self._deps.is_stopping():
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
             message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.turns}"
             self._deps.bus.post_outbound(message)
+            await self._deps.bus.flush()
             goal.is_reported = True
         await self._deps.save(goal)
 
