@@ -177,7 +177,7 @@ def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
         asyncio.run(main())
     """
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    wait_until(lambda: any(turn.message == "two" and turn.model for turn in recorded(tmp_path)), 20)
+    wait_until(lambda: any(turn.message == "two" and turn.model for turn in recorded(tmp_path)), 40)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
 
