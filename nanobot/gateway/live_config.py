@@ -15,7 +15,7 @@ from nanobot.config.keys import shapes
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
-from nanobot.gateway.channels import GatewayChannels, channel_section
+from nanobot.gateway.channels import GatewayChannels
 from nanobot.security.redaction import learn_secrets
 from nanobot.security.secrets import named_secrets
 
@@ -80,6 +80,7 @@ class LiveConfig:
         self._poll_s = poll_s
         self._stamp = _stamp(file)
         self._tree = _tree(config)
+        self._reloading = asyncio.Lock()
         self.problem: str | None = None
 
     async def run(self) -> None:
@@ -92,8 +93,20 @@ class LiveConfig:
                 self._stamp = stamp
                 await self.reload()
 
+    async def start_channel(self, name: str) -> None:
+        """Apply the file now, and start this channel again unless it is connected."""
+        before = self._channels.manager.get(name)
+        await self.reload()
+        is_same = self._channels.manager.get(name) is before
+        if is_same and name in self._channels.enabled and not (before is not None and before.is_running):
+            await self._channels.open(name)
+
     async def reload(self) -> None:
         """Read the file and apply its changes."""
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         try:
             if _stamp(self._file) is None:  # deleting the file must not switch off every channel
                 raise ConfigError(f"{self._file} is gone. Put it back.")
@@ -165,7 +178,7 @@ class LiveConfig:
     def _hand_over_section(self, name: str) -> None:
         channel = self._channels.manager.get(name)
         if channel is not None:
-            channel.config = channel_section(self._config.channels, name)
+            channel.config = self._config.channels.own_section(name)
 
     def _renew_access(self, name: str) -> None:
         try:

@@ -244,7 +244,10 @@ async def _assemble(
     async def new_link() -> str:
         return await _new_link(runtime, credentials, http)
 
-    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
+    async def start_channel(name: str) -> None:
+        await live.start_channel(name)
+
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report, start_channel)
     api_services = ApiServices(runtime, feed, api, requests)
 
     def make_http_app() -> "ASGIApp":

@@ -23,3 +23,5 @@ class WebServices:
     """Returns a one-time link for another browser. Raises NanobotError."""
     report: Callable[[], Awaitable[dict[str, Any]]]
     """The health report of the gateway."""
+    start_channel: Callable[[str], Awaitable[None]]
+    """Applies the config file now, and starts this channel again unless it is connected."""
