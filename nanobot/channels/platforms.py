@@ -138,7 +138,8 @@ def _mail_server(kind: str, label: str) -> SetupField:
             return ""
         return str(getattr(section, f"{kind}_host")) or f"{kind}.{_domain(address)}"
 
-    hint = f"A server is a name, such as {kind}.example.org or {kind}.example.org:993."
+    port = _IMAPS if kind == "imap" else _SUBMISSION
+    hint = f"A server is a name, such as {kind}.example.org or {kind}.example.org:{port}; empty: that of the address."
     return SetupField(f"{kind}_server", label, _SERVER, hint, suggest=suggest)
 
 
@@ -227,8 +228,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         owner=_owner(
             "Your Telegram user ID, not your phone number",
             r"(?a)[1-9]\d{2,9}",  # longer numbers are phone numbers with their country code
-            "That is not a user ID: an ID has at most ten digits, such as 12345678. A phone number or a @name does not "
-            "tell Telegram's bots who you are. Leave it empty if you do not know it.",
+            "An ID has at most ten digits, such as 12345678. A phone number or a @name does not tell Telegram's bots "
+            "who you are. Leave it empty if you do not know it.",
         ),
     ),
     PlatformSetup(
@@ -416,7 +417,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         instructions=(
             "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
             "you talk to it in the chat with yourself. The first time, this installs a bridge with npm, which takes a "
-            "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
+            "minute. Then it shows a QR code to scan with the phone; or, for a number (in a terminal --phone NUMBER), "
+            "a code to enter there."
         ),
         fields=(),
         owner=_owner(
@@ -491,7 +493,12 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             SetupField(
                 "imap_username", "Address of the bot's mailbox", _MAIL, "An address looks like my.bot@gmail.com."
             ),
-            _secret("imap_password", "Its password, or app password", r".+", "The password is empty."),
+            _secret(
+                "imap_password",
+                "Its password, or app password",
+                r".+",
+                "Most services want an app password, made in their security settings.",
+            ),
             _mail_server("imap", "IMAP server (incoming mail)"),
             _mail_server("smtp", "SMTP server (outgoing mail)"),
         ),

@@ -61,6 +61,12 @@ def is_set_up(platform: PlatformSetup, config: Config) -> bool:
     return section.enabled and not platform.missing_settings(section)
 
 
+def can_start(platform: PlatformSetup, config: Config) -> bool:
+    """Whether it only has to be switched on, or is on already: nothing has to be filled in or linked."""
+    section = config.channels.section(platform.name)
+    return not platform.missing_settings(section) and (section.enabled or not platform.links_account)
+
+
 def sdk_problem(name: str) -> str:
     """What has to be installed for this channel, and how; empty if nothing is missing."""
     try:
@@ -124,14 +130,14 @@ class SetupForm(BaseModel):
     """Save it without trying to log in."""
 
 
-async def set_up(
-    platform: PlatformSetup, form: SetupForm, config: Config, places: DataPaths, show: ShowStep, ask: AskPerson
+async def read_form(
+    platform: PlatformSetup, form: SetupForm, section: ChannelConfig, show: ShowStep, ask: AskPerson
 ) -> ChannelSetup:
-    """Make a form that was filled in to settings, and try to log in. `config` is changed.
+    """Make a form that was filled in to settings, or sign in.
 
-    Raises NanobotError, which says what is wrong with the form or the login, and OSError; safe to cancel.
+    Raises NanobotError, which says what is wrong, and OSError; safe to cancel.
     """
-    section, owner = config.channels.section(platform.name), form.owner.strip()
+    owner = form.owner.strip()
     if platform.consent and not form.agrees and not getattr(section, "consent_granted", False):
         raise NanobotError(f"This needs your consent. {platform.consent}")
     if owner and not platform.owner.accepts(owner):
@@ -143,12 +149,15 @@ async def set_up(
         signed_in = SignedIn(settings_of(platform, section, answers, replaces=False))
     owner = owner or signed_in.owner
     owner_values = platform.owner_values(owner, section, show) if owner else {}
-    setup = ChannelSetup(platform, {**signed_in.values, **owner_values}, owner)
-    if not form.untested and (platform.fields or platform.links_account):
+    return ChannelSetup(platform, {**signed_in.values, **owner_values}, owner)
+
+
+async def try_form(setup: ChannelSetup, form: SetupForm, config: Config, places: DataPaths, show: ShowStep) -> None:
+    """Log in with what a form has given, unless that is not wanted. Raises what `log_in` raises; changes `config`."""
+    if not form.untested and (setup.platform.fields or setup.platform.links_account):
         setup.apply_to(config)
         config.channels.whatsapp.phone = form.phone.strip() or config.channels.whatsapp.phone
-        await log_in(platform.name, config, places, show)
-    return setup
+        await log_in(setup.platform.name, config, places, show)
 
 
 async def log_in(name: str, config: Config, places: DataPaths, show: ShowStep, *, force: bool = False) -> None:

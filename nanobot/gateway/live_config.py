@@ -7,7 +7,8 @@ reported once and changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,18 @@ class LiveConfig:
                 self._stamp = stamp
                 await self.reload()
 
-    async def start_channel(self, name: str) -> None:
-        """Apply the file now, and start this channel again unless it is connected."""
-        before = self._channels.manager.get(name)
-        await self.reload()
-        is_same = self._channels.manager.get(name) is before
-        if is_same and name in self._channels.enabled and not (before is not None and before.is_running):
-            await self._channels.open(name)
+    @asynccontextmanager
+    async def channel_paused(self, name: str) -> AsyncIterator[None]:
+        """Disconnect a channel while something else logs in as it. Then start it with what the file has by then."""
+        manager = self._channels.manager
+        paused = manager.get(name)
+        await manager.pause(name)
+        try:
+            yield
+        finally:
+            await self.reload()
+            if manager.get(name) is paused and name in self._channels.enabled:
+                await self._channels.open(name)
 
     async def reload(self) -> None:
         """Read the file and apply its changes."""

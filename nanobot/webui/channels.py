@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from nanobot.channels.login import LoginStep
 from nanobot.channels.platforms import PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import CHANNELS
-from nanobot.channels.setup import SetupForm, load_sign_in, sdk_problem, set_up
+from nanobot.channels.setup import SetupForm, can_start, load_sign_in, read_form, sdk_problem, try_form
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
@@ -81,19 +81,17 @@ class ChannelEndpoints:
         report, config = await self._services.report(), self._services.runtime.config
         titles = {spec.name: spec.title for spec in CHANNELS}
         enabled = config.channels.enabled_by_name()
-        channels = []
-        for name in sorted({*titles, *report["channels"]}):
-            platform = find_platform(name)
-            channels.append(
-                {
-                    "name": name,
-                    "title": titles.get(name, name),
-                    "requires": platform.requires if platform is not None else "",
-                    "enabled": enabled.get(name, False),
-                    "complete": platform is None or not platform.missing_settings(config.channels.section(name)),
-                    "status": report["channels"].get(name),
-                }
-            )
+        channels = [
+            {
+                "name": name,
+                "title": titles.get(name, name),
+                "requires": platform.requires if (platform := find_platform(name)) is not None else "",
+                "enabled": enabled.get(name, False),
+                "complete": platform is None or can_start(platform, config),
+                "status": report["channels"].get(name),
+            }
+            for name in sorted({*titles, *report["channels"]})
+        ]
         return json_response({"channels": channels})
 
     async def form(self, request: Request, caller: Credential | None) -> Response:
@@ -162,9 +160,11 @@ class ChannelEndpoints:
         load = partial(load_config, self._file)
         try:
             config: Config = await asyncio.to_thread(load)
-            setup = await contain_errors(set_up(platform, form, config, self._places, login.show, login.ask))
-            await asyncio.to_thread(setup.save, load, self._file, self._places)
-            await self._services.start_channel(platform.name)
+            section = config.channels.section(platform.name)
+            setup = await read_form(platform, form, section, login.show, login.ask)
+            async with self._services.channel_paused(platform.name):
+                await contain_errors(try_form(setup, form, config, self._places, login.show))
+                await asyncio.to_thread(setup.save, load, self._file, self._places)
             self._services.feed.changed("config")
             login.events.put_nowait({"type": "done"})
         except (NanobotError, OSError) as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.support.web_client import browser
 Event = dict[str, Any]
 
 
-async def log_in(client: httpx.AsyncClient, name: str, **form: Any) -> AsyncIterator[Event]:
+async def log_in(client: httpx.AsyncClient, name: str, **form: Any) -> AsyncGenerator[Event]:
     """The events of a login, as they come."""
     async with asyncio.timeout(20), client.stream("POST", f"/api/channels/{name}/login", json=form) as response:
         assert response.status_code == 200, await response.aread()
@@ -41,7 +41,7 @@ async def events_of(client: httpx.AsyncClient, name: str, **form: Any) -> list[E
 
 
 def section(here: Running, name: str) -> dict[str, Any]:
-    channels: dict[str, Any] = json.loads((here.home / "config.json").read_text(encoding="utf-8"))["channels"]
+    channels: dict[str, dict[str, Any]] = json.loads((here.home / "config.json").read_bytes())["channels"]
     return channels.get(name, {})
 
 
@@ -211,6 +211,27 @@ async def test_whatsapp_is_linked_by_a_code_that_is_renewed_or_by_the_number_of_
     ]  # fmt: skip
     assert seen[0]["qr"] != seen[1]["qr"]
     assert section(here, "whatsapp") == {"enabled": True, "groupPolicy": "mention"}
+
+
+async def test_a_running_channel_gives_way_to_a_login_as_the_same_account_and_then_comes_back(
+    running: OpenGateway, tmp_path: Path
+):
+    (tmp_path / "platform").mkdir()
+    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
+        bridge = platform.bridge
+        own = {"enabled": True, "bridgeManaged": False, "bridgeUrl": bridge.url, "bridgeToken": BRIDGE_TOKEN}
+        async with running() as here, browser(here) as client:
+            here.change(lambda config: config["channels"].update(whatsapp=own))
+            await eventually(lambda: state(here, "whatsapp") is ChannelState.UP)
+            bridge.is_linked = False
+            async with aclosing(log_in(client, "whatsapp")) as login:
+                assert (await anext(login))["qr"]
+                during = (state(here, "whatsapp"), len(bridge.lines))
+                bridge.is_linked = True
+            await eventually(lambda: state(here, "whatsapp") is ChannelState.UP)
+
+    assert during == (ChannelState.OFF, 1)
+    assert section(here, "whatsapp") == own
 
 
 async def test_a_mailbox_needs_consent_and_keeps_the_servers_that_are_set(running: OpenGateway):

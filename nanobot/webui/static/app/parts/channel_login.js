@@ -15,6 +15,7 @@ const NOTHING = { notes: [], shown: null, question: "", problem: "" };
 export function ChannelLogin({ channel: { name, title, status }, reload, close }) {
   const path = `/api/channels/${name}`;
   const [form, setForm] = useState(null);
+  const [given, setGiven] = useState({});
   const [phase, setPhase] = useState("form");
   const [login, setLogin] = useState(NOTHING);
   const abort = useRef(null);
@@ -55,13 +56,15 @@ export function ChannelLogin({ channel: { name, title, status }, reload, close }
   };
 
   return html`<${Modal} label=${t("connect_to", { title })} close=${close}>
-    <h2>${t("connect_to", { title })}</h2>
-    ${!form && !login.problem && html`<p class="empty">${t("loading")}</p>`}
-    ${form && phase === "form" && html`<${Form} form=${form} start=${start} problem=${login.problem} />`}
-    ${phase === "busy" && html`<${Progress} login=${login} answer=${answer} />`}
-    ${phase === "done" && html`<${Done} form=${form} notes=${login.notes} status=${status} />`}
-    ${login.problem && html`<p class="error" role="alert" dir="auto">${login.problem}</p>`}
-    <form method="dialog"><button type="submit">${phase === "done" ? t("close") : t("cancel")}</button></form>
+    <div class="setup">
+      <h2>${t("connect_to", { title })}</h2>
+      ${!form && !login.problem && html`<p class="empty">${t("loading")}</p>`}
+      ${form && phase === "form" && html`<${Form} form=${form} given=${given} setGiven=${setGiven} start=${start} problem=${login.problem} close=${close} />`}
+      ${phase === "busy" && html`<${Progress} login=${login} answer=${answer} />`}
+      ${phase === "done" && html`<${Done} form=${form} notes=${login.notes} status=${status} />`}
+      ${(!form || phase !== "form") && html`<${Problem} text=${login.problem} />
+        <p class="row-actions"><button type="button" onClick=${close}>${phase === "done" ? t("close") : t("cancel")}</button></p>`}
+    </div>
   <//>`;
 }
 
@@ -72,33 +75,37 @@ function after(before, event) {
   return { ...before, question: "", shown: isCode ? event : null, notes: isCode ? [] : [...before.notes, event] };
 }
 
-function Form({ form, start, problem }) {
-  const [given, setGiven] = useState({});
-  const [agrees, setAgrees] = useState(form.agreed);
+function Problem({ text }) {
+  return text && html`<p class="error" role="alert" dir="auto">${text}</p>`;
+}
+
+function Form({ form, given, setGiven, start, problem, close }) {
   const read = (key) => (event) => setGiven({ ...given, [key]: event.currentTarget.value });
   const fill = (more) => {
-    const { owner = "", phone = "", ...answers } = given;
+    const { owner = "", phone = "", agrees = form.agreed, ...answers } = given;
     start({ answers, owner, phone, agrees, ...more });
   };
   const submit = (event) => {
     event.preventDefault();
     fill({});
   };
-  if (form.missing_package) return html`<p class="error" dir="auto">${form.missing_package}</p>`;
   const canType = form.fields.length > 0;
-  const scans = form.signs_in || form.links_account;
+  const canStart = !form.missing_package && (canType || !form.signs_in);
   return html`<${Linked} text=${form.instructions} />
-    ${form.signs_in && html`<p><button type="button" class="primary" onClick=${() => fill({ signs_in: true })}>${t("show_qr")}</button></p>`}
-    <form class="setup" onSubmit=${submit}>
+    ${form.signs_in && !form.missing_package && html`<p><button type="button" class="primary" onClick=${() => fill({ signs_in: true })}>${t("show_qr")}</button></p>`}
+    <form onSubmit=${submit}>
       ${form.signs_in && canType && html`<p class="note">${t("or_type")}</p>`}
       ${form.fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${given[field.name]} onInput=${read(field.name)} />`)}
       ${form.links_account && html`<${Field} field=${{ name: "phone", label: t("link_by_phone"), hint: t("link_by_phone_hint"), optional: true }} value=${given.phone} onInput=${read("phone")} />`}
-      ${form.owner && (canType || form.links_account || !scans) &&
+      ${form.owner && (canType || !form.signs_in) &&
       html`<${Field} field=${{ ...form.owner, name: "owner", optional: true }} value=${given.owner} onInput=${read("owner")} />`}
-      ${form.consent && html`<label class="check"><input type="checkbox" checked=${agrees} onChange=${(event) => setAgrees(event.currentTarget.checked)} /><span>${form.consent}</span></label>`}
-      ${(canType || !form.signs_in) &&
-      html`<p class="row-actions"><button type="submit" class=${form.signs_in ? "" : "primary"}>${form.links_account ? t("show_qr") : t("connect")}</button>
-        ${problem && canType && html`<button type="button" onClick=${() => fill({ untested: true })}>${t("save_untested")}</button>`}</p>`}
+      ${form.consent && html`<label class="check"><input type="checkbox" checked=${given.agrees ?? form.agreed} onChange=${(event) => setGiven({ ...given, agrees: event.currentTarget.checked })} /><span>${form.consent}</span></label>`}
+      <${Problem} text=${form.missing_package || problem} />
+      <p class="row-actions">
+        <button type="button" onClick=${close}>${t("cancel")}</button>
+        ${canStart && problem && canType && html`<button type="button" onClick=${() => fill({ untested: true })}>${t("save_untested")}</button>`}
+        ${canStart && html`<button type="submit" class=${form.signs_in ? "" : "primary"}>${form.links_account ? t("show_qr") : t("connect")}</button>`}
+      </p>
     </form>`;
 }
 
@@ -128,7 +135,7 @@ function Progress({ login: { notes, shown, question }, answer }) {
         <${Linked} text=${shown.link} />`}
       ${!question && html`<p class="note" aria-busy="true">${shown ? t("login_waits") : t("login_tries")}</p>`}
     </div>
-    ${question && html`<form class="setup" onSubmit=${send}>
+    ${question && html`<form onSubmit=${send}>
       <${Field} field=${{ name: "answer", label: question }} value=${text} onInput=${(event) => setText(event.currentTarget.value)} />
       <p class="row-actions"><button type="submit" class="primary">${t("send")}</button></p>
     </form>`}`;

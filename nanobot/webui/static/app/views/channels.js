@@ -42,7 +42,7 @@ function Channel({ channel: { name, title, requires, enabled, complete, status }
     status?.received !== undefined && t("received_sent", { received: status.received, sent: status.sent }),
   ] : [!complete && t("needs", { what: requires })];
   const advice = state === "failed" || state === "down" ? t(`advice_${state}`) : "";
-  const actions = html`${requires && html`<${Act} label=${complete ? t("set_up_again") : t("set_up")} name=${title} onAct=${setUp} />`}
+  const actions = html`${requires && html`<${Act} label=${isOn ? t("set_up_again") : t("set_up")} name=${title} onAct=${setUp} />`}
     ${enabled ? html`<${Act} label=${t("switch_off")} name=${title} confirm=${t("sure_off")} onAct=${switchTo(false)} />` : complete && html`<${Act} label=${t("switch_on")} name=${title} onAct=${switchTo(true)} />`}`;
   return html`<${Row} mark=${isOn ? MARKS[state] ?? "bad" : "off"} title=${title} notes=${notes} actions=${actions}>
     ${status?.lastError && html`<p class="error" dir="auto">${status.lastError}</p>`}
