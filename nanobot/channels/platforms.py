@@ -93,6 +93,11 @@ class PlatformSetup:
         return next(spec.title for spec in CHANNELS if spec.name == self.name)
 
     @property
+    def is_tested(self) -> bool:
+        """Whether there is something to try before it is saved."""
+        return bool(self.fields) or self.links_account
+
+    @property
     def required(self) -> list[SetupField]:
         """The fields that are settings."""
         return [field for field in self.fields if field.suggest is None]

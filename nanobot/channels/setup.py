@@ -1,7 +1,7 @@
 """Setting up a channel: from answers to settings, the login, and saving. For the terminal's wizard and the page."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class ChannelSetup:
             setattr(section, name, value)
         return config
 
+    def with_owner(self, owner: str, section: ChannelConfig, show: ShowStep, name: str = "") -> "ChannelSetup":
+        """The same with this owner, or without one; shows what the owner has to know."""
+        values = self.platform.owner_values(owner, section, show) if owner else {}
+        return replace(self, values={**self.values, **values}, owner=owner, owner_name=name)
+
     def save(self, load_config: Callable[[], Config], path: Path, places: DataPaths) -> None:
         """Change this config file, and pair the owner. Raises NanobotError."""
         change_config(load_config, self.apply_to, path)
@@ -76,29 +81,17 @@ def sdk_problem(name: str) -> str:
     return ""
 
 
-def settings_of(
-    platform: PlatformSetup, section: ChannelConfig, answers: Answers, *, replaces: bool
-) -> dict[str, object]:
-    """The settings that valid answers make. `replaces`: also of what was derived from earlier answers."""
-    values: dict[str, object] = {"consent_granted": True} if platform.consent else {}
-    values |= {one.name: answers[one.name] for one in platform.required if answers.get(one.name)}
-    return values | platform.derive_values(answers, section, replaces)
-
-
 def check_answers(platform: PlatformSetup, section: ChannelConfig, given: Answers) -> Answers:
-    """Complete a form with the existing settings and the defaults. Raises NanobotError for an answer that is wrong."""
+    """Complete answers with the existing settings and the defaults. Raises NanobotError for one that is wrong."""
     answers: dict[str, str] = {}
     for one in platform.fields:
         answer = given.get(one.name, "").strip()
-        if answer and not one.accepts(answer):
+        current = str(getattr(section, one.name)) if one.suggest is None else one.suggest(answers, section, False)
+        if answer not in ("", current) and not one.accepts(answer):
             raise NanobotError(f"{one.label}: {one.hint}")
-        if not answer and one.suggest is not None:
-            answer = one.suggest(answers, section, False)
-        elif not answer:
-            answer = str(getattr(section, one.name))
         if not answer and not one.is_set(section):
             raise NanobotError(f"{one.label} is missing. {one.hint}")
-        answers[one.name] = answer
+        answers[one.name] = answer or current
     return answers
 
 
@@ -131,9 +124,15 @@ class SetupForm(BaseModel):
 
 
 async def read_form(
-    platform: PlatformSetup, form: SetupForm, section: ChannelConfig, show: ShowStep, ask: AskPerson
+    platform: PlatformSetup,
+    form: SetupForm,
+    section: ChannelConfig,
+    show: ShowStep,
+    ask: AskPerson,
+    *,
+    replaces: bool = False,
 ) -> ChannelSetup:
-    """Make a form that was filled in to settings, or sign in.
+    """Make a form that was filled in to settings, or sign in. `replaces`: also what was derived from earlier answers.
 
     Raises NanobotError, which says what is wrong, and OSError; safe to cancel.
     """
@@ -144,17 +143,17 @@ async def read_form(
         raise NanobotError(f"{platform.owner.label}: {platform.owner.hint}")
     if form.signs_in and (sign_in := load_sign_in(platform)) is not None:
         signed_in = await sign_in(section, show, ask)
-    else:
-        answers = check_answers(platform, section, form.answers)
-        signed_in = SignedIn(settings_of(platform, section, answers, replaces=False))
-    owner = owner or signed_in.owner
-    owner_values = platform.owner_values(owner, section, show) if owner else {}
-    return ChannelSetup(platform, {**signed_in.values, **owner_values}, owner)
+        return ChannelSetup(platform, signed_in.values).with_owner(owner or signed_in.owner, section, show)
+    answers = check_answers(platform, section, form.answers)
+    values: dict[str, object] = {one.name: answers[one.name] for one in platform.required if answers[one.name]}
+    values |= {"consent_granted": True} if platform.consent else {}
+    values |= platform.derive_values(answers, section, replaces)
+    return ChannelSetup(platform, values).with_owner(owner, section, show)
 
 
 async def try_form(setup: ChannelSetup, form: SetupForm, config: Config, places: DataPaths, show: ShowStep) -> None:
     """Log in with what a form has given, unless that is not wanted. Raises what `log_in` raises; changes `config`."""
-    if not form.untested and (setup.platform.fields or setup.platform.links_account):
+    if not form.untested and setup.platform.is_tested:
         setup.apply_to(config)
         config.channels.whatsapp.phone = form.phone.strip() or config.channels.whatsapp.phone
         await log_in(setup.platform.name, config, places, show)

@@ -161,14 +161,9 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
     from nanobot.cli.setup.channels import ask_channel_setup, next_steps, start_instructions
     from nanobot.config.loader import load_config
 
-    def load() -> Config:
-        loaded = load_config()
-        loaded.channels.whatsapp.phone = phone or loaded.channels.whatsapp.phone  # for the login; it is not saved
-        return loaded
-
     places, flag = setup.paths, f" -c {config}" if config else ""
     try:
-        channel_setup = ask_channel_setup(platform, load, places, ask_all=force)
+        channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force, phone=phone)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nNothing was saved.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

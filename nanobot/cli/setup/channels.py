@@ -13,21 +13,23 @@ import typer
 
 from nanobot.channels.access import AccessControl, AccessPolicy, Decision, Ignored
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import SignedIn, print_step
+from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import find
 from nanobot.channels.setup import (
     ChannelSetup,
+    SetupForm,
     load_sign_in,
-    log_in,
     open_channel,
+    read_form,
     sdk_problem,
-    settings_of,
+    try_form,
 )
 from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.layout import print_heading, print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
+from nanobot.config.channels import ChannelConfig
 from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -102,7 +104,7 @@ def start_instructions(places: DataPaths, config_flag: str) -> str:
 
 
 def ask_channel_setup(
-    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False
+    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False, phone: str = ""
 ) -> ChannelSetup | None:
     """Ask until the login works or the user gives up (None). `ask_all` also asks for what is set already.
 
@@ -116,19 +118,21 @@ def ask_channel_setup(
         print_line(f"{missing} Until then it can be set up, but not tested.\n")
     print_line(platform.instructions)
     typer.echo()
-    if _get_consent(platform, load(), ask_all=ask_all):
-        while (asked := _ask_values(platform, load(), ask_all=ask_all)) is not None:
-            channel_setup = ChannelSetup(platform, asked.values)
-            can_be_tried = bool(platform.fields or platform.links_account) and not missing
-            decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
+    section = load().channels.section(platform.name)
+    if _get_consent(platform, section, ask_all=ask_all):
+        while (form := _ask_form(platform, section, ask_all=ask_all)) is not None:
+            form.phone, form.untested = phone, bool(missing) or not platform.is_tested
+            try:
+                setup = asyncio.run(read_form(platform, form, section, print_step, _ask, replaces=ask_all))
+            except (NanobotError, OSError) as error:
+                print_line(to_one_line(error_text(error)))
+                break
+            decision = SAVE if form.untested else _try_login(setup, form, load, places)
             if decision in (CONNECTED, SAVE):
-                config = channel_setup.apply_to(load())
-                owner, owner_name = asked.owner, ""
-                if not owner:
-                    owner, owner_name = _ask_owner(platform, config, places, can_wait=decision == CONNECTED)
-                section = load().channels.section(platform.name)
-                values = platform.owner_values(owner, section, print_step) if owner else {}
-                return ChannelSetup(platform, {**asked.values, **values}, owner, owner_name)
+                if not setup.owner:
+                    owner, name = _ask_owner(setup, load, places, can_wait=decision == CONNECTED)
+                    setup = setup.with_owner(owner, section, print_step, name)
+                return setup
             if decision == LEAVE:
                 break
             ask_all = True
@@ -136,23 +140,23 @@ def ask_channel_setup(
     return None
 
 
-def _get_consent(platform: PlatformSetup, config: Config, *, ask_all: bool) -> bool:
-    section = config.channels.section(platform.name)
+def _get_consent(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> bool:
     has_agreed = not platform.consent or (getattr(section, "consent_granted", False) and not ask_all)
     return has_agreed or prompts.confirm(platform.consent)
 
 
-def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> str:
+def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig, places: DataPaths) -> str:
     """Try to log in; if that fails, ask what to do. Returns CONNECTED, SAVE, AGAIN or LEAVE."""
+    title = setup.platform.title
     while True:
-        typer.echo(f"Trying {platform.title} ...")
+        typer.echo(f"Trying {title} ...")
         try:
-            asyncio.run(log_in(platform.name, config, places, print_step))
+            asyncio.run(try_form(setup, form, load(), places, print_step))
         except (NanobotError, OSError) as error:
             typer.echo()
             print_line(to_one_line(error_text(error)))
             typer.echo()
-            if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
+            if (decision := prompts.choose_after_failure(f"Skip {title}")) != RETRY:
                 return decision
         else:
             return CONNECTED
@@ -209,30 +213,24 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
         await asyncio.wait([serving])
 
 
-def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> SignedIn | None:
-    """The settings of the section, and the owner's id if signing in told it. None if a required setting is missing."""
-    section = config.channels.section(platform.name)
-    sign_in = load_sign_in(platform)
-    is_complete = not ask_all and not platform.missing_settings(section)
-    if sign_in is not None and not is_complete and _wants_sign_in(platform):
-        try:
-            return asyncio.run(sign_in(section, print_step, _ask))
-        except (NanobotError, OSError) as error:
-            print_line(to_one_line(str(error) or type(error).__name__))
-            return None
+def _ask_form(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> SetupForm | None:
+    """What the user answers. None if a required setting is missing."""
+    if (ask_all or platform.missing_settings(section)) and load_sign_in(platform) and _wants_sign_in(platform):
+        return SetupForm(agrees=True, signs_in=True)
     answers: dict[str, str] = {}
     for field_ in platform.fields:
         if field_.suggest is not None:
             if suggested := field_.suggest(answers, section, ask_all):
                 answers[field_.name] = _ask_valid(field_, default=suggested)
-            continue
-        if field_.alternative and getattr(section, field_.alternative) and not ask_all:
-            continue
-        answer = _ask_field(platform, field_, str(getattr(section, field_.name)), ask_all=ask_all)
-        if not answer:
-            return None
-        answers[field_.name] = answer
-    return SignedIn(settings_of(platform, section, answers, replaces=ask_all))
+        elif ask_all or not field_.is_set(section):
+            if not (answer := _ask_valid(field_, "empty: skip")):
+                return None
+            answers[field_.name] = answer
+        elif current := str(getattr(section, field_.name)):
+            answers[field_.name] = current
+            path = ("channels", platform.name, camel(field_.name))
+            print_line(f"{field_.label}: {mask_value(path, current)}, already set")
+    return SetupForm(answers=answers, agrees=True)
 
 
 def _wants_sign_in(platform: PlatformSetup) -> bool:
@@ -243,21 +241,13 @@ async def _ask(question: str) -> str:
     return await asyncio.to_thread(prompts.ask, question)
 
 
-def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask_all: bool) -> str:
-    """The answer; empty if the user skips the channel."""
-    if current and not ask_all:
-        path = ("channels", platform.name, camel(field_.name))
-        print_line(f"{field_.label}: {mask_value(path, current)}, already set")
-        return current
-    return _ask_valid(field_, "empty: skip")
-
-
-def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
+def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
     """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
+    platform = setup.platform
     if PairingStore(places).people(platform.name).owners:
         return "", ""
     if can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places):
-        return _wait_for_owner(platform, config, places)
+        return _wait_for_owner(platform, setup.apply_to(load()), places)
     try:
         return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
