@@ -149,12 +149,14 @@ class FeishuChannel(ChatChannel):
         async with self._api:
             bot = await self._api.log_in()
             await self._api.fetch_endpoint()
-        show(LoginStep(f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it."))
-        by_hand = (
-            "Only if you created the app by hand: while nanobot is connected, choose the long connection for events "
-            "and for callbacks, and save, under Events & Callbacks of"
+        show(
+            LoginStep(
+                f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
+                "Only if you created the app by hand: while nanobot is connected, open\n"
+                f"{self._api.console}\n"
+                "Events & Callbacks: choose the long connection for events and for callbacks, and save."
+            )
         )
-        show(LoginStep(by_hand, link=self._api.console))
         return True
 
     # receiving
