@@ -351,7 +351,7 @@ class _Run:
             spec.emit, spec.on_partial_text, hold_text=spec.review, continues=bool(self._answer_parts)
         )
         response: LLMResponse | None = None
-        request = await self._requests.build(self._transcript.all)
+        request = self._requests.build(self._transcript.all)
         await spec.hook_runner.request(
             lambda: RequestSeen(
                 turn_facts(spec.context), self._steps - 1, spec.model.name, deepcopy(request), tuple(spec.tools.names)
