@@ -99,8 +99,8 @@ class LiveConfig:
         """Disconnect a channel while something else logs in as it. Then start it with what the file has by then."""
         manager = self._channels.manager
         paused = manager.get(name)
-        await manager.pause(name)
         try:
+            await manager.pause(name)
             yield
         finally:
             await self.reload()
