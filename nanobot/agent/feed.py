@@ -6,7 +6,8 @@ bounded: a reader that fell too far behind takes a new snapshot.
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -63,6 +64,14 @@ class Changed(TurnEvent):
 
     type: ClassVar[str] = "changed"
     topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesJoined(TurnEvent):
+    """Lines that waited in a terminal have joined its turn."""
+
+    type: ClassVar[str] = "lines_joined"
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,7 @@ class Feed:
         self._size = 0
         self._views: dict[str, TurnView] = {}
         self._ended: dict[str, TurnView] = {}
-        """Of programs, which may come back for the rest of an answer."""
+        """Of programs and terminals, which may come back for the rest of an answer."""
         self._readers: list[asyncio.Future[None]] = []
         self._is_closed = False
 
@@ -183,13 +192,32 @@ class Feed:
         """The position of the newest item; -1 before the first."""
         return self._next - 1
 
+    @property
+    def cursor(self) -> str:
+        """The position for clients, which may come back to another process."""
+        return self.cursor_at(self.position)
+
+    def cursor_at(self, position: int) -> str:
+        """A position for clients."""
+        return f"{self.epoch}.{position}"
+
     def views(self, session: str | None = None) -> Iterator[TurnView]:
         """The running and waiting turns, of one session or of all, oldest first."""
         return (view for view in [*self._views.values()] if session in (None, view.session))
 
     def view(self, turn_id: str) -> TurnView | None:
-        """The view of a turn that runs or waits, or of a program's that ended just now."""
+        """The view of a turn that runs or waits, or of a client's that ended just now."""
         return self._views.get(turn_id) or self._ended.get(turn_id)
+
+    async def wait_view(self, turn_id: str, is_open: Callable[[], bool]) -> TurnView | None:
+        """Wait for the view of a turn whose message `is_open`: it may wait behind others, or be recovered after a
+        crash. None if the turn is over. Raises FeedClosedError.
+        """
+        while (view := self.view(turn_id)) is None and is_open():
+            with suppress(TimeoutError, FeedPositionError):
+                async with asyncio.timeout(1.0):
+                    await self.read(self.position)
+        return view or self.view(turn_id)
 
     def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
         """Show what a resumed turn had shown before the crash."""
@@ -242,13 +270,55 @@ class Feed:
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             await reader
-        start = after + 1 - (self._next - len(self._items))
-        if not 0 <= start < len(self._items):
+        return self.items_after(after)
+
+    def items_after(self, position: int) -> list[FeedItem]:
+        """The items after this position. Raises FeedPositionError."""
+        start = position + 1 - (self._next - len(self._items))
+        if not 0 <= start <= len(self._items):
             raise FeedPositionError("These events are no longer kept. Load the session again.")
         return self._items[start:]
 
+    async def follow(
+        self, after: str = "", *, ping_s: float | None = None, batch_s: float = 0.0
+    ) -> AsyncGenerator[list[FeedItem] | None, None]:
+        """Yield the items after a cursor, or from now on, until the process ends.
+
+        None tells a reader that items are missing, because the cursor is of another process or too old: it takes a
+        snapshot, and is given what comes after `cursor`. An empty list follows after `ping_s` without an item. Items of
+        `batch_s` come together.
+        """
+        epoch, _, number = after.partition(".")
+        position = self.position
+        if epoch == self.epoch and number.lstrip("-").isdigit():
+            position = int(number)
+        elif after:
+            yield None
+        while True:
+            try:
+                async with asyncio.timeout(ping_s):
+                    items = await self.read(position)
+                if batch_s:
+                    await asyncio.sleep(batch_s)
+                    items = await self.read(position)
+            except TimeoutError:
+                yield []
+            except FeedClosedError:
+                return
+            except FeedPositionError:
+                position = self.position
+                yield None
+            else:
+                position = items[-1].position
+                yield items
+
+    def join_lines(self, turn_id: str, count: int) -> None:
+        """Publish that lines of a terminal have joined a turn."""
+        if (view := self._views.get(turn_id)) is not None:
+            self._publish(view.session, view.channel, LinesJoined(turn_id=turn_id, count=count))
+
     def _keep(self, view: TurnView) -> None:
-        if view.started.origin == Origin.API:
+        if view.started.origin in (Origin.API, Origin.CLI):
             self._ended[view.started.turn_id] = view
             while len(self._ended) > _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]

@@ -14,7 +14,6 @@ from starlette.responses import Response, StreamingResponse
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import FeedClosedError, FeedPositionError
 from nanobot.agent.trace.store import TraceStore
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
@@ -218,28 +217,18 @@ class _Rest:
 
     async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
         feed = self._services.feed
-        epoch, _, number = after.partition(".")
-        position = int(number) if epoch == feed.epoch and number.lstrip("-").isdigit() else feed.position
         yield sse.PING
-        while True:
-            try:
-                async with asyncio.timeout(sse.PING_S):
-                    items = await feed.read(position)
-            except TimeoutError:
-                yield sse.PING
-                continue
-            except FeedPositionError:
-                position = feed.position
-                continue
-            except FeedClosedError:
-                return
-            position = items[-1].position
-            yield b"".join(
-                sse.event(
-                    {"session": item.session, "event": item.event.to_json()}, event_id=f"{feed.epoch}.{item.position}"
+        async for items in feed.follow(after, ping_s=sse.PING_S):
+            yield (
+                sse.PING
+                if not items
+                else b"".join(
+                    sse.event(
+                        {"session": item.session, "event": item.event.to_json()}, event_id=feed.cursor_at(item.position)
+                    )
+                    for item in items
+                    if _may_see(caller, item.session)
                 )
-                for item in items
-                if _may_see(caller, item.session)
             )
 
     async def capabilities(self, request: Request, caller: Credential) -> Response:

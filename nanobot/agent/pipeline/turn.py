@@ -302,6 +302,8 @@ class TurnOptions:
     """Where its answers are cut off. Such an answer is not continued."""
     temperature: float | None = None
     reasoning_effort: str | None = None
+    waiting: Waiting = field(default=lambda limit: ())
+    """Takes lines that wait in the sender's terminal, to join it."""
 
 
 @dataclass(slots=True)
