@@ -13,7 +13,7 @@ from nanobot.messages.types import INTERRUPTED
 from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, connect
 
 RETRY_S = 1.0
-RETRIES = 5
+RETRIES = 30
 """A gateway that does not answer that often has not just restarted."""
 _STOP_S = 2.0
 """How long a turn that was stopped has to report its end."""

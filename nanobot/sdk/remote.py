@@ -11,7 +11,6 @@ from nanobot.agent.remote_turn import RemoteTurn, ask, follow_turn
 from nanobot.net.gateway_socket import GatewayError, GatewayGoneError, connect
 from nanobot.sdk.request import RunRequest
 
-_RETRIES = 20
 _NOT_RUNNING = "No gateway is running: nothing answers in {state}. Start one with `nanobot gateway`."
 
 
@@ -51,7 +50,7 @@ class RemoteBot:
             },
         }
         try:
-            await follow_turn(self._state, frame, RemoteTurn(watch, turn_id), retries=_RETRIES)
+            await follow_turn(self._state, frame, RemoteTurn(watch, turn_id))
         except GatewayGoneError as error:
             raise GatewayError(_NOT_RUNNING.format(state=self._state)) from error
 

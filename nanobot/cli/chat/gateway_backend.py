@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation
 
 GATEWAY_BACK = "The gateway is back."
+_RETRIES = 5
+"""Of a chat, which then continues without the gateway."""
 
 
 class GatewayBackend:
@@ -103,7 +105,14 @@ class GatewayBackend:
         if turn is self._last:
             self._running = turn
         try:
-            ended = await follow_turn(self._state, request, turn, on_frame, retry_s=self._retry_s)
+            ended = await follow_turn(
+                self._state,
+                request,
+                turn,
+                on_frame,
+                retry_s=self._retry_s,
+                retries=RETRIES if request.get("shows") else _RETRIES,
+            )
         finally:
             if self._running is turn:
                 self._running = None
@@ -158,7 +167,7 @@ class GatewayBackend:
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
         failures, was_lost = 0, False
-        while failures <= RETRIES:
+        while failures <= _RETRIES:
             async with connect(self._state) as connection:
                 if connection is None:
                     failures += 1
