@@ -74,6 +74,14 @@ class LinesJoined(TurnEvent):
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRestored(TurnEvent):
+    """What a turn has shown before a crash, as the parts of its view. Only in the feed."""
+
+    type: ClassVar[str] = "turn_restored"
+    parts: list[dict[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class FeedItem:
     """An event, its position, and the session and channel of its turn (empty for Changed)."""
@@ -95,6 +103,8 @@ class TurnView:
     parts: list[dict[str, Any]] = field(default_factory=list)
     """In order: `text`, `reasoning`, `tool`, `notice` and `approval` parts."""
     ended: events.TurnEnded | None = None
+    position: int = -1
+    """In the feed, of its start; -1 if it is no longer there."""
     version: int = 0
     """Counts the changes."""
     _readers: list[asyncio.Future[None]] = field(default_factory=list)
@@ -151,14 +161,13 @@ class TurnView:
 
     def to_json(self) -> dict[str, Any]:
         """The view as `{turn_id, session, channel, seq, started, parts}`."""
-        parts = [{**part, "text": "".join(part["text"])} if "text" in part else part for part in self.parts]
         return {
             "turn_id": self.started.turn_id,
             "session": self.session,
             "channel": self.channel,
             "seq": self.seq,
             "started": self.started.to_json(),
-            "parts": parts,
+            "parts": _parts_to_json(self.parts),
         }
 
     def _last(self, kind: str, **fields: str) -> dict[str, Any]:
@@ -222,8 +231,10 @@ class Feed:
     def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
         """Show what a resumed turn had shown before the crash."""
         if (view := self._views.get(turn_id)) is not None:
-            view.parts += parts
+            restored = [*parts]
+            view.parts += restored
             view.changed()
+            self._publish(view.session, view.channel, TurnRestored(turn_id=turn_id, parts=_parts_to_json(restored)))
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
         """Publish that a turn starts. Return the sink for its events."""
@@ -237,7 +248,7 @@ class Feed:
             media=message.media,
             at=datetime.now().astimezone().isoformat(timespec="milliseconds"),
         )
-        view = self._views[turn_id] = TurnView(started, session, channel)
+        view = self._views[turn_id] = TurnView(started, session, channel, position=self._next)
         self._publish(session, channel, started)
 
         def sink(event: TurnEvent) -> None:
@@ -312,6 +323,51 @@ class Feed:
                 position = items[-1].position
                 yield items
 
+    async def follow_turn(
+        self,
+        view: TurnView,
+        seen: str = "",
+        also: Callable[[FeedItem], bool] = lambda item: False,
+        *,
+        after: int | None = None,
+        ping_s: float | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a turn as JSON for a client: `turn`, which names this process, then its events until it ends.
+
+        A client that comes back has `seen` events: `TURN.EPOCH.SEQ` of the last one. What the turn has shown before a
+        crash, or before the oldest event that is kept, comes first, as TurnRestored. Other items after the position
+        `after` are yielded if they are picked by `also`, and `ping` every `ping_s`.
+        """
+        turn_id = view.started.turn_id
+        before, _, number = seen.rpartition(".")
+        seq = int(number) if before == f"{turn_id}.{self.epoch}" and number.isdigit() else -1
+        is_new = seq < 0
+        position = view.position - 1 if after is None else min(view.position - 1, after)
+        yield {"type": "turn", "turn_id": turn_id, "epoch": self.epoch}
+        try:
+            self.items_after(position)
+        except FeedPositionError:
+            position, seq = self.position, view.seq
+            yield TurnRestored(turn_id=turn_id, parts=_parts_to_json(view.parts)).to_json()
+            if view.ended is not None:
+                yield view.ended.to_json()
+                return
+        async for items in self.follow(self.cursor_at(position), ping_s=ping_s):
+            if items is None:
+                raise FeedClosedError("The client was too slow.")  # it comes back
+            for item in items:
+                event = item.event
+                if event.turn_id == turn_id and (
+                    event.seq > seq or isinstance(event, LinesJoined) or (is_new and isinstance(event, TurnRestored))
+                ):
+                    yield event.to_json()
+                    if isinstance(event, events.TurnEnded):
+                        return
+                elif item.position > (after or 0) and also(item):
+                    yield event.to_json()
+            if not items:
+                yield {"type": "ping"}
+
     def join_lines(self, turn_id: str, count: int) -> None:
         """Publish that lines of a terminal have joined a turn."""
         if (view := self._views.get(turn_id)) is not None:
@@ -342,6 +398,10 @@ class Feed:
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
+
+
+def _parts_to_json(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**part, "text": "".join(part["text"])} if "text" in part else {**part} for part in parts]
 
 
 def _size_of(event: TurnEvent) -> int:

@@ -1,16 +1,18 @@
-"""A turn in the running gateway, followed through its local socket: for the terminal and for programs."""
+"""A turn in the running gateway, followed through its local socket or over HTTP: for the terminal and for programs."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nanobot.agent import events
 from nanobot.agent.events import Emitter, EventSink, TurnEnded, TurnEvent, event_from_json
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED
-from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, connect
+from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError
+from nanobot.net.gateway_socket import connect as open_socket
 
 RETRY_S = 1.0
 RETRIES = 30
@@ -27,13 +29,15 @@ class RemoteTurn:
 
     def __init__(self, sink: EventSink, turn_id: str = "") -> None:
         self.sink = sink
-        self._begin(turn_id)
+        self._reset(turn_id)
 
-    def _begin(self, turn_id: str) -> None:
+    def _reset(self, turn_id: str) -> None:
         self.turn_id = turn_id
         self._emit = Emitter(turn_id, self.sink)
         self._epoch = ""
-        """The process that the last snapshot came from."""
+        """The process that runs it."""
+        self._seq = -1
+        """Of the last event from there."""
         self._open: dict[str, TurnEvent] = {}
         """Events without their end: calls by their id, questions too, others by kind."""
         self._calls: set[str] = set()
@@ -46,15 +50,23 @@ class RemoteTurn:
         self._known = ""
         """What came again of the text that comes now."""
 
-    def take_snapshot(self, snapshot: Frame) -> None:
-        """Pass on what the snapshot of a turn has and the sink has not."""
-        if self.turn_id != snapshot["turn_id"]:
-            self._begin(snapshot["turn_id"])
-        if self._epoch not in ("", snapshot["epoch"]):
+    @property
+    def seen(self) -> str:
+        """What a client that comes back has seen, as `TURN.EPOCH.SEQ`."""
+        return f"{self.turn_id}.{self._epoch}.{self._seq}"
+
+    def begin(self, turn_id: str, epoch: str) -> None:
+        """Its events come now from this process. Those of another one may have broken off."""
+        if self.turn_id != turn_id:
+            self._reset(turn_id)
+        if self._epoch not in ("", epoch):
             self._end_open_events()
-        self._epoch = snapshot["epoch"]
-        self._expected, self._text = self._text, ""
-        for part in snapshot["parts"]:
+            self._expected, self._text, self._seq = self._text, "", -1
+        self._epoch = epoch
+
+    def restore(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Pass on what the turn has shown before and the sink has not."""
+        for part in parts:
             match part:
                 case {"type": "text", "text": text}:
                     self._known = self._known if part.get("continues") else ""
@@ -71,8 +83,13 @@ class RemoteTurn:
                     assert asked is not None  # noqa: S101 the type exists
                     self(asked)
 
-    def __call__(self, event: TurnEvent) -> None:
+    def take(self, event: TurnEvent) -> None:
         """Take the next event."""
+        self._seq = event.seq
+        self(event)
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Pass an event on."""
         name, _, step = event.type.rpartition("_")
         match event:
             case events.TextDelta(text=text):
@@ -143,70 +160,84 @@ class RemoteTurn:
 
 
 async def follow_turn(
-    state: Path,
-    request: Frame,
     turn: RemoteTurn,
+    connect: Callable[[], AsyncGenerator[Frame, None]],
+    stop: Callable[[], Awaitable[bool]],
     on_frame: Callable[[Frame], object] = lambda frame: None,
     *,
     retry_s: float = RETRY_S,
     retries: int = RETRIES,
 ) -> TurnEnded | None:
-    """Send a request for a turn, and pass its events on until it ends; None if there is nothing to follow.
+    """Pass on the events of a turn until it ends; None if there is nothing to follow.
 
-    A lost gateway is waited for. Cancelling stops the turn. Frames that are no events of the turn go to `on_frame`.
-    Raises GatewayGoneError if no gateway runs, GatewayError if it refuses or does not come back.
+    `connect` sends a request and yields the frames of Feed.follow_turn. When they end too early, or it raises
+    GatewayGoneError after the first one, the gateway is waited for. Cancelling stops the turn. Frames that are no
+    events of the turn go to `on_frame`. Raises GatewayGoneError if nothing was sent, GatewayError if the gateway
+    refuses or does not come back.
     """
-    failures = 0
-    is_sent = False
+    failures, is_sent, is_missing = 0, False, False
+
+    async def read() -> TurnEnded | None:
+        nonlocal failures, is_sent, is_missing
+        async with aclosing(connect()) as frames:
+            async for frame in frames:
+                is_sent, failures, is_missing = True, 0, frame["type"] == "nothing"
+                event = event_from_json(frame)
+                match frame:
+                    case {"type": "turn", "turn_id": turn_id, "epoch": epoch}:
+                        turn.begin(turn_id, epoch)
+                    case {"type": "turn_restored", "parts": parts}:
+                        turn.restore(parts)
+                    case _ if event is None:
+                        on_frame(frame)
+                    case _:
+                        turn.take(event)
+                if isinstance(event, TurnEnded):
+                    return event
+        return None
+
     try:
         while True:
-            async with connect(state) as connection:
-                if connection is None and not is_sent:
-                    raise GatewayGoneError
-                if connection is not None:
-                    is_sent = True
-                    await connection.send(request)
-                    while (frame := await connection.receive()) is not None:
-                        failures = 0
-                        ended = _take(turn, frame, on_frame)
-                        if ended is not None or frame.get("type") == "nothing":
-                            return ended
-                failures += 1
+            try:
+                if (ended := await read()) is not None or is_missing:
+                    return ended
+            except GatewayGoneError:
+                if not is_sent:
+                    raise
+            failures += 1
             if failures > retries:
                 raise GatewayError(_ENDED)
             await asyncio.sleep(retry_s)
     except asyncio.CancelledError:
-        if is_sent:
-            with suppress(TimeoutError, NanobotError):
-                async with asyncio.timeout(_STOP_S):
-                    await _stop(state, request, turn, on_frame)
+        with suppress(TimeoutError, NanobotError):
+            async with asyncio.timeout(_STOP_S):
+                if await stop():
+                    await read()
         raise
 
 
-async def _stop(state: Path, request: Frame, turn: RemoteTurn, on_frame: Callable[[Frame], object]) -> None:
-    """Stop a turn and pass on how it ended."""
-    if (await ask(state, {"do": "stop turn", "session": request["session"], "turn": turn.turn_id}))["stopped"]:
-        async with connect(state) as connection:
-            if connection is not None:
-                await connection.send(request)
-                while (frame := await connection.receive()) is not None and _take(turn, frame, on_frame) is None:
-                    pass
+async def socket_frames(state: Path, request: Frame, turn: RemoteTurn) -> AsyncGenerator[Frame, None]:
+    """Send a request for a turn through the local socket and yield its frames.
 
-
-def _take(turn: RemoteTurn, frame: Frame, on_frame: Callable[[Frame], object]) -> TurnEnded | None:
-    event = event_from_json(frame)
-    if frame.get("type") == "snapshot":
-        turn.take_snapshot(frame)
-    if event is None:
-        on_frame(frame)
-        return None
-    turn(event)
-    return event if isinstance(event, TurnEnded) else None
+    Raises GatewayGoneError, GatewayError.
+    """
+    async with open_socket(state) as connection:
+        if connection is None:
+            raise GatewayGoneError
+        await connection.send({**request, "seen": turn.seen})
+        yield {"type": "sent"}
+        while (frame := await connection.receive()) is not None:
+            yield frame
 
 
 async def ask(state: Path, request: Frame) -> Frame:
     """Send a request and return the gateway's answer. Raises GatewayGoneError, GatewayError."""
-    async with connect(state) as connection:
+    async with open_socket(state) as connection:
         if connection is None:
             raise GatewayGoneError
         return await connection.request(request)
+
+
+async def stop_turn(state: Path, session: str, turn_id: str | None = None) -> bool:
+    """Stop the running turn of a session; with an id only that one. Return False if it does not run."""
+    return bool((await ask(state, {"do": "stop turn", "session": session, "turn": turn_id}))["stopped"])

@@ -73,6 +73,7 @@ def endpoints(services: ApiServices) -> list[Endpoint]:
         endpoint("sessions/{key}", rest.session),
         endpoint("sessions/{key}", rest.delete_session, "DELETE"),
         endpoint("turns/{id}/stop", rest.stop, "POST"),
+        endpoint("turns/{id}/events", rest.turn_events),
         endpoint("approvals/{id}", rest.approve, "POST", guest_may=False),
         endpoint("files/{id}/content", rest.file),
         endpoint("feed", rest.feed),
@@ -178,6 +179,18 @@ class _Rest:
         following = await self._turns.find(caller, request.path_params["id"])
         stopped = following.view.ended is None and await self._runtime.loop.stop_turn(following.request.session)
         return json_response({"stopped": bool(stopped)})
+
+    async def turn_events(self, request: Request, caller: Credential) -> Response:
+        """The events of a turn until it ends; for a client that comes back, from where `seen` says."""
+        following = await self._turns.find(caller, request.path_params["id"])
+        view, seen = following.view, request.query_params.get("seen", "")
+
+        async def stream() -> AsyncIterator[bytes]:
+            with self._turns.listening(following.request):
+                async for frame in self._services.feed.follow_turn(view, seen, ping_s=sse.PING_S):
+                    yield sse.PING if frame["type"] == "ping" else sse.event(frame)
+
+        return StreamingResponse(stream(), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
 
     async def approve(self, request: Request, caller: Credential) -> Response:
         """Answer an approval question of any chat. 409 with the answer if it was answered already."""

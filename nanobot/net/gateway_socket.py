@@ -6,11 +6,13 @@ long) it is a port on loopback, named in `state/gateway.port` with a token that 
     server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
     client  {"do": "turn", "turn": ID, "text": ..., "session": ..., "media": [...], "folder": ..., "attended": ...}
             a program adds "options": {"model", "instructions", "budget_usd", "ephemeral", "schema"}
-    server  {"type": "snapshot", "epoch": ..., "seq": ..., "parts": [...]}, what the turn has shown so far, then its
-            events {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+    server  {"type": "turn", "turn_id": ..., "epoch": ...}, {"type": "run_started", ...} ... {"type": "turn_ended", ...}
 
 The id of a turn is the client's own. The message is journaled, and heard once: a client that has lost its connection
-sends the request again. Other requests, each on a connection of its own:
+sends the request again, with the last event that it has "seen", "ID.EPOCH.SEQ". After a crash of the gateway,
+{"type": "turn_restored", "parts": [...]} is what the turn had shown, as far as it was stored.
+
+Other requests, each on a connection of its own:
 
     {"do": "stop turn", "session": ..., "turn": ID}              {"do": "waiting", "turn": ID, "lines": [...]}
     {"do": "answer", "question": ..., "answer": "once"}          {"do": "resume", "session": ...}

@@ -104,14 +104,6 @@ class RunRequest:
         """Whether somebody answers approval questions."""
         return self.attended or self.approve is not None
 
-    def check_remote(self) -> None:
-        """Raises ValueError for what a bot of another process cannot use."""
-        if self.tools or self.hooks:
-            raise ValueError(
-                "The gateway cannot call functions of this program: use tools= and Hook objects with from_config or "
-                "local. Functions that watch events work."
-            )
-
     @property
     def paths(self) -> list[str]:
         """The absolute paths of the files. Relative ones start in the current folder."""

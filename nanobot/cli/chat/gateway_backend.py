@@ -5,11 +5,12 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
-from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, ask, follow_turn
+from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, ask, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
@@ -106,9 +107,9 @@ class GatewayBackend:
             self._running = turn
         try:
             ended = await follow_turn(
-                self._state,
-                request,
                 turn,
+                partial(socket_frames, self._state, request, turn),
+                lambda: stop_turn(self._state, request["session"], turn.turn_id),
                 on_frame,
                 retry_s=self._retry_s,
                 retries=RETRIES if request.get("shows") else _RETRIES,
@@ -123,8 +124,7 @@ class GatewayBackend:
     async def stop_turn(self, session_key: str) -> bool:
         if self._running is None:
             return False
-        request = {"do": "stop turn", "session": session_key, "turn": self._running.turn_id}
-        return bool((await self._request(request))["stopped"])
+        return await stop_turn(self._state, session_key, self._running.turn_id)
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
         lines = [{"text": message.content, "media": message.media} for message in messages]

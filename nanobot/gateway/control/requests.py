@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.commands.sessions import list_conversations
-from nanobot.agent.events import Answer, TurnEnded, TurnEvent
-from nanobot.agent.feed import Feed, LinesJoined
+from nanobot.agent.events import Answer, TurnEvent
+from nanobot.agent.feed import Feed
 from nanobot.agent.pipeline.interrupted import find_interrupted_turn, stored_view
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
@@ -202,13 +202,13 @@ class ControlRequests:
         A turn that its client has left is stopped soon after, unless the client comes back.
         """
         key, turn_id = self._session_of(request), str(request["turn"])
-        text, after = str(request["text"]), self._feed.cursor
+        text, after = str(request["text"]), self._feed.position
         self._followers[turn_id] += 1
         try:
             if not self._is_open(key, turn_id) and self._feed.view(turn_id) is None:
                 await self._runtime.bus.publish_inbound(await self._message(request, key, turn_id, text))
-            shows = bool(request.get("shows"))
-            await self._follow(key, turn_id, client, after, partial(self._is_open, key), shows=shows)
+            shows_after = after if request.get("shows") else None
+            await self._follow(request, key, turn_id, client, partial(self._is_open, key), shows_after=shows_after)
         finally:
             self._followers[turn_id] -= 1
             if not self._followers[turn_id]:
@@ -239,10 +239,10 @@ class ControlRequests:
 
     async def _resume(self, request: Frame, client: ControlClient) -> None:
         """Follow the turn that a terminal or program has begun in a session, or resume an interrupted one."""
-        key, after = self._session_of(request), self._feed.cursor
+        key = self._session_of(request)
         running = (view.started for view in self._feed.views(key))
         turn_id = next((started.turn_id for started in running if started.turn_id == started.message_id), "")
-        is_open = partial(self._is_open, key)
+        is_open: Callable[[str], bool] = partial(self._is_open, key)
         if not turn_id:
             folder = self._reporter.channels.places.turns
             interrupted = await asyncio.to_thread(find_interrupted_turn, folder, key)
@@ -254,22 +254,24 @@ class ControlRequests:
                 client.send({"type": "nothing"})
                 return
             is_open = lambda turn_id: not resuming.done()  # noqa: E731 it is one line
-        await self._follow(key, turn_id, client, after, is_open)
+        await self._follow(request, key, turn_id, client, is_open)
 
     async def _follow(
         self,
+        request: Frame,
         key: str,
         turn_id: str,
         client: ControlClient,
-        after: str,
         is_open: Callable[[str], bool],
         *,
-        shows: bool = False,
+        shows_after: int | None = None,
     ) -> None:
-        """Send a snapshot of a turn, then its events, until it ends or the client leaves. It starts while `is_open`.
+        """Send the events of a turn until it ends or the client leaves. It may begin as long as it `is_open`.
 
-        With `shows`, messages to this chat since the position `after` are sent too.
+        With `shows_after`, messages to this chat since that position are sent too.
         """
+        terminal, is_shown = OpenTerminal(_chat_of(key), for_all=False), self._terminal.is_shown
+        shows = shows_after is not None
 
         async def send() -> None:
             view = await self._feed.wait_view(turn_id, lambda: is_open(turn_id))
@@ -278,22 +280,12 @@ class ControlRequests:
                 view = stored_view(session, turn_id, Origin.CLI) if session is not None else None
             if view is None:
                 raise NanobotError(f"The session {key} has no turn {turn_id}.")
-            seq = view.seq
-            client.send({"type": "snapshot", "epoch": self._feed.epoch, **view.to_json()})
-            if view.ended is not None:
-                client.send_event(view.ended)
-                return
-            async for items in self._feed.follow(after):
-                for item in items or ():
-                    event = item.event
-                    if shows and self._terminal.is_shown(item, terminal):
-                        client.send_event(event)
-                    elif event.turn_id == turn_id and (event.seq > seq or isinstance(event, LinesJoined)):
-                        client.send_event(event)
-                        if isinstance(event, TurnEnded):
-                            return
+            seen = str(request.get("seen", ""))
+            async for frame in self._feed.follow_turn(
+                view, seen, lambda item: shows and is_shown(item, terminal), after=shows_after
+            ):
+                client.send(frame)
 
-        terminal = OpenTerminal(_chat_of(key), for_all=False)
         with self._terminal.opened(terminal) if shows else nullcontext():
             await _run_for_client(send(), client)
 
