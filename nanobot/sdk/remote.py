@@ -132,10 +132,7 @@ class HttpBot(_RemoteBot):
                 "sessions of chats are reached on the machine of the gateway."
             )
         body = await asyncio.to_thread(_body, request)
-        headers = {
-            "Idempotency-Key": secrets.token_hex(8),
-            **({} if request.ephemeral else {"X-Nanobot-Session": name}),
-        }
+        headers = {"Idempotency-Key": secrets.token_hex(8), "X-Nanobot-Session": name}
 
         async def frames(turn: RemoteTurn) -> AsyncGenerator[Frame, None]:
             answer = await self._send("/responses", body, headers)
@@ -157,6 +154,9 @@ class HttpBot(_RemoteBot):
             await self._follow(request, "", frames, partial(self.stop, request.session), watch)
         finally:
             self._running.pop(request.session, None)
+            if request.ephemeral:
+                with suppress(NanobotError), _connecting():
+                    await self._client.delete(f"/sessions/{name}")
 
     async def stop(self, session: str) -> bool:
         """Stop this bot's running turn of a session. Return False if none runs."""
@@ -190,8 +190,6 @@ def _body(request: RunRequest) -> dict[str, Any]:
     body: dict[str, Any] = {"input": [{"role": "user", "content": content}], "background": True}
     if request.output is not None:
         body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": request.output.schema}}
-    if request.ephemeral:
-        body["store"] = False
     return body | {name: value for name in ("instructions", "model") if (value := getattr(request, name))}
 
 

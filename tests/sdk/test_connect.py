@@ -11,6 +11,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.net.gateway_socket import GatewayError
 from nanobot.sdk import ApprovalRequest
 from nanobot.security.credentials import HttpRole
+from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, calls
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
 from tests.support.api_client import api_key, base_url
@@ -50,7 +51,10 @@ async def test_files_typed_answers_and_nothing_kept_work_over_http(running: Open
     async with running("maybe", "yes") as here, await connect(here) as bot:
         result = await bot.run("Is it milk?", media=[note], output=Literal["yes", "no"], ephemeral=True)
 
+        stored = SessionManager(here.home / "workspace").list_sessions()
+
     assert result.output == "yes"
+    assert stored == []
     assert "note" in str(here.model.requests[0])
 
 
