@@ -108,7 +108,7 @@ async def test_what_does_not_work_over_http_is_said_at_once(running: OpenGateway
         async with await connect(here) as bot:
             for options in ({"tools": [stock]}, {"session": "telegram:1"}, {"budget_usd": 1.0}):
                 with pytest.raises(ValueError, match=r"functions of this program|Over HTTP"):
-                    await bot.run("hi", **options)  # type: ignore[arg-type]
+                    await bot.run("hi", **options)
 
 
 @POSIX

@@ -321,7 +321,8 @@ async def test_a_tool_shows_a_picture_and_gives_a_file(tmp_path: Path):
     async with Nanobot.local(model=model, tools=[photo, report], workspace=tmp_path) as bot:
         await bot.run("go")
 
-    shown, file = model.requests[-1][-2:]
+    rows: list[Any] = model.requests[-1][-2:]
+    shown, file = rows
     assert [block["type"] for block in shown["content"]] == ["text", "image_url"]
     assert Path(shown["content"][1]["image_url"]["url"]).is_relative_to(tmp_path)
     assert file["content"] == f"[file: {tmp_path / 'report.txt'}]"
