@@ -209,7 +209,8 @@ class AgentLoop:
         """
         running = self._running.get(session_key)
         if turn_id is not None and (running is None or running[0].turn_id != turn_id):
-            self._unwanted.add(turn_id)
+            if self.bus.is_open(session_key, turn_id):
+                self._unwanted.add(turn_id)
             return False
         return await self._cancel_turn(session_key, TurnEnding.STOP)
 

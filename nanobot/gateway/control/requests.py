@@ -13,7 +13,7 @@ from typing import Any
 
 from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer, TurnEvent
-from nanobot.agent.feed import Feed
+from nanobot.agent.feed import Feed, FeedClosedError
 from nanobot.agent.pipeline.interrupted import find_interrupted_turn, stored_view
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
@@ -124,7 +124,7 @@ class ControlRequests:
         }
 
     async def answer(self, request: Frame, client: ControlClient) -> None:
-        """Handle a request; errors are sent to the client. Raises OSError and ValueError if the client is gone."""
+        """Handle a request; errors are sent to the client. Raises OSError if the client is gone."""
         handler = self._handlers.get(str(request.get("do")))
         if handler is None:
             client.send(
@@ -139,7 +139,7 @@ class ControlRequests:
             await handler(request, client)
         except NanobotError as error:
             client.send({"type": "error", "text": str(error), "code": error.exit_code})
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             client.send({"type": "error", "text": f"The request is incomplete: {error!r}."})
 
     async def _about(self, request: Frame, client: ControlClient) -> None:
@@ -286,7 +286,7 @@ class ControlRequests:
             ):
                 client.send(frame)
 
-        with self._terminal.opened(terminal) if shows else nullcontext():
+        with self._terminal.opened(terminal) if shows else nullcontext(), suppress(FeedClosedError):
             await _run_for_client(send(), client)
 
     def _is_open(self, key: str, turn_id: str) -> bool:
@@ -308,18 +308,16 @@ class ControlRequests:
     async def _waiting(self, request: Frame, client: ControlClient) -> None:
         """Replace the lines that wait in a terminal, which its turn may take."""
         key, folder = self._session_of(request), str(request.get("folder", ""))
-        self._terminal.waiting_lines[str(request["turn"])] = [
-            _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in request["lines"]
-        ]
+        if request["turn"] in self._followers:
+            self._terminal.waiting_lines[request["turn"]] = [
+                _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in request["lines"]
+            ]
         client.send({"type": "waiting"})
 
     async def _answer_question(self, request: Frame, client: ControlClient) -> None:
         """Answer an approval question as the owner."""
-        try:
-            answer = Answer(str(request["answer"]))
-        except ValueError as error:
-            raise NanobotError(f"An answer is no, once or always, not {request['answer']!r}.") from error
-        client.send({"type": "answered", "answered": self._runtime.questions.answer(str(request["question"]), answer)})
+        answered = self._runtime.questions.answer(str(request["question"]), Answer(request["answer"]))
+        client.send({"type": "answered", "answered": answered})
 
     async def _listen(self, request: Frame, client: ControlClient) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
