@@ -324,25 +324,19 @@ class Feed:
                 yield items
 
     async def follow_turn(
-        self,
-        view: TurnView,
-        seen: str = "",
-        also: Callable[[FeedItem], bool] = lambda item: False,
-        *,
-        after: int | None = None,
-        ping_s: float | None = None,
+        self, view: TurnView, seen: str = "", *, ping_s: float | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield a turn as JSON for a client: `turn`, which names this process, then its events until it ends.
 
         A client that comes back has `seen` events: `TURN.EPOCH.SEQ` of the last one. What the turn has shown before a
-        crash, or before the oldest event that is kept, comes first, as TurnRestored. Other items after the position
-        `after` are yielded if they are picked by `also`, and `ping` every `ping_s`.
+        crash, or before the oldest event that is kept, comes first, as TurnRestored. In a silence there is a `ping`
+        every `ping_s`.
         """
         turn_id = view.started.turn_id
         before, _, number = seen.rpartition(".")
         seq = int(number) if before == f"{turn_id}.{self.epoch}" and number.isdigit() else -1
         is_new = seq < 0
-        position = view.position - 1 if after is None else min(view.position - 1, after)
+        position = view.position - 1
         yield {"type": "turn", "turn_id": turn_id, "epoch": self.epoch}
         try:
             self.items_after(position)
@@ -363,8 +357,6 @@ class Feed:
                     yield event.to_json()
                     if isinstance(event, events.TurnEnded):
                         return
-                elif item.position > (after or 0) and also(item):
-                    yield event.to_json()
             if not items:
                 yield {"type": "ping"}
 

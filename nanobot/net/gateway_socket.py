@@ -16,7 +16,7 @@ Other requests, each on a connection of its own:
 
     {"do": "stop turn", "session": ..., "turn": ID}              {"do": "waiting", "turn": ID, "lines": [...]}
     {"do": "answer", "question": ..., "answer": "once"}          {"do": "resume", "session": ...}
-    {"do": "background", "session": ...}     working (running), message_posted (text) ..., delivered: the end
+    {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
 
 Imports nothing heavy, for commands and programs that only talk to the gateway.
 """

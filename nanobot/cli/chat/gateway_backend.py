@@ -84,7 +84,7 @@ class GatewayBackend:
             match frame:
                 case {"type": "lines_joined", "count": int(count)} if waiting is not None:
                     waiting(count)
-                case {"type": "message_posted", "text": text} if show is not None:
+                case {"type": "message", "text": text} if show is not None:
                     show(text)
 
         turn_id = secrets.token_hex(8)
@@ -178,7 +178,7 @@ class GatewayBackend:
                     await connection.send({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
                         while (frame := await connection.receive()) is not None:
-                            if frame.get("type") == "message_posted":
+                            if frame.get("type") == "message":
                                 yield str(frame.get("text", ""))
             was_lost = True
             await asyncio.sleep(self._retry_s)
@@ -203,7 +203,7 @@ class GatewayBackend:
             while (frame := await connection.receive()) is not None and frame.get("type") != "delivered":
                 if frame.get("type") == "working":
                     on_start([str(task_name) for task_name in frame.get("running", ())])
-                elif frame.get("type") == "message_posted":
+                elif frame.get("type") == "message":
                     show(str(frame.get("text", "")))
 
 

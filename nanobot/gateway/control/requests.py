@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.commands.sessions import list_conversations
-from nanobot.agent.events import Answer, TurnEvent
+from nanobot.agent.events import Answer
 from nanobot.agent.feed import Feed, FeedClosedError
 from nanobot.agent.pipeline.interrupted import find_interrupted_turn, stored_view
 from nanobot.agent.scope import OWNERS
@@ -20,7 +20,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
-from nanobot.gateway.control.terminal import OpenTerminal, TerminalChannel
+from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.report import HealthReporter
 from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.messages.types import Origin, text_of
@@ -51,10 +51,6 @@ class ControlClient:
         self._writer.write(encode_frame(frame))
         if transport.get_write_buffer_size() > _MAX_UNREAD:
             transport.abort()
-
-    def send_event(self, event: TurnEvent) -> None:
-        """Send a turn event."""
-        self.send(event.to_json())
 
     async def receive(self) -> Frame | None:
         """Return the next frame, or None if the client left. Raises ValueError for an invalid frame."""
@@ -202,13 +198,13 @@ class ControlRequests:
         A turn that its client has left is stopped soon after, unless the client comes back.
         """
         key, turn_id = self._session_of(request), str(request["turn"])
-        text, after = str(request["text"]), self._feed.position
+        text = str(request["text"])
         self._followers[turn_id] += 1
         try:
             if not self._is_open(key, turn_id) and self._feed.view(turn_id) is None:
                 await self._runtime.bus.publish_inbound(await self._message(request, key, turn_id, text))
-            shows_after = after if request.get("shows") else None
-            await self._follow(request, key, turn_id, client, partial(self._is_open, key), shows_after=shows_after)
+            with self._forward_messages(key, client) if request.get("shows") else nullcontext():
+                await self._follow(request, key, turn_id, client, partial(self._is_open, key))
         finally:
             self._followers[turn_id] -= 1
             if not self._followers[turn_id]:
@@ -257,21 +253,9 @@ class ControlRequests:
         await self._follow(request, key, turn_id, client, is_open)
 
     async def _follow(
-        self,
-        request: Frame,
-        key: str,
-        turn_id: str,
-        client: ControlClient,
-        is_open: Callable[[str], bool],
-        *,
-        shows_after: int | None = None,
+        self, request: Frame, key: str, turn_id: str, client: ControlClient, is_open: Callable[[str], bool]
     ) -> None:
-        """Send the events of a turn until it ends or the client leaves. It may begin as long as it `is_open`.
-
-        With `shows_after`, messages to this chat since that position are sent too.
-        """
-        terminal, is_shown = OpenTerminal(_chat_of(key), for_all=False), self._terminal.is_shown
-        shows = shows_after is not None
+        """Send the events of a turn until it ends or the client leaves. It may begin as long as it `is_open`."""
 
         async def send() -> None:
             view = await self._feed.wait_view(turn_id, lambda: is_open(turn_id))
@@ -280,13 +264,10 @@ class ControlRequests:
                 view = stored_view(session, turn_id, Origin.CLI) if session is not None else None
             if view is None:
                 raise NanobotError(f"The session {key} has no turn {turn_id}.")
-            seen = str(request.get("seen", ""))
-            async for frame in self._feed.follow_turn(
-                view, seen, lambda item: shows and is_shown(item, terminal), after=shows_after
-            ):
+            async for frame in self._feed.follow_turn(view, str(request.get("seen", ""))):
                 client.send(frame)
 
-        with self._terminal.opened(terminal) if shows else nullcontext(), suppress(FeedClosedError):
+        with suppress(FeedClosedError):  # the client comes back
             await _run_for_client(send(), client)
 
     def _is_open(self, key: str, turn_id: str) -> bool:
@@ -321,40 +302,27 @@ class ControlRequests:
 
     async def _listen(self, request: Frame, client: ControlClient) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
-        await self._show_messages(str(request["session"]), client, asyncio.Event().wait(), for_all=True)
+        with self._forward_messages(str(request["session"]), client, for_all=True):
+            await client.wait_left()
 
     async def _background(self, request: Frame, client: ControlClient) -> None:
         """Wait for the background work of a session, and send outbound messages to its chat meanwhile."""
         key, background = self._session_of(request), self._runtime.background
-        if running := background.list_running(key):
-            client.send({"type": "working", "running": running})
-        await self._show_messages(key, client, background.wait_until_delivered(key))
+        with self._forward_messages(key, client):
+            if running := background.list_running(key):
+                client.send({"type": "working", "running": running})
+            await _run_for_client(background.wait_until_delivered(key), client)
         client.send({"type": "delivered"})
 
-    async def _show_messages(
-        self, key: str, client: ControlClient, until: Awaitable[object], *, for_all: bool = False
-    ) -> None:
-        """Send outbound messages to the session's chat until something has happened, or the client leaves."""
-        terminal, last = OpenTerminal(_chat_of(key), for_all), self._feed.position
+    def _forward_messages(
+        self, key: str, client: ControlClient, *, for_all: bool = False
+    ) -> AbstractContextManager[None]:
+        """Send the client the outbound messages to the session's chat until the block ends."""
 
-        def send_new() -> None:
-            nonlocal last
-            for item in self._feed.items_after(last):
-                last = item.position
-                if self._terminal.is_shown(item, terminal):
-                    client.send_event(item.event)
+        def show(text: str) -> None:
+            client.send({"type": "message", "text": text})
 
-        async def send() -> None:
-            async for _ in self._feed.follow(self._feed.cursor):
-                send_new()
-
-        with self._terminal.opened(terminal):
-            sending = self._start(send())
-            try:
-                await _run_for_client(until, client)
-            finally:
-                sending.cancel()
-            send_new()
+        return self._terminal.shown_by(_chat_of(key), show, for_all=for_all)
 
     async def _send(self, request: Frame, client: ControlClient) -> None:
         """Send a message to a chat or a person, and answer with its platform ids."""
