@@ -1,5 +1,5 @@
-"""The terminal as a channel: messages to `cli:...` appear in the terminal chats that are open, and lines that wait there
-join the running turn.
+"""The terminal as a channel: messages to `cli:...` appear in the terminal chats that are open, and lines that wait
+there join the running turn.
 """
 
 import asyncio
