@@ -236,7 +236,7 @@ async def open_socket_bot(state: Path) -> AsyncIterator[SocketBot]:
 async def open_http_bot(url: str, token: str | None) -> AsyncIterator[HttpBot]:
     """Find the gateway at this address. Raises GatewayError if none answers, or if it refuses the token."""
     from nanobot.net.clients import load_httpx
-    from nanobot.net.http import ssl_context
+    from nanobot.net.http import proxy_for, ssl_context
 
     load_httpx()
     import httpx
@@ -244,7 +244,13 @@ async def open_http_bot(url: str, token: str | None) -> AsyncIterator[HttpBot]:
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with httpx.AsyncClient(
-        base_url=f"{base}/v1", headers=headers, timeout=_TIMEOUT_S, verify=await ssl_context(url)
+        base_url=f"{base}/v1",
+        headers=headers,
+        timeout=_TIMEOUT_S,
+        verify=await ssl_context(url),
+        proxy=proxy_for(url),
+        trust_env=False,
+        limits=httpx.Limits(max_connections=None),
     ) as client:
         try:
             with _connecting():
