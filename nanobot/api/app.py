@@ -177,7 +177,8 @@ class _Rest:
     async def stop(self, request: Request, caller: Credential) -> Response:
         """Stop a turn. What it has said stays."""
         following = await self._turns.find(caller, request.path_params["id"])
-        stopped = following.view.ended is None and await self._runtime.loop.stop_turn(following.request.session)
+        record, is_running = following.request, following.view.ended is None
+        stopped = is_running and await self._runtime.loop.stop_turn(record.session, record.turn_id)
         return json_response({"stopped": bool(stopped)})
 
     async def turn_events(self, request: Request, caller: Credential) -> Response:

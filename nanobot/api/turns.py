@@ -273,7 +273,9 @@ class ApiTurns:
         if view is None or view.ended is not None:
             self._detached.discard(record.turn_id)
         elif record.turn_id not in self._listeners and record.turn_id not in self._detached:
-            self._stopping = asyncio.ensure_future(self._services.runtime.loop.stop_turn(record.session))
+            self._stopping = asyncio.ensure_future(
+                self._services.runtime.loop.stop_turn(record.session, record.turn_id)
+            )
 
     async def _sweep(self) -> None:
         """Delete what is no longer kept."""

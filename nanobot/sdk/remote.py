@@ -145,13 +145,17 @@ class HttpBot(_RemoteBot):
                         if line.startswith("data: "):
                             yield json.loads(line.removeprefix("data: "))
 
+        async def stop() -> bool:
+            answer = await self._send("/responses", body, headers)  # the same request, so the same turn
+            return bool((await self._send(f"/turns/{answer['nanobot']['turn_id']}/stop"))["stopped"])
+
         def watch(event: TurnEvent) -> None:
             sink(event)
             if isinstance(event, ApprovalAsked) and not request.is_attended:
                 self.answer(event.question, Answer.NO)
 
         try:
-            await self._follow(request, "", frames, partial(self.stop, request.session), watch)
+            await self._follow(request, "", frames, stop, watch)
         finally:
             self._running.pop(request.session, None)
             if request.ephemeral:
