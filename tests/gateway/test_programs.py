@@ -42,9 +42,11 @@ async def test_a_reminder_that_a_program_asks_for_goes_to_the_chat_of_the_sessio
         use_config(here.home / "config.json")
         async with Nanobot.connect() as bot:
             result = await bot.run("Remind me at six to call Ana", session="toy:7")
+            await here.gateway.channels.manager.drain()
         (job,) = json.loads((here.home / "workspace" / "cron" / "jobs.json").read_text(encoding="utf-8"))["jobs"]
 
     assert result.text == "I remind you at six."
+    assert here.toy.got() == []  # the program has the answer
     assert result.tools_used == ["cron"]
     assert (job["payload"]["channel"], job["payload"]["to"]) == ("toy", "7")
 
