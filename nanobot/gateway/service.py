@@ -44,11 +44,11 @@ from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.pairing.state import Pending
 from nanobot.providers.base import LLMProvider
+from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
 from nanobot.security.credentials import CredentialKind, Credentials
-from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import open_database
 from nanobot.webui.services import WebServices
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
+DATABASE_SCHEMA = JOURNAL_SCHEMA + RUNTIME_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0
@@ -178,7 +178,8 @@ async def open_gateway(
                 database=database,
                 feed=feed,
                 options_of=lambda message: replace(
-                    turn_options(message), waiting=partial(terminal.take_lines, message.turn_id)
+                    turn_options(message),
+                    waiting=partial(terminal.take_lines, message.turn_id) if message.is_followed else None,
                 ),
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
