@@ -12,9 +12,9 @@ from nanobot.runtime.sandbox import named_places
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
-    from nanobot.agent.tools.mcp.remote import OpenClient
     from nanobot.agent.tools.mcp.settings import ServerSettings
     from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.mcp.transport import OpenClient
     from nanobot.agent.tools.own.source import OwnTools
 
 
@@ -42,7 +42,7 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
 
 def client_of(config: Config) -> "OpenClient":
     """Return the function that opens connections to servers reached by URL."""
-    from nanobot.agent.tools.mcp.remote import open_client  # as above
+    from nanobot.agent.tools.mcp.transport import open_client  # as above
 
     return partial(open_client, policy=network_policy(config))
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import resource
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Effect, ToolContext
+from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
+from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import SystemClock
@@ -256,6 +260,29 @@ async def test_ten_megabytes_arrive_whole(bench: OpenBench):
     assert result.content == "x" * 10_000_000
 
 
+async def test_a_message_nobody_can_hold_ends_the_connection_and_the_next_call_works(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    huge = await lamp.call("mcp_lamp_big", size=20_000_000)
+    after = await lamp.call("mcp_lamp_echo", n=1)
+
+    assert huge.error
+    assert "a line of more than 16 MB" in str(huge.content)
+    assert after.content == '{"n": 1}'
+
+
+async def test_half_a_letter_which_is_not_json_is_read_all_the_same(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    assert (await lamp.call("mcp_lamp_half_a_letter")).content == "half \ufffd, whole \U0001f600"
+
+
+async def test_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
+    many = await bench(child("many", "many"))
+
+    assert many.servers.servers[0].left_out == MAX_LIST_ITEMS - MAX_TOOLS
+
+
 async def test_what_is_no_message_is_passed_over(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
@@ -264,17 +291,28 @@ async def test_what_is_no_message_is_passed_over(bench: OpenBench):
     assert result.content == "said some garbage"
 
 
-async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-    calling = asyncio.create_task(lamp.call("mcp_lamp_storm"))
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others_and_fills_no_memory(bench: OpenBench):
+    both = await bench(child("lamp"), child("other"))
+    calling = asyncio.create_task(both.call("mcp_lamp_storm"))
     await asyncio.sleep(0.1)
-    began, used = time.perf_counter(), time.thread_time()
+    before = resident_bytes()
 
-    await asyncio.sleep(0.2)
+    stalls = []
+    for _ in range(100):
+        began = time.perf_counter()
+        await asyncio.sleep(0.01)
+        stalls.append(time.perf_counter() - began)
+    result = await both.call("mcp_other_echo", n=1)
 
-    share = (time.thread_time() - used) / (time.perf_counter() - began)
     calling.cancel()
-    assert share < 0.4
+    assert max(stalls) < 1
+    assert resident_bytes() - before < 50_000_000
+    assert result.content == '{"n": 1}'
 
 
 async def test_a_failure_of_the_tool_is_a_failed_result(bench: OpenBench):
