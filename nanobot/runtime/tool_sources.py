@@ -10,6 +10,7 @@ from nanobot.config.schema import Config
 from nanobot.runtime.policies import network_policy
 from nanobot.runtime.sandbox import named_places
 from nanobot.utils.clock import Clock
+from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.settings import ServerSettings
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from nanobot.agent.tools.own.source import OwnTools
 
 
-def own_tools(config: Config, workspace: Path) -> "OwnTools":
+def own_tools(config: Config, workspace: Path, worker: WorkerThread) -> "OwnTools":
     """Return the custom tools of the workspace, not loaded yet."""
     from nanobot.agent.tools.own.source import OwnTools  # imported only if used
 
-    return OwnTools(workspace, named_places(config.tools.allowed_paths))
+    return OwnTools(workspace, worker, named_places(config.tools.allowed_paths))
 
 
 def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":

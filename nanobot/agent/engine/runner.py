@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from nanobot.agent import events
 from nanobot.agent.engine.answer_review import MAX_SENT_BACK, review_answer, sent_back_text
-from nanobot.agent.engine.hook_adapter import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.engine.interruption import (
     CONTINUE_INTERRUPTED,
     CONTINUE_TRUNCATED,
@@ -30,6 +29,7 @@ from nanobot.agent.engine.tool_calls import ToolCallContext, outcome_unknown, ru
 from nanobot.agent.engine.transcript import Transcript
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import AnswerSeen, RequestSeen
+from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.window.requests import RequestBuilder, RequestRoom
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted
+from nanobot.utils.worker_thread import WorkerThread
 
 TIMEOUT_S = 120.0
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 120.0
 class OwnTool(Tool):
     """Wraps the user's tool: its name and schema, our timeout and error isolation."""
 
-    def __init__(self, tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> None:
         self.name = tool.name
         self.description = tool.description
         self.parameters = tool.parameters
@@ -87,7 +87,7 @@ def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
     return emit_here
 
 
-def wrap_tool(tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> OwnTool:
+def wrap_tool(tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> OwnTool:
     """Wrap the tool. Its own attributes count as far as they do not make it more trusted."""
     attributes = {word: getattr(tool, word) for word in ("effect", "alone", "polls", "derives")}
     provenance = least_trusted([Provenance.TOOL, Provenance(tool.provenance)])
