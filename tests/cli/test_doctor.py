@@ -471,7 +471,7 @@ def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
 
     assert [one["name"] for one in told] == ["broken-pack", "hanging-pack"]
     assert told[0]["troubles"] == ["its tool t was skipped: RuntimeError: boom"]
-    assert "broken-pack 1.0" in lines and "before_tool took more than 5 s" in lines
+    assert "broken-pack 1.0" in lines
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
