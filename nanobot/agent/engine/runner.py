@@ -301,7 +301,7 @@ class _Run:
         """Run the hooks on the answer and its calls. If interrupted, record the text that was shown."""
         hook_runner, context = self._spec.hook_runner, self._context()
         try:
-            await hook_runner.answer(lambda: _answer_seen(response, calls, context, step))
+            await hook_runner.notify("on_answer", lambda: _answer_seen(response, calls, context, step))
             return await filter_calls(calls, hook_runner, context)
         except BaseException:
             await self._record_interrupted(response.content or "")
@@ -350,10 +350,11 @@ class _Run:
         )
         response: LLMResponse | None = None
         request = await self._requests.build(self._transcript.all)
-        await spec.hook_runner.request(
+        await spec.hook_runner.notify(
+            "on_request",
             lambda: RequestSeen(
                 turn_facts(spec.context), self._steps - 1, spec.model.name, deepcopy(request), tuple(spec.tools.names)
-            )
+            ),
         )
         stream = spec.model.provider.chat_stream(
             request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature

@@ -10,12 +10,12 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from nanobot.agent.hooks.api import (
-    AnswerSeen,
     CallSeen,
     Deny,
     Hook,
@@ -23,10 +23,8 @@ from nanobot.agent.hooks.api import (
     NewArguments,
     NewResult,
     NewText,
-    RequestSeen,
     ResultSeen,
     TurnFacts,
-    TurnSeen,
 )
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.hooks import Verdict
@@ -47,6 +45,7 @@ _MAX_PROBLEMS = 8
 _MAX_PROBLEM_CHARS = 300
 _NO_REASON = "This is not allowed here."
 
+_Change = TypeVar("_Change", NewText, NewArguments, NewResult)
 HookVerdicts = Mapping[str, Verdict]
 """Verdicts of hooks by call id, before policies and approvals."""
 
@@ -189,55 +188,29 @@ class HookRunner:
 
     async def message(self, seen: MessageSeen) -> HookResult | Deny:
         """Call `on_message`. The first denial ends it; each hook sees the changes of those before it."""
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("on_message"):
-            result = await self._ask_guarded(hook, "on_message", outcome.seen, (Deny, NewText))
-            if isinstance(result, Deny):
-                return result
-            if isinstance(result, NewText):
-                outcome = _replace_seen(outcome, result.provenance, text=redact_known(result.text))
-        return outcome
+        return await self._pass("on_message", seen, NewText, _new_text)
 
     async def before_tool(self, seen: CallSeen, *, may_change: bool = True) -> HookResult | Deny:
         """Call `before_tool`, as `message` does. A call resumed after a crash was already changed, so then `may_change`
         is False.
         """
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("before_tool"):
-            shown = replace(outcome.seen, arguments=deepcopy(outcome.seen.arguments))
-            result = await self._ask_guarded(hook, "before_tool", shown, (Deny, NewArguments))
-            if isinstance(result, Deny):
-                return result
-            if isinstance(result, NewArguments) and may_change:
-                arguments = json.loads(json.dumps(result.arguments))  # a copy, as it will be stored
-                outcome = _replace_seen(outcome, result.provenance, arguments=arguments)
-        return outcome
+
+        def new_arguments(new: NewArguments) -> dict[str, Any]:
+            return {"arguments": json.loads(json.dumps(new.arguments))} if may_change else {}  # as it will be stored
+
+        return await self._pass("before_tool", seen, NewArguments, new_arguments)
 
     async def after_tool(self, seen: ResultSeen) -> HookResult:
         """Call `after_tool`; each hook may change the text."""
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("after_tool"):
-            try:
-                result = await hook.ask("after_tool", deepcopy(outcome.seen), (NewResult,))
-            except _HookFailedError:
-                continue
-            if isinstance(result, NewResult):
-                outcome = _replace_seen(outcome, result.provenance, text=redact_known(result.text))
-        return outcome
+        result = await self._pass("after_tool", seen, NewResult, _new_text, may_deny=False)
+        assert isinstance(result, HookResult)  # noqa: S101 - nothing denies a result
+        return result
 
-    async def request(self, make: Callable[[], RequestSeen]) -> None:
-        """Call `on_request`. `make` runs once per hook, so that each gets a copy."""
-        for hook in self._hooks_for("on_request"):
-            await self._notify(hook, "on_request", make())
-
-    async def answer(self, make: Callable[[], AnswerSeen]) -> None:
-        """Call `on_answer`; `make` runs only if a hook handles it."""
-        for hook in self._hooks_for("on_answer"):
-            await self._notify(hook, "on_answer", make())
-
-    async def turn_end(self, seen: TurnSeen) -> None:
-        for hook in self._hooks_for("on_turn_end"):
-            await self._notify(hook, "on_turn_end", deepcopy(seen))
+    async def notify(self, method: str, make: Callable[[], object]) -> None:
+        """Call a method that only observes. `make` runs once per hook, so that each gets a copy."""
+        for hook in self._hooks_for(method):
+            with suppress(_HookFailedError):
+                await hook.ask(method, make())
 
     def handles(self, method: str) -> bool:
         """Whether any hook handles this method."""
@@ -248,26 +221,34 @@ class HookRunner:
             self._hooks_by_method[method] = tuple(hook for hook in self._hooks if hook.handles(method))
         return self._hooks_by_method[method]
 
-    async def _ask_guarded(
-        self, guarded: GuardedHook, method: str, seen: object, result_types: tuple[type, ...]
-    ) -> Any:
-        try:
-            result = await guarded.ask(method, seen, result_types)
-        except _HookFailedError as failed:
-            if not guarded.hook.guard:
-                return None
-            return Deny(f"Not allowed: the hook {guarded.name} has to check this and failed ({failed}).")
-        return Deny(redact_known(result.reason).strip() or _NO_REASON) if isinstance(result, Deny) else result
+    async def _pass(
+        self,
+        method: str,
+        seen: Any,
+        change: type[_Change],
+        changes: Callable[[_Change], dict[str, Any]],
+        *,
+        may_deny: bool = True,
+    ) -> HookResult | Deny:
+        """Pass what is seen through all hooks; `changes` are the fields that a hook's result replaces."""
+        provenance, changed = Provenance.OWNER, False
+        for hook in self._hooks_for(method):
+            try:
+                result = await hook.ask(method, deepcopy(seen), (Deny, change) if may_deny else (change,))
+            except _HookFailedError as failed:
+                if hook.hook.guard and may_deny:
+                    return Deny(f"Not allowed: the hook {hook.name} has to check this and failed ({failed}).")
+                continue
+            if isinstance(result, Deny):
+                return Deny(redact_known(result.reason).strip() or _NO_REASON)
+            if result is not None and (fields := changes(result)):
+                seen, changed = replace(seen, **fields), True
+                provenance = least_trusted([provenance, result.provenance])
+        return HookResult(seen, provenance, changed)
 
-    async def _notify(self, hook: GuardedHook, method: str, seen: object) -> None:
-        try:
-            await hook.ask(method, seen)
-        except _HookFailedError:
-            return
 
-
-def _replace_seen(outcome: HookResult, provenance: Provenance, **changed: object) -> HookResult:
-    return HookResult(replace(outcome.seen, **changed), least_trusted([outcome.provenance, provenance]), changed=True)
+def _new_text(new: NewText | NewResult) -> dict[str, Any]:
+    return {"text": redact_known(new.text)}
 
 
 # -- tool calls ---------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class McpServer:
         self.is_slow = False
         """Whether a turn recently waited for it in vain."""
         stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
-        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json", settings.fingerprint)
+        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json")
         name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
         self._folder = Path(settings.cwd) if settings.cwd else state_dir / f"{stem}-{name_hash}"
         self._clock = clock
