@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from nanobot.utils.aio import contain_errors
 T = TypeVar("T")
 
 _BUSY_S = 0.2
+"""If the thread has not begun a call after this time, something blocks it."""
 
 
 class WorkerThread:
@@ -20,19 +21,45 @@ class WorkerThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._blocked: list[asyncio.AbstractEventLoop] = []
 
-    async def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """Run the coroutine there. Raises what it raises (RuntimeError instead of an exit or interrupt), and
         TimeoutError. Cancelling is safe, and does not wait.
         """
-        loop = await self._free_loop()
+        call = await self._begin(work)
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contain_errors(work), loop))
+                return await call
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise RuntimeError("it cancelled itself") from None
+
+    async def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """Start the call in a thread that is free."""
+        while True:
+            loop = self._loop
+            if loop is None or loop.is_closed():
+                loop = self._loop = _start_loop()
+            begun, claim = asyncio.Event(), threading.Lock()
+            call = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_call(work, begun, claim), loop))
+            try:
+                async with asyncio.timeout(_BUSY_S):
+                    await begun.wait()
+            except TimeoutError:
+                if claim.acquire(blocking=False):
+                    call.cancel()
+                    self._leave(loop)
+                    continue
+            except BaseException:
+                call.cancel()
+                raise
+            return call
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            self._loop = None
+        if loop not in self._blocked:
+            self._blocked = [*(other for other in self._blocked if not other.is_closed()), loop]
 
     def close(self) -> None:
         """Stop the thread, as soon as nothing blocks it. It does not keep the process alive."""
@@ -40,22 +67,22 @@ class WorkerThread:
             if loop is not None:
                 with suppress(RuntimeError):  # it is closed
                     loop.call_soon_threadsafe(loop.stop)
-        self._loop = None
-
-    async def _free_loop(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop
-        if loop is not None and not loop.is_closed() and not await _is_responsive(loop):
-            self._blocked = [other for other in self._blocked if not other.is_closed()] + [loop]
-            loop = None
-        if loop is None or loop.is_closed():
-            loop = self._loop = _start_loop()
-        return loop
+        self._loop, self._blocked = None, []
 
 
-async def _is_responsive(loop: asyncio.AbstractEventLoop) -> bool:
-    answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
-    done, _ = await asyncio.wait((asyncio.wrap_future(answer),), timeout=_BUSY_S)
-    return bool(done)
+def _call(
+    work: Callable[[], Coroutine[Any, Any, T]], begun: asyncio.Event, claim: threading.Lock
+) -> Coroutine[Any, Any, T]:
+    caller = asyncio.get_running_loop()
+
+    async def call() -> T:
+        if not claim.acquire(blocking=False):
+            raise RuntimeError("another thread has begun it")
+        with suppress(RuntimeError):  # the caller's loop is closed
+            caller.call_soon_threadsafe(begun.set)
+        return await contain_errors(work())
+
+    return call()
 
 
 def _start_loop() -> asyncio.AbstractEventLoop:

@@ -165,6 +165,27 @@ async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_told_of(tmp_
     ]
 
 
+async def test_a_tool_that_blocks_its_thread_keeps_no_hook_of_another_chat_from_its_work(tmp_path: Path, site: Path):
+    slow = TOOL.replace("return f", "import time; time.sleep(3); return f")
+    install(site, "slow-pack", slow, {"tools": {"weather": "Weather"}})
+    install(site, "sun-pack", HOOK, {"hooks": {"audit": "Audit"}})
+    config = on("slow-pack", "sun-pack", hookTimeoutS=1)
+
+    async with open_bot(tmp_path, calls(("weather_of", {})), "hi", "done", config=config) as bot:
+        slow_turn = asyncio.create_task(bot.say("weather?", "cli:a"))
+        while len(bot.provider.requests) < 1 or "tool_started" not in bot.sink.types:
+            await asyncio.sleep(0.01)
+        assert await bot.say("hello", "cli:b") == "hi"
+        was_blocked = not slow_turn.done()
+        assert await slow_turn == "done"
+        status = await bot.say("/status")
+
+    assert was_blocked
+    assert "hello (audited)" in str(bot.provider.requests[1])
+    assert "sunny in nowhere" in str(bot.provider.requests[2])
+    assert "Plugins:" not in status
+
+
 @pytest.mark.parametrize(
     ("wanted", "fits"),
     [

@@ -104,7 +104,7 @@ class GuardedHook:
             return result
 
         if self.worker is not None:
-            return await self.worker.run(call(), self.timeout_s)
+            return await self.worker.run(call, self.timeout_s)
         async with asyncio.timeout(self.timeout_s) as timeout:
             result = await contain_errors(call())
         if timeout.expired():  # it caught the cancellation

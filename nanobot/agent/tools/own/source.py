@@ -77,7 +77,7 @@ class OwnTools:
             return load_tool(path, self._allowed_dirs)
 
         try:
-            return wrap_tool(await self._worker.run(load(), _LOAD_TIMEOUT_S), self._worker)
+            return wrap_tool(await self._worker.run(load, _LOAD_TIMEOUT_S), self._worker)
         except TimeoutError:
             reason = f"Loading it took more than {_LOAD_TIMEOUT_S:g} s."
         except InvalidToolError as error:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -40,7 +41,7 @@ class OwnTool(Tool):
         if isinstance(ctx, ToolContext):
             arguments["ctx"] = replace(ctx, emit=_thread_safe(ctx.emit))
         try:
-            returned: ToolResult | str = await self._worker.run(self._run(arguments), self._timeout_s)
+            returned: ToolResult | str = await self._worker.run(partial(self._run, arguments), self._timeout_s)
             return _sanitize(returned, self.provenance) if isinstance(returned, ToolResult) else returned
         except TimeoutError:
             return ToolResult.failed(f"{self.name} was stopped after {self._timeout_s:g} s. Ask it for less.")
