@@ -21,7 +21,7 @@ from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import SystemClock
-from tests.support.mcp import OpenBench, child
+from tests.support.mcp import MCP_SERVER, OpenBench, child
 
 
 async def test_a_call_reaches_the_server_and_is_trusted_as_its_words(bench: OpenBench):
@@ -182,6 +182,20 @@ async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
 
     assert "exit code 3" in state.reason
     assert "no database" in state.reason
+
+
+async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: OpenBench, tmp_path: Path):
+    broken, starts = tmp_path / "broken", tmp_path / "starts"
+    script = f"if [ -e {broken} ]; then echo >> {starts}; sleep 1; exit 3; fi; exec {sys.executable} -I -S {MCP_SERVER}"
+    lamp = ServerSettings("lamp", command="sh", args=("-c", script))
+    await bench(lamp)
+    broken.touch()
+    again = await bench(lamp)
+
+    results = await asyncio.gather(*(again.call("mcp_lamp_echo") for _ in range(10)))
+
+    assert {str(result.content).count("exit code 3") for result in results} == {1}
+    assert starts.read_text(encoding="utf-8") == "\n"
 
 
 async def test_a_server_that_dies_in_a_call_is_there_again_for_the_next(bench: OpenBench):
