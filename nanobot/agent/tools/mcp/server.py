@@ -122,9 +122,7 @@ class McpServer:
         self._open_client = open_client
         self._connection: McpConnection | None = None
         self._unclosed: set[McpConnection] = set()
-        self._connecting = asyncio.Lock()
-        self._starting: asyncio.Task[McpConnection] | None = None
-        self._failures = 0
+        self._opening: asyncio.Task[McpConnection] | None = None
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
@@ -141,7 +139,7 @@ class McpServer:
         """The present state."""
         if self._connection is not None and self._connection.is_open:
             return ServerState(Phase.READY)
-        if self._connecting.locked():
+        if self._opening is not None:
             return ServerState(Phase.STARTING, self._reason)
         if self._reason:
             return ServerState(Phase.FAILED, self._reason, max(self._next_try - self._clock.monotonic(), 0.0))
@@ -186,34 +184,36 @@ class McpServer:
 
     def start(self) -> "asyncio.Task[McpConnection] | None":
         """Start connecting, unless connected or failed a moment ago. The task may fail; nobody has to await it."""
-        if self._starting is None and not self._closed and self.state.phase is not Phase.READY:
+        if self._opening is None and not self._closed and self.state.phase is not Phase.READY:
             if self._clock.monotonic() < self._next_try:
                 return None
-            self._starting = asyncio.create_task(self.connect(), name=f"mcp {self.settings.name}")
-            self._starting.add_done_callback(self._on_started)
-        return self._starting
+            self._opening = asyncio.create_task(self._open(), name=f"mcp {self.settings.name}")
+            self._opening.add_done_callback(self._on_opened)
+        return self._opening
 
-    def _on_started(self, starting: "asyncio.Task[McpConnection]") -> None:
-        self._starting = None
-        if not starting.cancelled():
-            starting.exception()  # logged, and told to whoever calls; mark it as retrieved
+    def _on_opened(self, opening: "asyncio.Task[McpConnection]") -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # logged, and told to whoever calls; mark it as retrieved
 
     async def connect(self) -> McpConnection:
-        """Wait until connected. Raises ServerFailedError with the reason and what to do."""
-        failures = self._failures
-        async with self._connecting:
-            if self._closed:
-                raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
+        """Wait until connected; a cancelled call leaves the server starting. Raises ServerFailedError with the reason
+        and what to do.
+        """
+        while not self._closed:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
-            if self._failures > failures:  # it failed while we waited
-                raise ServerFailedError(self._describe_unreachable(self._reason))
             pause = self._next_try - self._clock.monotonic()
-            if pause > _MAX_WAIT_S:
+            if self._opening is None and pause > _MAX_WAIT_S:
                 reason = self._describe_unreachable(self._reason)
                 raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
-            await asyncio.sleep(max(pause, 0))
-            return await self._open()
+            if self._opening is None and pause > 0:
+                await asyncio.sleep(pause)
+            if (opening := self.start()) is not None:
+                await asyncio.wait((opening,))
+                if not opening.cancelled():
+                    return opening.result()
+        raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
 
     async def relist(self) -> None:
         """List the tools again, if the server reported a change. Never raises, and does not wait long.
@@ -259,9 +259,9 @@ class McpServer:
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         self._drop_connection()
         await asyncio.gather(*(connection.close() for connection in self._unclosed))
 
@@ -322,7 +322,6 @@ class McpServer:
                 await self._list(connection)
         except Exception as error:  # isolate servers
             connection.start_closing()
-            self._failures += 1
             self._pause_s = _next_pause(self._pause_s)
             self._next_try = self._clock.monotonic() + self._pause_s
             if use_legacy and self.listing is not None:

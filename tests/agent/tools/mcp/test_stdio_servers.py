@@ -198,6 +198,29 @@ async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: Ope
     assert starts.read_text(encoding="utf-8") == "\n"
 
 
+async def test_a_call_that_is_stopped_while_its_server_starts_does_not_stop_the_server(
+    bench: OpenBench, tmp_path: Path
+):
+    starts, go_on = tmp_path / "starts", tmp_path / "go_on"
+    wait = f"echo >> {starts}; while [ ! -e {go_on} ]; do sleep 0.05; done"
+    lamp = ServerSettings("lamp", command="sh", args=("-c", f"{wait}; exec {sys.executable} -I -S {MCP_SERVER}"))
+    go_on.touch()
+    await bench(lamp)
+    go_on.unlink()
+    again = await bench(lamp)
+
+    stopped = asyncio.create_task(again.call("mcp_lamp_echo"))
+    while starts.read_text(encoding="utf-8").count("\n") < 2:
+        await asyncio.sleep(0.01)
+    stopped.cancel()
+    await asyncio.gather(stopped, return_exceptions=True)
+    go_on.touch()
+    result = await again.call("mcp_lamp_echo")
+
+    assert result.content == "{}"
+    assert starts.read_text(encoding="utf-8").count("\n") == 2
+
+
 async def test_a_server_that_dies_in_a_call_is_there_again_for_the_next(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
