@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nanobot.agent.tools.mcp import process_guard
+from nanobot.agent.tools.mcp.process_guard import EXIT_CODE_PREFIX
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NetworkPolicy
@@ -40,8 +41,10 @@ MAX_LIST_ITEMS = 2000
 """Tools, resources, parts of a result; the rest of a longer list is dropped before the SDK validates each item."""
 _STDERR_TAIL_BYTES = 4096
 _EXIT_WAIT_S = 0.3
-_NPM_NOISE = re.compile(r"npm notice.*|npm error( \d+)?|npm error A complete log.*")
-"""Lines that npm prints around its reason, which they would push out of the tail: many servers are started by npx."""
+_NOISE = re.compile(rf"npm notice|npm error( \d+)?$|npm error A complete log|{EXIT_CODE_PREFIX}")
+"""Besides our own, lines that npm prints around its reason, which they would push out of the tail: many servers are
+started by npx.
+"""
 _STORAGE_VARIABLES = frozenset({"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
 """Where a server stores things between starts."""
 _SESSION_HEADER = "mcp-session-id"
@@ -85,18 +88,14 @@ class ServerReport:
         """Describe a program's end, once all of its stderr is known; empty if there is nothing to report."""
         await asyncio.to_thread(self._ended.wait, _EXIT_WAIT_S)
         lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines()]
-        code = lines.pop().removeprefix(process_guard.EXIT_CODE_PREFIX) if self._has_exit_code(lines) else ""
-        last = [line for line in lines if line and not _NPM_NOISE.fullmatch(line)][-5:]
+        codes = [line.removeprefix(EXIT_CODE_PREFIX) for line in lines if line.startswith(EXIT_CODE_PREFIX)]
+        last = [line for line in lines if line and not _NOISE.match(line)][-5:]
         parts = (
-            f"it ended with exit code {code}" if code else "",
+            f"it ended with exit code {codes[-1]}" if codes else "",
             f"it printed what is not a message: {self.garbage!r}" if self.garbage else "",
             f"its last output: {' | '.join(last)}" if last else "",
         )
         return "; ".join(part for part in parts if part)
-
-    @staticmethod
-    def _has_exit_code(lines: list[str]) -> bool:
-        return bool(lines) and lines[-1].startswith(process_guard.EXIT_CODE_PREFIX)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
 from nanobot.utils.clock import SystemClock
-from tests.support.mcp import MCP_SERVER, OpenBench, child
+from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, OpenBench, child
 
 
 async def test_a_call_reaches_the_server_and_is_trusted_as_its_words(bench: OpenBench):
@@ -289,16 +288,18 @@ async def test_two_hundred_sessions_share_one_program(bench: OpenBench):
     assert len({str(result.content) for result in results}) == 1
 
 
+@pytest.mark.timeout(180)
 async def test_ten_megabytes_arrive_whole(bench: OpenBench):
-    lamp = await bench(child("lamp"))
+    lamp = await bench(child("lamp", tool_timeout_s=120))
 
     result = await lamp.call("mcp_lamp_big", size=10_000_000)
 
     assert result.content == "x" * 10_000_000
 
 
+@pytest.mark.timeout(180)
 async def test_a_message_nobody_can_hold_ends_the_connection_and_the_next_call_works(bench: OpenBench):
-    lamp = await bench(child("lamp"))
+    lamp = await bench(child("lamp", tool_timeout_s=120))
 
     huge = await lamp.call("mcp_lamp_big", size=20_000_000)
     after = await lamp.call("mcp_lamp_echo", n=1)
@@ -329,7 +330,7 @@ async def test_what_is_no_message_is_passed_over(bench: OpenBench):
 
 
 def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -385,7 +386,7 @@ async def test_pictures_and_files_are_kept_and_shown_by_path(bench: OpenBench, w
 
 
 async def test_a_hostile_schema_is_tamed_and_its_tool_can_be_called(bench: OpenBench):
-    hostile = await bench(child("odd", "hostile"), timeouts=McpTimeouts(first_listing_s=20))
+    hostile = await bench(child("odd", "hostile"), timeouts=LONG_TIMEOUTS)
     arguments = {"text": "a" * 60 + "!", "bomb": {"a": [1, 2, {}]}, "self": 1, "ctx": 2}
     begun = time.perf_counter()
 
