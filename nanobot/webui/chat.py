@@ -83,7 +83,7 @@ class ChatEndpoints:
         live = [self._live(view.to_json()) for view in self._services.feed.views(key)]
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
-        shown = await asyncio.to_thread(lambda: [self._row(first + at, row) for at, row in enumerate(rows)])
+        shown = await asyncio.to_thread(lambda: [self.row(first + at, row) for at, row in enumerate(rows)])
         turns = await asyncio.to_thread(self._turns, key, rows)
         return json_response(
             {
@@ -169,7 +169,8 @@ class ChatEndpoints:
         names = ("usd", "prompt_tokens", "completion_tokens")
         return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
 
-    def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
+    def row(self, number: int, row: ChatMessage) -> dict[str, Any]:
+        """A stored message as the page shows it."""
         shown: dict[str, Any] = {"n": number, "role": row.get("role")}
         if (time := parse_time(row.get("timestamp"))) is not None:
             shown["timestamp"] = time.astimezone().isoformat()
