@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -88,6 +89,7 @@ class ChatEndpoints:
         return json_response(
             {
                 "session": key,
+                "answers_in": channel if (channel := key.partition(":")[0]) in self._chat_apps() else None,
                 "branch_of": session.metadata.get("branch_of"),
                 "rows": shown,
                 "turns": turns,
@@ -101,7 +103,7 @@ class ChatEndpoints:
         key = request.path_params["key"]
         new = await read_json(request, _NewMessage)
         channel, _, chat_id = key.partition(":")
-        if channel not in self._services.runtime.config.channels.enabled:
+        if channel not in self._chat_apps():
             # No chat app takes the answer of a chat of the page, a terminal or a program: it is read in the feed.
             channel, chat_id = WEB_CHANNEL, key.removeprefix(f"{WEB_CHANNEL}:")
         if not new.text.strip() and not new.files:
@@ -117,6 +119,9 @@ class ChatEndpoints:
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
         accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
+
+    def _chat_apps(self) -> Collection[str]:
+        return self._services.runtime.config.channels.enabled
 
     def _chat_and_thread(self, key: str, chat_id: str) -> tuple[str, str | None]:
         """The chat and the thread of a session `channel:chat:thread`: ids may contain colons, so its messages tell."""

@@ -10,12 +10,10 @@ from starlette.responses import Response
 from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import first_request
 from nanobot.agent.trace.store import TraceStore
-from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.providers.wire.chat_request import wire_text
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
-from nanobot.usage.report import read_usage
 from nanobot.usage.sums import By
 from nanobot.webui.services import WebServices
 
@@ -25,8 +23,7 @@ class TurnEndpoints:
 
     def __init__(self, services: WebServices) -> None:
         self._services = services
-        self._places = DataPaths(services.runtime.data_dir)
-        self._traces = TraceStore(self._places.traces)
+        self._traces = TraceStore(DataPaths(services.runtime.data_dir).traces)
         self._redactor = services.runtime.toolbox.services.redactor
 
     def endpoints(self) -> list[Endpoint]:
@@ -68,10 +65,7 @@ class TurnEndpoints:
         days = request.query_params.get("days", "30")
         if not days.isdigit() or not 0 < int(days) <= 3660:
             raise HttpError(400, "`days` is a number from 1 to 3660.")
-        runtime = self._services.runtime
-        limits, now = spending_limits(runtime.config), runtime.clock.now()
-        report = await asyncio.to_thread(read_usage, self._places.database, limits, now, by, int(days))
-        return json_response(report.to_json())
+        return json_response((await self._services.runtime.spending.report(by, int(days))).to_json())
 
     def _recording(self, request: Request) -> Recording:
         key = request.path_params["key"]

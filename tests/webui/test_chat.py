@@ -28,6 +28,14 @@ async def test_a_message_is_answered_and_the_feed_shows_it(running: OpenGateway)
     assert after["live"] == []
 
 
+async def test_only_a_chat_of_a_chat_app_that_runs_here_is_answered_there(running: OpenGateway):
+    keys = ("toy:7", "web:one", "trip", "cli:direct", "sdk:default", "api:x", "cron:1a2b", "heartbeat", "telegram:5")
+    async with running() as here, browser(here) as client:
+        answers = {key: (await client.get(f"/api/sessions/{key}/rows")).json()["answers_in"] for key in keys}
+
+    assert answers == {**dict.fromkeys(keys), "toy:7": "toy"}
+
+
 @pytest.mark.parametrize("key", ["trip", "cli:direct", "sdk:default", "telegram:5"])
 async def test_the_answer_in_a_chat_that_no_chat_app_takes_counts_as_delivered(running: OpenGateway, key: str):
     async with running("Hello back") as here, browser(here) as client:

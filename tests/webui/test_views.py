@@ -11,6 +11,7 @@ from nanobot.gateway.http import all_endpoints
 from nanobot.net import sse
 from nanobot.security.http_access import Requires
 from nanobot.testing import calls
+from tests.support.browser import Typist
 from tests.support.eventually import eventually
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway
@@ -49,6 +50,25 @@ async def test_a_session_is_renamed_pinned_found_exported_imported_archived_and_
     assert (imported.status_code, again.status_code) == (201, 409)
     assert (deleted.status_code, gone.status_code) == (200, 404)
     assert [row["key"] for row in left] == ["web:copy"]
+
+
+async def test_a_chat_that_is_deleted_while_it_answers_stays_deleted(running: OpenGateway):
+    may_end = asyncio.Event()
+    async with running(provider=Typist(["It ", may_end, "ends."])) as here, browser(here) as client:
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "hello"})
+        await follow(client, before, "text_delta")
+        deleting = asyncio.create_task(client.delete("/api/sessions/web:one"))
+        await asyncio.wait({deleting}, timeout=1)
+        was_deleted_early = deleting.done()
+        may_end.set()
+        ended = (await follow(client, before, "turn_ended"))[-1]["event"]
+        deleted = await deleting
+        left = (await client.get("/api/sessions")).json()["sessions"]
+
+    assert (was_deleted_early, deleted.status_code) == (False, 200)
+    assert ended["text"] == "It ends."
+    assert left == []
 
 
 async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(running: OpenGateway):
@@ -144,6 +164,7 @@ async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(runni
 async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
     async with running("hi") as here, browser(here) as client:
         await say(client, "hello")
+        used = (await client.get("/api/usage", params={"by": "cause"})).json()
         now = (await client.get("/api/now")).json()
         usage = (await client.get("/api/usage", params={"by": "model"})).json()
         wrong = await client.get("/api/usage", params={"by": "colour"})
@@ -153,6 +174,7 @@ async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
     assert now["turns"] == []
     assert {"today", "month", "limits"} <= now["usage"].keys()
     assert (usage["by"], wrong.status_code) == ("model", 400)
+    assert used["today"]["calls"] >= 1
 
 
 async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running: OpenGateway):

@@ -20,6 +20,8 @@ export class Session {
     this.state = signal("loading");
     this.hasOlder = signal(false);
     this.branchOf = signal(null);
+    /** The chat app that gets the answers, null if none does. */
+    this.answersIn = signal(null);
     /** What the last turn that ended here answered, for screen readers. */
     this.lastAnswer = signal("");
     this.rows = [];
@@ -45,6 +47,7 @@ export class Session {
       for (const [id, view] of this.ended) if (view.later) this.ended.delete(id); // it has gone on
       for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
       this.branchOf.value = page.branch_of;
+      this.answersIn.value = page.answers_in;
       this.takeRows(page.rows, page.turns);
       this.recall(page.feed);
       this.state.value = "ready";

@@ -9,7 +9,7 @@ import { History } from "../parts/history.js";
 import { ActionButton, CopyButton, TurnMessage, UserMessage, answerOf } from "../parts/message.js";
 import { go, href } from "../router.js";
 import { Session } from "../session.js";
-import { channelName, channelOf, me, sessions } from "../store.js";
+import { channelName, me, sessions } from "../store.js";
 import { t } from "../words.js";
 
 const BOTTOM_PX = 60;
@@ -60,7 +60,6 @@ function OpenChat({ sessionKey: key }) {
   const isRunning = live.length > 0;
   const stop = () => post(sessionPath(key, "stop")).catch(() => null);
   const isStopArmed = useStopKey(isRunning, stop);
-  const channel = channelOf(key);
 
   async function onSend(text, files) {
     if (editing) return branch(editing.before, text, files);
@@ -75,7 +74,8 @@ function OpenChat({ sessionKey: key }) {
     go("chat", branchKey);
   }
 
-  const note = channel !== "web" && t("answers_in", { channel: channelName(channel) });
+  const channel = session.answersIn.value;
+  const note = channel && t("answers_in", { channel: channelName(channel) });
   return html`<${DropTarget} addFiles=${addFiles} className="chat">
     <div class="scroll" ref=${scroller} onScroll=${stick.onScroll} tabindex="-1">
       <div class="column" ref=${stick.content}>
