@@ -211,7 +211,7 @@ async def test_a_question_shows_lists_and_objects_exactly(running: OpenGateway, 
         "done",
     )
     async with running(*script) as here:
-        with_approval(here).parameters = {"type": "object", "properties": {"options": {"type": "object"}}}
+        with_approval(here).parameters["properties"]["options"] = {"type": "object"}
         tab = await tabs.open(here, viewport={"width": 320, "height": 640})
         await say(tab, "run it")
         card = tab.locator(".approval > .arguments")

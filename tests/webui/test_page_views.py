@@ -10,10 +10,12 @@ from nanobot.agent.goals.goal import Goal, GoalState
 from nanobot.agent.goals.store import GoalStore
 from nanobot.bus.events import Address
 from nanobot.config.paths import DataPaths
+from nanobot.cron.types import CronSchedule
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, page_url, say
 from tests.support.eventually import eventually
+from tests.support.home import POSIX
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
 
@@ -215,6 +217,46 @@ async def test_a_job_is_added_in_words_seen_in_the_calendar_run_and_removed(runn
         await tab.get_by_role("button", name="Add").click()
 
         await expect(tab.get_by_role("alert")).to_contain_text("no such time")
+
+
+async def test_a_job_is_changed_by_keyboard(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        cron = here.gateway.runtime.cron()
+        cron.add_job("plants", CronSchedule("cron", expr="0 7 * * *"), "Water the plants")
+        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
+        await visit(tab, "jobs")
+        await tab.get_by_role("button", name="Edit: plants").press("Enter")
+        await expect(tab.locator(".editing").get_by_label("What")).to_be_focused()
+        await tab.keyboard.press("Control+a")
+        await tab.keyboard.type("Water the roses")
+        await tab.keyboard.press("Tab")
+        await tab.keyboard.type("every weekday at 8")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator(".row")).to_contain_text("every weekday at 08:00")
+        await expect(tab.get_by_role("button", name="Edit: plants")).to_be_focused()
+
+        [job] = cron.list_jobs()
+        assert (job.payload.message, job.schedule.expr) == ("Water the roses", "0 8 * * 1-5")
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@POSIX
+async def test_a_finding_of_the_doctor_has_its_command_to_copy_and_is_repaired(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        tab = await tabs.open(here)
+        await tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await visit(tab, "doctor")
+        (here.home / "config.json").chmod(0o644)
+        await tab.get_by_role("button", name="Check now").click()
+        await tab.get_by_role("button", name="Repair: files.private").click(timeout=120_000)
+        repair = tab.get_by_role("button", name="Repair: files.private")
+        await expect(repair).to_have_count(0, timeout=120_000)
+        assert (here.home / "config.json").stat().st_mode & 0o777 == 0o600
+        command = tab.locator(".command").first
+        await command.get_by_role("button", name="Copy").click()
+
+        assert await tab.evaluate("navigator.clipboard.readText()") == await command.locator("code").inner_text()
+        assert (await command.locator("code").inner_text()).split()[0] in ("nanobot", "sudo", "chmod")
 
 
 WHEN = {

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from datetime import datetime
 
 import httpx
 import pytest
@@ -13,6 +14,8 @@ from nanobot.security.http_access import Requires
 from nanobot.testing import calls
 from tests.support.browser import Typist
 from tests.support.eventually import eventually
+from tests.support.home import POSIX
+from tests.support.ledger_rows import put_rows, row
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway
 from tests.support.web_client import browser, follow
@@ -141,6 +144,48 @@ async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGatew
     assert (paused.json()["next_runs_ms"], len(resumed.json()["next_runs_ms"])) == ([], 3)
     assert (started.status_code, runs[0]["outcome"]) == (202, "ran")
     assert (removed.status_code, listed) == (200, [])
+
+
+async def test_a_job_is_changed_and_shows_what_its_runs_cost(running: OpenGateway):
+    async with running("Watered.") as here, browser(here) as client:
+        job = (await client.post("/api/jobs", json={"message": "Water the plants", "cron": "0 18 * * *"})).json()
+        path = f"/api/jobs/{job['id']}"
+        change = {"message": "Feed the cat", "name": "cat", "every_s": 7200, "model": "other-model"}
+        changed = (await client.patch(path, json=change)).json()
+        wrong = [await client.patch(path, json=each) for each in ({"at": "no such time"}, {"message": ""})]
+        nobody = await client.patch("/api/jobs/none", json={"enabled": False})
+        await client.post(f"{path}/run")
+        while not (await client.get("/api/jobs/history")).json()["runs"]:
+            await asyncio.sleep(0.05)
+        usage = (await client.get("/api/usage", params={"by": "model"})).json()["rows"]
+        [unpriced] = (await client.get("/api/jobs")).json()["jobs"]
+        today = f"{datetime.now():%Y-%m-%d}T00:00:00.000+00:00"
+        calls_of_job = [row(today, session=f"cron:{job['id']}", turn=turn, usd=0.2) for turn in ("a", "a", "b")]
+        put_rows(here.home, *calls_of_job)
+        [priced] = (await client.get("/api/jobs")).json()["jobs"]
+        default = (await client.patch(path, json={"model": ""})).json()
+
+    assert (changed["name"], changed["payload"]["message"], changed["model"]) == ("cat", "Feed the cat", "other-model")
+    assert (changed["schedule_text"], len(changed["next_runs_ms"])) == ("every 2 hours", 3)
+    assert [answer.status_code for answer in (*wrong, nobody)] == [400, 400, 404]
+    assert "Feed the cat" in str(here.model.requests[-1])
+    assert [used["model"] for used in usage] == ["other-model"]
+    assert unpriced["month"] == {"runs": 1, "usd": None}
+    assert priced["month"] == {"runs": 3, "usd": pytest.approx(0.6)}
+    assert default["model"] is None
+
+
+@POSIX
+async def test_a_finding_of_the_doctor_is_repaired(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        (here.home / "config.json").chmod(0o644)
+        repaired = (await client.post("/api/doctor", json={"fix": "files.private"}, timeout=120)).json()
+        odd = await client.post("/api/doctor", json={"fix": "--offline"})
+
+    assert [check["id"] for check in repaired["checks"]] == ["files.private"]
+    assert [done["id"] for done in repaired["repaired"]] == ["files.private"]
+    assert (here.home / "config.json").stat().st_mode & 0o777 == 0o600
+    assert odd.status_code == 400
 
 
 async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(running: OpenGateway, tmp_path):

@@ -13,7 +13,7 @@ from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import PriceTable, price_per_million
 from nanobot.usage.report import UsageReport, read_usage
-from nanobot.usage.sums import By, UsageSummary, sum_up
+from nanobot.usage.sums import By, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
@@ -73,6 +73,16 @@ class Spending:
         await self._ledger.flush()
         limits, now = self._budget.limits, self._clock.now()
         return await asyncio.to_thread(read_usage, self._database.path, limits, now, by, days)
+
+    async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:
+        """This month's turns and usage of each session with this prefix. Raises StorageError."""
+        await self._ledger.flush()
+
+        def read() -> dict[str, tuple[int, UsageSum]]:
+            with reading(self._database.path, SCHEMA) as db:
+                return session_sums(db, prefix, f"{self._clock.now():%Y-%m}-01")
+
+        return await asyncio.to_thread(read)
 
     async def __aenter__(self) -> Self:
         return self
