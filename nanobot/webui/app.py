@@ -42,7 +42,7 @@ def endpoints(services: WebServices) -> list[Endpoint]:
         *OverviewEndpoints(services).endpoints(),
         *MemoryEndpoints(services).endpoints(),
         *JobEndpoints(services).endpoints(),
-        *TurnEndpoints(services).endpoints(),
+        *TurnEndpoints(services, chat).endpoints(),
         *SettingsEndpoints(services).endpoints(),
     ]
 

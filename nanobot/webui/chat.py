@@ -24,6 +24,7 @@ from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, t
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
 from nanobot.session.records import parse_time
+from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums
 from nanobot.utils.database import reading
@@ -39,6 +40,8 @@ class _Branch(BaseModel):
     session: str
     before: int = Field(ge=0)
     """Number of the first message that the branch does not have."""
+    model: str = Field("", max_length=200)
+    """The model of the branch; empty for that of the session."""
 
 
 class _NewMessage(BaseModel):
@@ -110,8 +113,7 @@ class ChatEndpoints:
             raise HttpError(400, "A message needs text or a file.")
         attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]
         if (branch := new.branch_from) is not None:
-            sessions = self._services.runtime.sessions
-            await asyncio.to_thread(lambda: sessions.branch(branch.session, before=branch.before, new_key=key))
+            await self._branch(branch, key)
         chat_id, thread_id = await asyncio.to_thread(self._chat_and_thread, key, chat_id)
         message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
         message = replace(message, message_id=new.id, thread_id=thread_id, attended=True)
@@ -119,6 +121,19 @@ class ChatEndpoints:
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
         accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
+
+    async def _branch(self, branch: _Branch, key: str) -> None:
+        """Make the session `key`, unless it exists. Raises ConfigError if there is no such model."""
+        runtime = self._services.runtime
+        if await asyncio.to_thread(runtime.sessions.find, key) is not None:
+            return
+        if branch.model:
+            await runtime.models.choose(Session(key), branch.model)
+        await asyncio.to_thread(lambda: runtime.sessions.branch(branch.session, before=branch.before, new_key=key))
+        if branch.model:
+            async with runtime.sessions.hold(key) as session:
+                session.metadata["model"] = branch.model
+                await runtime.sessions.append(session)
 
     def _chat_apps(self) -> Collection[str]:
         return self._services.runtime.config.channels.enabled

@@ -321,6 +321,26 @@ async def test_an_answer_leads_to_its_steps_and_to_what_the_model_was_sent(runni
         await expect(tab.locator(".sent").last).to_contain_text("what is here?")
 
 
+async def test_a_turn_is_undone_and_asked_again_of_another_model(running: OpenGateway, tabs: Tabs):
+    script = (calls(("write_file", {"path": "plan.md", "content": "one"})), "written", "again")
+    async with running(*script) as here:
+        file = here.home / "workspace" / "plan.md"
+        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
+        await say(tab, "write a plan")
+        await tab.get_by_role("link", name="Step by step").click()
+        await tab.get_by_role("button", name="Undo its changes").click()
+        await tab.get_by_role("button", name="Really undo?").click()
+        await expect(tab.get_by_role("main").get_by_role("status").last).to_contain_text("deleted, as it was new")
+        assert not file.exists()
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await tab.get_by_label("Run it again with").fill("other-model")
+        await tab.get_by_role("button", name="Run in a branch").click()
+        await expect(tab.get_by_text("A branch of")).to_be_visible()
+
+        await expect(tab.locator(".message.turn .result")).to_contain_text("other-model")
+        await expect(tab.locator(".message.turn .markdown")).to_have_text("again")
+
+
 async def test_goals_show_what_each_used_and_why_it_waits(running: OpenGateway, tabs: Tabs):
     async with running() as here:
         goal = Goal("g1", "Plan the trip", "web:trip", Address("web", "trip"), state=GoalState.WAITING, why="no hotel")

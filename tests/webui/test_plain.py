@@ -30,7 +30,7 @@ async def ask(client: httpx.AsyncClient, text: str, **message: Any) -> None:
 
 
 async def test_a_chat_is_read_without_javascript(running: OpenGateway):
-    picture = {"content": b"\x89PNG\r\n\x1a\n" + bytes(40), "headers": {"x-file-name": "map.png"}}
+    picture: dict[str, Any] = {"content": b"\x89PNG\r\n\x1a\n" + bytes(40), "headers": {"x-file-name": "map.png"}}
     async with running(calls(("list_dir", {"path": "<here>"})), ANSWER) as here, browser(here) as client:
         file = (await client.post("/api/files", **picture)).json()
         await ask(client, "<i>plan</i> it", files=[file["id"]])

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -237,6 +238,53 @@ async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running
     assert whole["steps"][0]["calls"][0]["name"] == "list_dir"
     assert "what is here?" in json.dumps(prompt["messages"])
     assert none.status_code == 404
+
+
+async def test_the_changes_of_a_turn_are_undone_once_and_only_the_last_ones(running: OpenGateway):
+    def write(text: str) -> Any:
+        return calls(("write_file", {"path": "plan.md", "content": text}))
+
+    async with running(write("one"), "done", write("two"), "done") as here, browser(here) as client:
+        file = here.home / "workspace" / "plan.md"
+        for text in ("write one", "write two"):
+            await say(client, text)
+        first, last = (await client.get("/api/sessions/web:one/turns")).json()["turns"]
+        paths = [f"/api/sessions/web:one/turns/{turn['turn_id']}" for turn in (first, last)]
+        may = [(await client.get(path)).json()["can_undo"] for path in paths]
+        early = (await client.post(f"{paths[0]}/undo")).json()["report"]
+        after_early = file.read_text(encoding="utf-8")
+        report = (await client.post(f"{paths[1]}/undo")).json()["report"]
+        after = file.read_text(encoding="utf-8")
+        may_again = (await client.get(paths[1])).json()["can_undo"]
+
+    assert (may, may_again) == ([False, True], False)
+    assert (after_early, after) == ("two", "one")
+    assert "later turn" in early
+    assert "plan.md: restored" in report
+
+
+async def test_a_turn_is_asked_again_of_another_model_in_a_branch(running: OpenGateway):
+    async with running("first", "second", "third") as here, browser(here) as client:
+        for text in ("begin", "what now?"):
+            await say(client, text)
+        turn = (await client.get("/api/sessions/web:one/turns")).json()["turns"][1]
+        asked = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}")).json()["asked"]
+        models = (await client.get("/api/models")).json()["models"]
+        before = (await client.get("/api/sessions/web:two/rows")).json()["feed"]
+        branch = {"session": "web:one", "before": asked["n"], "model": "other-model"}
+        message = {"id": "message-9", "text": asked["text"], "branch_from": branch}
+        for _ in range(2):
+            sent = await client.post("/api/sessions/web:two/messages", json=message)
+        await follow(client, before, "turn_ended")
+        rows = (await client.get("/api/sessions/web:two/rows")).json()
+        used = (await client.get("/api/usage", params={"by": "model"})).json()["rows"]
+
+    assert asked["text"] == "what now?"
+    assert "default" in models
+    assert sent.status_code == 202
+    assert [row["text"] for row in rows["rows"]] == ["begin", "first", "what now?", "third"]
+    assert rows["branch_of"] == "web:one"
+    assert {each["model"]: each["calls"] for each in used} == {"scripted": 2, "other-model": 1}
 
 
 async def test_a_setting_is_changed_checked_and_its_secret_never_shown(running: OpenGateway):

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { post, sessionPath } from "../api.js";
 import { Icon, html } from "../dom.js";
 import { mergeParts } from "../entries.js";
-import { discard, outbox, randomId, retry, send } from "../outbox.js";
+import { discard, newKey, outbox, retry, send } from "../outbox.js";
 import { Composer } from "../parts/composer.js";
 import { History } from "../parts/history.js";
 import { ActionButton, CopyButton, TurnMessage, UserMessage, answerOf } from "../parts/message.js";
@@ -23,10 +23,6 @@ const ACTIVITY_S = 2;
 
 export default function Chat({ rest: key }) {
   return key ? html`<${OpenChat} key=${key} sessionKey=${key} />` : html`<${NewChat} />`;
-}
-
-function newKey() {
-  return `web:${randomId().slice(0, 12)}`;
 }
 
 function NewChat() {
