@@ -69,17 +69,21 @@ class PlainEndpoints:
             return older + _messages(shown, words)
 
         links = f'<a href="/s">{escape(words["view_chats"])}</a> <a href="/">{escape(words["with_script"])}</a>'
-        title = str(session.metadata.get("title") or key)
+        title = await asyncio.to_thread(self._title, key, session.metadata)
         return self._document(language, title, links, await asyncio.to_thread(body))
 
     def _list(self, words: Words) -> str:
         links = []
         for row in self._sessions.list_sessions():
-            path, title = Path(row["path"]), row["metadata"].get("title")
-            name = str(title or session_title(path) or row["key"])
-            address = _address(path.stem if row["archived"] else row["key"])
-            links.append(f'<li class="entry" dir="auto"><a href="{address}">{escape(name)}</a></li>')
+            name = Path(row["path"]).stem if row["archived"] else row["key"]
+            title = escape(self._title(name, row["metadata"]))
+            links.append(f'<li class="entry" dir="auto"><a href="{_address(name)}">{title}</a></li>')
         return f"<ul>{''.join(links)}</ul>" if links else f"<p>{escape(words['chats_none'])}</p>"
+
+    def _title(self, name: str, metadata: Mapping[str, Any]) -> str:
+        """The title of a session, else its first words, else its name."""
+        path = self._sessions.find(name)
+        return str(metadata.get("title") or (path and session_title(path)) or name)
 
     def _error(self, error: HttpError) -> Response:
         body = f'<p class="error">{escape(str(error))}</p>'

@@ -19,6 +19,10 @@ ANSWER = """# The plan
 | :-- | --: |
 | Hikari | 13320 |
 
+```sh
+curl -o timetable-of-the-whole-year.pdf https://rail.example/a-very-long-address/that-does-not-fit.pdf
+```
+
 ![pixel](https://evil.example/pixel.png) [run](javascript:alert(1)) <b onclick="alert(2)">raw</b>
 """
 
@@ -53,6 +57,7 @@ async def test_a_chat_is_read_without_javascript(running: OpenGateway):
     assert "script-src" not in shown.headers["content-security-policy"]
     assert shown.headers["content-security-policy"].startswith("default-src 'none'")
     assert shown.headers["cache-control"] == "no-store"
+    assert '<h1 dir="auto">&lt;i&gt;plan&lt;/i&gt; it</h1>' in shown.text
     assert 'lang="zh-Hans"' in chinese.text and "所有聊天" in chinese.text
 
 
@@ -71,8 +76,8 @@ async def test_older_messages_are_a_link_away_and_archived_chats_too(running: Op
         [archived] = re.findall(r'<li[^>]*><a href="(/s/[^"]+)"', (await client.get("/s")).text)
         kept = (await client.get(archived)).text
 
-    assert "answer 79." in newest and "question 0." not in newest
-    assert "question 0." in oldest and "answer 79." not in oldest
+    assert "answer 79." in newest and "question 1." not in newest
+    assert "question 1." in oldest and "answer 79." not in oldest
     assert "answer 79." in kept
 
 

@@ -63,7 +63,7 @@ function Again({ asked, sessionKey }) {
   return html`<form class="add" onSubmit=${run}>
     <label>${t("again_with")}<input type="text" required list="models" value=${model} placeholder=${t("model")} onInput=${(event) => setModel(event.currentTarget.value)} /></label>
     <datalist id="models">${data?.models.map((name) => html`<option value=${name} key=${name} />`)}</datalist>
-    <button type="submit">${t("again_run")}</button>
+    <div class="row-actions"><button type="submit">${t("again_run")}</button></div>
   </form>`;
 }
 
