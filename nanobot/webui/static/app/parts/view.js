@@ -31,6 +31,16 @@ export function useData(path, topics = [], everyMs = 0) {
   return { ...state, reload: () => reload.current() };
 }
 
+/** What went wrong, as an alert, and a function that runs an action and catches it. */
+export function useProblem() {
+  const [problem, setProblem] = useState("");
+  async function attempt(action) {
+    setProblem("");
+    await action().catch((error) => setProblem(error.message || t("offline_short")));
+  }
+  return [problem && html`<p class="error" role="alert">${problem}</p>`, attempt];
+}
+
 /** The frame of a view. `children` draws the data of `loaded`, once it is there. */
 export function Page({ loaded, tabs, children }) {
   return html`<div class="scroll">

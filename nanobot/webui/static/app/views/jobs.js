@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { post, request } from "../api.js";
 import { classes, html } from "../dom.js";
 import { dayName, dollars, duration, moment, monthName, time, weekdayNames } from "../format.js";
-import { Act, Empty, Page, Row, Section, Tabs, useData } from "../parts/view.js";
+import { Act, Empty, Page, Row, Section, Tabs, useData, useProblem } from "../parts/view.js";
 import { parseWhen } from "../when.js";
 import { t } from "../words.js";
 
@@ -31,21 +31,18 @@ function JobForm({ job, onDone }) {
   const [message, setMessage] = useState(job?.payload.message ?? "");
   const [when, setWhen] = useState("");
   const [model, setModel] = useState(job?.model ?? "");
-  const [problem, setProblem] = useState("");
+  const [problem, attempt] = useProblem();
   const first = useRef(null);
   useEffect(() => job && first.current.focus(), []);
-  async function save(event) {
+  function save(event) {
     event.preventDefault();
-    try {
+    attempt(async () => {
       if (job) await request("PATCH", `/api/jobs/${job.id}`, { message: message.trim(), model: model.trim(), ...(when && parseWhen(when)) });
       else await post("/api/jobs", { message: message.trim(), ...parseWhen(when) });
       setMessage("");
       setWhen("");
-      setProblem("");
       onDone();
-    } catch (error) {
-      setProblem(error.message || t("offline_short"));
-    }
+    });
   }
   const field = (word, value, set, more = {}) => html`<label>${word}<input type="text" value=${value} onInput=${(event) => set(event.currentTarget.value)} ...${more} /></label>`;
   return html`<form class=${classes("add", job && "job")} onSubmit=${save}>
@@ -54,7 +51,7 @@ function JobForm({ job, onDone }) {
     ${job && field(t("model"), model, setModel, { placeholder: t("model_default") })}
     <div class="row-actions"><button type="submit" class="primary">${job ? t("save") : t("add")}</button>
       ${job && html`<button type="button" onClick=${onDone}>${t("cancel")}</button>`}</div>
-    ${problem && html`<p class="error" role="alert">${problem}</p>`}
+    ${problem}
   </form>`;
 }
 
