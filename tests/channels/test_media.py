@@ -3,6 +3,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ async def test_a_file_keeps_the_name_that_its_sender_gave_it(folder, name, data,
 async def test_two_files_of_one_name_are_two_files(folder):
     store = MediaStore(folder)
     attachment = Attachment(MediaKind.FILE, name="a.csv")
-    kept = [await store.store(attachment, lambda data=data: one_chunk(data)) for data in (b"1", b"2")]
+    kept = [await store.store(attachment, partial(one_chunk, data)) for data in (b"1", b"2")]
 
     assert [each.path.read_bytes() for each in kept if each.path] == [b"1", b"2"]
 
